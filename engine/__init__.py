@@ -1,0 +1,1 @@
+"""The node runtime of oncluster and everything that needs neither Airflow nor Spark."""

@@ -1,0 +1,1 @@
+"""HTTP client for any server that speaks ClickHouse."""

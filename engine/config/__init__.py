@@ -1,0 +1,1 @@
+"""ClickHouse-style configuration: XML and YAML, read once at the edge."""

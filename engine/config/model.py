@@ -1,0 +1,153 @@
+"""What configuration says, as values. Loading from XML and YAML is `engine.config.load`.
+
+Field names are those of ClickHouse's configuration; times are in the units their names say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.errors import Code, SqlError
+from engine.names import HostId, QueuePaths, shard_node_name
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One `<replica>` of `remote_servers`. `default_database` is empty where none is set."""
+
+    host: str
+    port: int
+    default_database: str = ""
+    user: str = "default"
+    password: str = field(default="", repr=False)
+    secure: bool = False
+
+    @property
+    def host_id(self) -> HostId:
+        return HostId(self.host, self.port)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One `<shard>`; `number` counts from 1 in the order of the configuration."""
+
+    number: int
+    replicas: tuple[Replica, ...]
+    weight: int = 1
+    internal_replication: bool = False
+
+    @property
+    def node_name(self) -> str:
+        """The shard's name under an entry's `shards/`."""
+        return shard_node_name(replica.host_id for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One cluster of `remote_servers`."""
+
+    name: str
+    shards: tuple[Shard, ...]
+    allow_distributed_ddl_queries: bool = True
+    secret: str = field(default="", repr=False)
+
+    @property
+    def replicas(self) -> tuple[Replica, ...]:
+        """All replicas of all shards, in the order of the configuration."""
+        return tuple(replica for shard in self.shards for replica in shard.replicas)
+
+    @property
+    def host_ids(self) -> tuple[HostId, ...]:
+        return tuple(replica.host_id for replica in self.replicas)
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedDdl:
+    """One `distributed_ddl` section: one queue. `clusters` empty: the queue of every cluster that no other
+    queue names."""
+
+    name: str = "default"
+    path: str = "/clickhouse/task_queue/ddl"
+    replicas_path: str = "/clickhouse/task_queue/replicas"
+    profile: str = ""
+    pool_size: int = 1
+    task_max_lifetime_s: int = 7 * 24 * 3600
+    cleanup_delay_period_s: int = 60
+    max_tasks_in_queue: int = 1000
+    host_name: str = ""
+    clusters: tuple[str, ...] = ()
+
+    @property
+    def paths(self) -> QueuePaths:
+        return QueuePaths(self.path, self.replicas_path)
+
+
+@dataclass(frozen=True, slots=True)
+class ZooKeeper:
+    """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` for digest
+    authentication."""
+
+    hosts: tuple[tuple[str, int], ...]
+    session_timeout_ms: int = 30_000
+    operation_timeout_ms: int = 10_000
+    root: str = ""
+    identity: str = field(default="", repr=False)
+
+    @property
+    def connect_string(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """One entry of `users`. An empty digest means that no password is asked. Digests are lower-case hex."""
+
+    name: str
+    password_sha256_hex: str = field(default="", repr=False)
+    profile: str = "default"
+    networks: tuple[str, ...] = ("::/0",)
+    allow_distributed_ddl: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What may change while a node runs: clusters and macros. Re-read whole, replaced at once."""
+
+    clusters: Mapping[str, Cluster] = field(default_factory=dict)
+    macros: Mapping[str, str] = field(default_factory=dict)
+
+    def cluster(self, name: str) -> Cluster:
+        """Raises SqlError 701 CLUSTER_DOESNT_EXIST, naming the clusters there are."""
+        try:
+            return self.clusters[name]
+        except KeyError:
+            known = ", ".join(sorted(self.clusters)) or "none"
+            raise SqlError(
+                Code.CLUSTER_DOESNT_EXIST,
+                f"Requested cluster '{name}' not found",
+                hint=f"Known clusters: {known}.",
+            ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Everything one node process is told. `tcp_port` is the port of its host id; nothing listens there."""
+
+    path: str
+    host_name: str = "localhost"
+    listen_host: str = "127.0.0.1"
+    http_port: int = 8123
+    tcp_port: int = 9000
+    tcp_port_secure: int = 0
+    interserver_http_host: str = ""
+    interserver_http_port: int = 9009
+    topology: Topology = field(default_factory=Topology)
+    zookeeper: ZooKeeper | None = None
+    queues: tuple[DistributedDdl, ...] = ()
+    users: Mapping[str, User] = field(default_factory=dict)
+    profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    max_connections: int = 4
+    https_port: int = 0
+    certificate_file: str = ""
+    private_key_file: str = ""

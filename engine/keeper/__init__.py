@@ -1,0 +1,43 @@
+"""Coordination: the interface, its backends and recipes."""
+
+from engine.keeper.base import (
+    ANY_VERSION,
+    OPEN_ACL,
+    Acl,
+    Check,
+    Children,
+    Create,
+    CreateMode,
+    EventType,
+    Keeper,
+    KeeperFactory,
+    Node,
+    Op,
+    OpResult,
+    Remove,
+    SetData,
+    Stat,
+    Watch,
+    WatchEvent,
+)
+
+__all__ = [
+    "ANY_VERSION",
+    "OPEN_ACL",
+    "Acl",
+    "Check",
+    "Children",
+    "Create",
+    "CreateMode",
+    "EventType",
+    "Keeper",
+    "KeeperFactory",
+    "Node",
+    "Op",
+    "OpResult",
+    "Remove",
+    "SetData",
+    "Stat",
+    "Watch",
+    "WatchEvent",
+]

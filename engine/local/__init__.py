@@ -1,0 +1,1 @@
+"""The local stack: ZooKeeper, nodes and Airflow on one machine."""

@@ -1,0 +1,1 @@
+"""Migrations: files, plan, lint, ledger, apply."""

@@ -1,0 +1,1 @@
+"""SQL text: tokens, statement classification, rewriting, redaction."""

@@ -1,0 +1,1 @@
+"""chDB: connections, local execution."""

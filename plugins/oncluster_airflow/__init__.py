@@ -1,0 +1,1 @@
+"""What Airflow needs of oncluster: hooks, operators, sensors, triggers, notifiers."""
