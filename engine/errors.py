@@ -19,8 +19,7 @@
     └─ Corrupt                    stored data contradicts itself: stop, tell a person
         └─ MalformedEntry            text in the queue that does not parse
 
-Facts stand in attributes; nobody needs to parse a message. Codes are ClickHouse's
-(src/Common/ErrorCodes.cpp);
+Facts stand in attributes; nobody needs to parse a message. Codes are ClickHouse's;
 0 means that ClickHouse has none for it.
 """
 

@@ -123,8 +123,7 @@ class QueuePaths:
     """The znodes of one DDL queue. `root` and `replicas_root` carry no trailing slash.
 
     `tokens_root` is this project's own: it stands outside the queue's directory because children of that
-    directory use
-    up entry numbers and are listed by every server's worker.
+    directory use up entry numbers and are listed by every server's worker.
     """
 
     root: str = "/clickhouse/task_queue/ddl"

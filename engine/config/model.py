@@ -64,8 +64,10 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class DistributedDdl:
-    """One `distributed_ddl` section: one queue. `clusters` empty: the queue of every cluster that no other
-    queue names."""
+    """One `distributed_ddl` section: one queue.
+
+    `clusters` empty: the queue of every cluster that no other section names.
+    """
 
     name: str = "default"
     path: str = "/clickhouse/task_queue/ddl"
