@@ -1,8 +1,7 @@
 """Names as they stand in SQL, in host ids and in znode paths; the only place where they are quoted or joined.
 
 Sources: ClickHouse's escapeForFileName, backQuote and Cluster::Address::toString / readableString, as
-observed on real
-servers.
+observed on real servers.
 """
 
 from __future__ import annotations

@@ -87,8 +87,7 @@ class DistributedDdl:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeper:
-    """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` for digest
-    authentication."""
+    """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` (digest)."""
 
     hosts: tuple[tuple[str, int], ...]
     session_timeout_ms: int = 30_000

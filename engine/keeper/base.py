@@ -1,11 +1,11 @@
 """The coordination interface: ZooKeeper's semantics, one object per session.
 
 A `Keeper` is one session. When the session is over the object is dead: every call raises `SessionExpired`,
-every pending watch has been told (`EventType.SESSION`), and its owner opens a new one through the factory that
-made it. Nothing re-arms or re-creates anything behind the owner's back.
+every pending watch has been told (`EventType.SESSION`), and its owner opens a new one through the factory
+that made it. Nothing re-arms or re-creates anything behind the owner's back.
 
-    ConnectionLoss    the connection broke; for a write the outcome is unknown. The session may still live: the
-                      same object may be used again, and the backend reconnects by itself until the server
+    ConnectionLoss    the connection broke; for a write the outcome is unknown. The session may still live:
+                      the same object may be used again, and the backend reconnects by itself until the server
                       declares the session over.
     SessionExpired    the end, as above.
 
