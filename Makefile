@@ -1,0 +1,76 @@
+# The commands of this project. `make help` lists them.
+#
+# PYTHON=/path/to/python3.11 picks the Python; VENV=/path picks where the environment goes.
+# PYTEST_ARGS="-k name" and DEMO_ARGS="--port-base 0" are passed on.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-builtin-rules
+
+VENV ?= .venv
+# The first Python that will do: 3.11 to 3.14. With none of them, python3 is run and says what is wrong.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
+	$$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null && echo $$p && break; \
+	done || echo python3)
+BIN := $(VENV)/bin
+STAMP := $(VENV)/oncluster-stamp
+
+.PHONY: help venv demo up down status test check format lint types imports test-fast lock clean bench
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+venv: $(STAMP) ## make the virtual environment with the locked packages
+
+$(STAMP): requirements.lock pyproject.toml tools/make_venv.py
+	@"$(PYTHON)" tools/make_venv.py "$(VENV)"
+
+demo: $(STAMP) ## ZooKeeper, six nodes and Airflow: migrate, show, stop
+	@"$(BIN)/oncluster" demo $(DEMO_ARGS)
+
+up: $(STAMP) ## the same, and leave it running
+	@"$(BIN)/oncluster" up --demo $(UP_ARGS)
+
+down: $(STAMP) ## stop what `make up` started
+	@"$(BIN)/oncluster" down
+
+status: $(STAMP) ## show what runs
+	@"$(BIN)/oncluster" status
+
+test: check ## every test (under 15 minutes on two cores)
+	@echo "== slow tests"
+	@"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)
+
+check: $(STAMP) format lint types imports test-fast ## format, lint, types, import rules and the fast tests (under 2 minutes)
+
+format: $(STAMP)
+	@echo "== ruff format"
+	@"$(BIN)/ruff" format --check --quiet . || { echo "Run: $(BIN)/ruff format ."; exit 1; }
+
+lint: $(STAMP)
+	@echo "== ruff check"
+	@"$(BIN)/ruff" check --quiet .
+
+types: $(STAMP)
+	@echo "== mypy --strict"
+	@"$(BIN)/mypy" --no-error-summary
+
+imports: $(STAMP)
+	@echo "== import-linter"
+	@"$(BIN)/lint-imports" >/dev/null || "$(BIN)/lint-imports"
+
+test-fast: $(STAMP)
+	@echo "== fast tests"
+	@"$(BIN)/python" -m pytest -m "not slow" $(PYTEST_ARGS)
+
+lock: $(STAMP) ## re-make requirements.lock from pyproject.toml
+	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.lock
+
+bench: $(STAMP) ## the measurements of benchmarks/
+	@for b in benchmarks/*.py; do echo "== $$b"; "$(BIN)/python" "$$b"; done
+
+clean: down ## remove the run directory and caches (not the environment)
+	@rm -rf .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

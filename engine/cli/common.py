@@ -1,0 +1,299 @@
+"""What every sub-command shares: options, output, sessions with Keeper, and what an error's exit code is.
+
+    0  ok                  1  failed                 2  wrong usage          3  not finished in time
+    4  unavailable, retry  5  refused                6  outcome unknown      70 stored data is corrupt
+    130 interrupted (Ctrl-C)                         143 terminated (SIGTERM)
+
+Results go to standard output, as a table or, with `--json`, as one JSON document. Progress and errors go to
+standard error, so that output can be piped. With `--json` an error is a JSON object too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from engine.errors import (
+    Code,
+    ConfigError,
+    Corrupt,
+    OnclusterError,
+    Refused,
+    Unavailable,
+    UnknownOutcome,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from engine.config.model import NodeConfig, ZooKeeper
+    from engine.keeper.base import Keeper
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+
+JsonValue = Any
+"""What `json.dumps` takes; enums and paths are written as their text."""
+
+CONFIG_VARIABLE = "ONCLUSTER_CONFIG"
+HOME_VARIABLE = "ONCLUSTER_HOME"
+DEFAULT_HOME = ".run"
+STACK_CONFIG = "cluster.xml"
+_JSON_KEY = "engine.cli.json"
+
+
+class ExitCode(enum.IntEnum):
+    """What the process answers; the module's docstring is the table."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    UNFINISHED = 3
+    UNAVAILABLE = 4
+    REFUSED = 5
+    UNKNOWN_OUTCOME = 6
+    CORRUPT = 70
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Terminated(BaseException):
+    """SIGTERM arrived; clean-up has run. Like KeyboardInterrupt it is no error of the program."""
+
+
+def exit_code_for(error: BaseException) -> ExitCode:
+    """The exit code of an error, by its place in the tree of `engine.errors`."""
+    match error:
+        case KeyboardInterrupt():
+            return ExitCode.INTERRUPTED
+        case Terminated():
+            return ExitCode.TERMINATED
+        case OnclusterError(code=Code.UNFINISHED | Code.TIMEOUT_EXCEEDED):
+            return ExitCode.UNFINISHED
+        case Unavailable():
+            return ExitCode.UNAVAILABLE
+        case UnknownOutcome():
+            return ExitCode.UNKNOWN_OUTCOME
+        case Refused():
+            return ExitCode.REFUSED
+        case Corrupt():
+            return ExitCode.CORRUPT
+        case _:
+            return ExitCode.FAILED
+
+
+# --- options ----------------------------------------------------------------------------------------------
+
+
+def stack_home(home: str | Path | None = None) -> Path:
+    """The run directory of the local stack: the argument, else $ONCLUSTER_HOME, else `.run` here."""
+    return Path(home or os.environ.get(HOME_VARIABLE) or DEFAULT_HOME).absolute()
+
+
+def find_config(path: Path | None) -> Path:
+    """The configuration to use: the option, else $ONCLUSTER_CONFIG, else that of the local stack.
+
+    Raises ConfigError when none of them is there.
+    """
+    if path is not None:
+        return path
+    variable = os.environ.get(CONFIG_VARIABLE)
+    candidate = Path(variable) if variable else stack_home() / STACK_CONFIG
+    if candidate.is_file():
+        return candidate
+    where = f"${CONFIG_VARIABLE} names {candidate}, which is not there" if variable else f"no {candidate}"
+    raise ConfigError(
+        f"No configuration to work with: {where}.",
+        hint=f"Give --config FILE, set {CONFIG_VARIABLE}, or start the local stack with `oncluster up`.",
+    )
+
+
+def config_option(command: F) -> F:
+    """Adds `--config`; the function gets `config: Path | None` and passes it to `load_config`."""
+    return click.option(
+        "--config",
+        "-c",
+        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        default=None,
+        help=f"Node or cluster configuration, XML or YAML. Default: ${CONFIG_VARIABLE}, else the local stack's.",
+    )(command)
+
+
+def _remember_json(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    context.meta[_JSON_KEY] = value
+    return value
+
+
+def json_option(command: F) -> F:
+    """Adds `--json`; the function gets `as_json: bool`, and errors are printed as JSON too."""
+    return click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        callback=_remember_json,
+        help="Print one JSON document instead of a table.",
+    )(command)
+
+
+def load_config(config: Path | None) -> NodeConfig:
+    """Read the configuration that `find_config` finds. Raises ConfigError."""
+    from engine.config.load import load_node_config
+
+    return load_node_config(find_config(config))
+
+
+def zookeeper_of(config: NodeConfig) -> ZooKeeper:
+    """The `zookeeper` section. Raises ConfigError when there is none."""
+    if config.zookeeper is None:
+        raise ConfigError(
+            "The configuration has no <zookeeper> section.",
+            hint="Add the addresses of ZooKeeper: <zookeeper><node><host>…</host><port>2181</port></node></zookeeper>.",
+        )
+    return config.zookeeper
+
+
+@contextlib.asynccontextmanager
+async def keeper_session(config: NodeConfig | ZooKeeper) -> AsyncIterator[Keeper]:
+    """One session with the configuration's Keeper, ended on the way out.
+
+    Raises ConfigError without a `zookeeper` section, KeeperUnavailable when nobody answers.
+    """
+    from engine.config.model import NodeConfig as NodeConfigType
+    from engine.env import SystemEnv
+    from engine.keeper import zookeeper
+
+    section = zookeeper_of(config) if isinstance(config, NodeConfigType) else config
+    keeper = await zookeeper.connect(section, SystemEnv())
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+
+
+# --- running ----------------------------------------------------------------------------------------------
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work` on a fresh event loop. Ctrl-C and SIGTERM cancel it, so that its clean-up runs.
+
+    Raises KeyboardInterrupt or Terminated after that.
+    """
+    terminated = False
+
+    async def guarded() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def on_sigterm() -> None:
+            nonlocal terminated
+            if not terminated:
+                terminated = True
+                task.cancel()
+
+        with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)
+        return await work
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        if terminated:
+            raise Terminated() from None
+        raise
+
+
+class OnclusterGroup(click.Group):
+    """A group whose errors become one message on standard error and the exit code of their kind."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        if ctx.parent is not None:
+            return super().invoke(ctx)
+        try:
+            return super().invoke(ctx)
+        except (OnclusterError, KeyboardInterrupt, Terminated) as error:
+            show_error(error, as_json=bool(ctx.meta.get(_JSON_KEY)))
+            ctx.exit(exit_code_for(error))
+
+
+def show_error(error: BaseException, *, as_json: bool = False) -> None:
+    """Print an error to standard error: what happened, ClickHouse's code where there is one, what to do."""
+    if as_json:
+        click.echo(json.dumps({"error": error_as_json(error)}, ensure_ascii=False), err=True)
+        return
+    match error:
+        case KeyboardInterrupt():
+            click.echo("Interrupted.", err=True)
+        case Terminated():
+            click.echo("Terminated.", err=True)
+        case OnclusterError():
+            code = f" (code {error.code})" if error.code else ""
+            click.echo(f"{click.style('Error', fg='red', bold=True)}{code}: {error.message}", err=True)
+            if error.hint:
+                click.echo(f"  {error.hint}", err=True)
+        case _:
+            click.echo(f"Error: {error}", err=True)
+
+
+def error_as_json(error: BaseException) -> dict[str, JsonValue]:
+    """`kind` is the class in the error tree, `exit_code` what the process answers."""
+    facts: dict[str, JsonValue] = {
+        "kind": type(error).__name__,
+        "message": getattr(error, "message", str(error)),
+        "exit_code": int(exit_code_for(error)),
+    }
+    if isinstance(error, OnclusterError):
+        facts |= {"code": error.code, "hint": error.hint}
+    return facts
+
+
+# --- output -----------------------------------------------------------------------------------------------
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console; when its stream is no terminal, lines are as long as they need to be."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, width=None if stream.isatty() else 200, highlight=False)
+
+
+def print_json(data: JsonValue) -> None:
+    """One JSON document on standard output, indented; enums and paths as their text."""
+    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "", empty: str = "(nothing)"
+) -> None:
+    """A table on standard output; `empty` is said when there are no rows. Cells are text, not markup."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    lines = [[Text("" if cell is None else str(cell)) for cell in row] for row in rows]
+    if not lines:
+        click.echo(empty)
+        return
+    table = Table(title=title or None, box=SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for line in lines:
+        table.add_row(*line)
+    console().print(table)
+
+
+def print_facts(facts: Mapping[str, object]) -> None:
+    """Names and values, one a line, values aligned."""
+    width = max((len(name) for name in facts), default=0)
+    for name, value in facts.items():
+        click.echo(f"{name:<{width}}  {'' if value is None else value}")

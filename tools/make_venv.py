@@ -1,0 +1,142 @@
+"""Makes the virtual environment: `python3 tools/make_venv.py .venv`. Standard library only.
+
+Steps, each skipped when it is done already: check this Python's version; create the environment; install
+what requirements.lock says (with uv when it can be had, because it is several times faster, else with pip);
+install this project itself, so that `oncluster` stands in the environment's bin. A stamp says for which lock
+and which project file this was done; an interrupted run leaves no stamp and is simply done again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+OLDEST = (3, 11)
+BEYOND = (3, 15)
+ROOT = Path(__file__).resolve().parent.parent
+STAMP = "oncluster-stamp"
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def fail(text: str) -> None:
+    say(f"make venv: {text}")
+    sys.exit(1)
+
+
+def digest() -> str:
+    """Of everything that decides what is installed."""
+    state = hashlib.sha256(f"{sys.version_info[:2]} {ROOT}".encode())
+    for name in ("requirements.lock", "pyproject.toml"):
+        state.update((ROOT / name).read_bytes())
+    return state.hexdigest()
+
+
+def run(title: str, command: list[str], *, quiet: bool) -> bool:
+    """Run a step with its time shown; its output is shown as it comes, or only when it fails (`quiet`)."""
+    started = time.monotonic()
+    say(f"  {title} …")
+    environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        command,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE if quiet else sys.stderr,
+        stderr=subprocess.STDOUT,
+        env=environment,
+        cwd=ROOT,
+    )
+    if done.returncode != 0:
+        if quiet:
+            say(done.stdout.decode(errors="replace").rstrip())
+        say(f"  {title}: failed (exit code {done.returncode})")
+        return False
+    say(f"  {title}: done in {time.monotonic() - started:.0f} s")
+    return True
+
+
+def create(venv: Path) -> None:
+    python = venv / "bin" / "python"
+    works = python.exists() and (
+        subprocess.run([python, "-m", "pip", "--version"], check=False, capture_output=True).returncode == 0
+    )
+    same = works and (
+        subprocess.run(
+            [python, "-c", "import sys; print(sys.version_info[:2])"],
+            check=False,
+            capture_output=True,
+            text=True,
+        ).stdout.strip()
+        == str(sys.version_info[:2])
+    )
+    if same:
+        return
+    if not run(
+        f"creating {venv.name} with Python {sys.version.split()[0]}",
+        [sys.executable, "-m", "venv", "--clear", str(venv)],
+        quiet=True,
+    ):
+        fail(
+            "Python could not make a virtual environment. On Debian and Ubuntu its module is a package of its own: "
+            f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        )
+
+
+def install(venv: Path) -> None:
+    python = str(venv / "bin" / "python")
+    lock = str(ROOT / "requirements.lock")
+    uv = venv / "bin" / "uv"
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--progress-bar", "off"]
+    if not uv.exists():
+        pinned = [
+            line.split(";")[0].strip()
+            for line in Path(lock).read_text().splitlines()
+            if line.startswith("uv==")
+        ]
+        run("getting uv, the fast installer", [*pip, "--quiet", *(pinned or ["uv"])], quiet=True)
+    title = "installing the locked packages (about 1 GB the first time)"
+    by_uv = uv.exists() and run(
+        f"{title} with uv", [str(uv), "pip", "install", "--python", python, "-r", lock], quiet=True
+    )
+    if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock], quiet=False):
+        fail(
+            "the packages could not be installed; the reason stands above. Is there a network, and room on the disk?"
+        )
+    own = ["--no-deps", "--editable", str(ROOT)]
+    by_uv = uv.exists() and run(
+        "installing oncluster", [str(uv), "pip", "install", "--python", python, *own], quiet=True
+    )
+    if not by_uv and not run("installing oncluster with pip", [*pip, "--quiet", *own], quiet=True):
+        fail("the project itself could not be installed; the reason stands above.")
+
+
+def main() -> None:
+    if not OLDEST <= sys.version_info[:2] < BEYOND:
+        fail(
+            f"Python {sys.version.split()[0]} at {sys.executable} will not do: 3.11 to 3.14 is needed. "
+            "Install one of them, or name it: make PYTHON=/path/to/python3.11 …"
+        )
+    venv = Path(sys.argv[1]).absolute()
+    stamp = venv / STAMP
+    wanted = digest()
+    if stamp.exists() and stamp.read_text().strip() == wanted:
+        stamp.touch()
+        return
+    say(
+        "Preparing the virtual environment (once; again only when requirements.lock or pyproject.toml changes)"
+    )
+    create(venv)
+    stamp.unlink(missing_ok=True)
+    install(venv)
+    stamp.write_text(wanted + "\n")
+
+
+if __name__ == "__main__":
+    main()
