@@ -1,10 +1,10 @@
 """What every benchmark ends with: one table for people and one JSON file for programs.
 
-A benchmark collects `Row`s in a `Report` and calls `finish`, which prints and writes. In the JSON file each row
-has the keys `name`, `unit`, `ours`, `peer`, `peer_name`, `ratio` and `better`; beside `rows` stand `notes` (what
-a reader has to know, for example that there was no peer to compare with), `aims` (what was wanted and whether
-it was met) and `machine`. Whether an aim is met is reported and is no exit code: figures of a shared machine
-prove nothing by themselves.
+A benchmark collects `Row`s in a `Report` and calls `finish`, which prints and writes. In the JSON file each
+row has the keys `name`, `unit`, `ours`, `peer`, `peer_name`, `ratio` and `better`; beside `rows` stand
+`notes` (what a reader has to know, for example that there was no peer to compare with), `aims` (what was
+wanted and whether it was met) and `machine`. Whether an aim is met is reported and is no exit code: figures
+of a shared machine prove nothing by themselves.
 
     report = Report("simulate")
     report.add(Row("keeper operations per host, 10 nodes", "ops", ours=4.0, better=Better.LOWER))
