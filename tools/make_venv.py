@@ -84,7 +84,7 @@ def create(venv: Path) -> None:
         quiet=True,
     ):
         fail(
-            "Python could not make a virtual environment. On Debian and Ubuntu its module is a package of its own: "
+            "Python could not make a virtual environment. On Debian and Ubuntu that is a package of its own: "
             f"apt-get install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
         )
 
@@ -107,7 +107,7 @@ def install(venv: Path) -> None:
     )
     if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock], quiet=False):
         fail(
-            "the packages could not be installed; the reason stands above. Is there a network, and room on the disk?"
+            "the packages could not be installed; the reason stands above. Is there a network? Is the disk full?"
         )
     own = ["--no-deps", "--editable", str(ROOT)]
     by_uv = uv.exists() and run(
@@ -129,9 +129,7 @@ def main() -> None:
     if stamp.exists() and stamp.read_text().strip() == wanted:
         stamp.touch()
         return
-    say(
-        "Preparing the virtual environment (once; again only when requirements.lock or pyproject.toml changes)"
-    )
+    say("Preparing the virtual environment (again only when requirements.lock or pyproject.toml changes)")
     create(venv)
     stamp.unlink(missing_ok=True)
     install(venv)

@@ -125,7 +125,7 @@ def config_option(command: F) -> F:
         "-c",
         type=click.Path(path_type=Path, exists=True, dir_okay=False),
         default=None,
-        help=f"Node or cluster configuration, XML or YAML. Default: ${CONFIG_VARIABLE}, else the local stack's.",
+        help=f"Configuration, XML or YAML. Default: ${CONFIG_VARIABLE}, else the local stack's.",
     )(command)
 
 
@@ -157,7 +157,7 @@ def zookeeper_of(config: NodeConfig) -> ZooKeeper:
     if config.zookeeper is None:
         raise ConfigError(
             "The configuration has no <zookeeper> section.",
-            hint="Add the addresses of ZooKeeper: <zookeeper><node><host>…</host><port>2181</port></node></zookeeper>.",
+            hint="Add <zookeeper><node><host>…</host><port>2181</port></node></zookeeper>.",
         )
     return config.zookeeper
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from engine.cli.common import ExitCode, OnclusterGroup
+from engine.cli.common import OnclusterGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,10 @@ class LazyGroup(OnclusterGroup):
         try:
             command = getattr(importlib.import_module(part.module), part.attribute)
         except ImportError as error:
-            failure = click.ClickException(
+            raise click.ClickException(
                 f"`oncluster {cmd_name}` cannot be loaded: {error}. "
                 "Run `make venv`, which installs everything it needs."
-            )
-            failure.exit_code = ExitCode.FAILED
-            raise failure from error
+            ) from error
         assert isinstance(command, click.Command)
         return command
 
