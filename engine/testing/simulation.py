@@ -1,0 +1,375 @@
+"""A seeded event loop with virtual time: hundreds of nodes in one process, every run repeatable.
+
+    async def main(env: SimulationEnv) -> None: ...
+    run_simulation(42, main)
+
+What the loop does differently from asyncio's own:
+
+- time stands still while callbacks run and jumps to the next timer when nothing is ready, so a week costs
+  nothing; `loop.time()`, `asyncio.sleep` and `asyncio.timeout` all follow it;
+- of the callbacks that are ready, the next is drawn at random from the seed. asyncio promises first in, first
+  out; code must not need that, because neither networks nor other processes promise it;
+- nothing ready and no timer left is a deadlock and ends the run with a list of who waits where;
+- `run_in_executor` (and so `asyncio.to_thread`) runs its function at once, on this thread;
+- a task that dies without anybody looking at its exception fails the run.
+
+The same seed gives the same run in the same process. In another process too, if nothing iterates over a set
+of strings (Python seeds their hashes anew in each process: sort, or set PYTHONHASHSEED). Sets of tasks are
+safe: tasks of this loop hash by their serial number.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import heapq
+import random
+import sys
+import uuid
+import weakref
+from asyncio import events
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
+
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+START_OF_TIME_S = 1_700_000_000.0
+"""Unix time at which every simulation starts."""
+
+
+class SimulationDeadlock(AssertionError):
+    """Nothing is ready, no timer is set, and the simulation is not finished."""
+
+
+class SimulationStuck(AssertionError):
+    """The simulation used up its steps or its virtual time."""
+
+
+class _Task(asyncio.Task[T]):
+    """Hashes by serial number, so that sets of tasks (asyncio.wait, TaskGroup) iterate alike in every run."""
+
+    _serial = 0
+
+    def __hash__(self) -> int:
+        return self._serial
+
+
+class SimulationLoop(asyncio.AbstractEventLoop):
+    """The loop. `max_steps` callbacks or `max_virtual_s` seconds end a run with SimulationStuck."""
+
+    def __init__(self, seed: int, *, max_steps: int = 5_000_000, max_virtual_s: float = 60 * 86_400) -> None:
+        self._rng = random.Random(f"loop {seed}")
+        self._now = 0.0
+        self._ready: list[asyncio.Handle] = []
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timer_count = 0
+        self._task_count = 0
+        self._steps = 0
+        self._max_steps = max_steps
+        self._max_virtual_s = max_virtual_s
+        self._running = False
+        self._stopping = False
+        self._closed = False
+        self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
+        self._task_factory: Any = None
+        self._exception_handler: Any = None
+        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.unhandled: list[dict[str, Any]] = []
+
+    @property
+    def steps(self) -> int:
+        """Callbacks run so far."""
+        return self._steps
+
+    # --- scheduling ---------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        return self._now
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_soon_threadsafe(
+        self,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        return self.call_soon(callback, *args, context=context)
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: Unpack[Ts],
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timer_count += 1
+        heapq.heappush(self._timers, (when, self._timer_count, timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """Called by asyncio when a timer is cancelled; such timers are dropped when their time comes."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[T]:
+        if self._task_factory is not None:
+            return cast("asyncio.Task[T]", self._task_factory(self, coro, context=context))
+        self._task_count += 1
+        _Task._serial = self._task_count  # read by the hash while asyncio registers the task
+        task = _Task(
+            cast(Any, coro),
+            loop=self,
+            name=f"task-{self._task_count}" if name is None else str(name),
+            context=context,
+        )
+        task._serial = self._task_count
+        self._tasks.add(task)
+        return task
+
+    def run_in_executor(
+        self, executor: Any, func: Callable[[Unpack[Ts]], T], *args: Unpack[Ts]
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = self.create_future()
+        try:
+            result = func(*args)
+        except Exception as error:  # noqa: BLE001 - carried to the caller, who awaits the future
+            self.call_soon(_settle, future, None, error)
+        else:
+            self.call_soon(_settle, future, result, None)
+        return future
+
+    # --- running ------------------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: Generator[Any, None, T] | Awaitable[T]) -> T:
+        task = asyncio.ensure_future(cast(Awaitable[T], future), loop=self)
+        self._run(task.done)
+        return task.result()
+
+    def run_forever(self) -> None:
+        self._run(lambda: False)
+
+    def _run(self, is_done: Callable[[], bool]) -> None:
+        if self._running or self._closed:
+            raise RuntimeError("This event loop is already running or closed")
+        old_hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(firstiter=self._asyncgens.add, finalizer=self._finalize_asyncgen)
+        self._running, self._stopping = True, False
+        events._set_running_loop(self)
+        try:
+            self._run_steps(is_done)
+        finally:
+            events._set_running_loop(None)
+            self._running = False
+            sys.set_asyncgen_hooks(*old_hooks)
+
+    def _run_steps(self, is_done: Callable[[], bool]) -> None:
+        ready, timers, draw = self._ready, self._timers, self._rng.random
+        while not is_done() and not self._stopping:
+            while timers and (timers[0][0] <= self._now or not ready):
+                when, _, timer = heapq.heappop(timers)
+                if not timer._cancelled:
+                    ready.append(timer)
+                    if when > self._now:
+                        self._advance_to(when)
+            waiting = len(ready)
+            if not waiting:
+                raise SimulationDeadlock(f"nothing is ready and no timer is set\n{self.describe_tasks()}")
+            if waiting > 1:
+                chosen = int(draw() * waiting)
+                handle, ready[chosen] = ready[chosen], ready[-1]
+                ready.pop()
+            else:
+                handle = ready.pop()
+            if not handle._cancelled:
+                handle._run()
+            self._steps += 1
+            if self._steps > self._max_steps:
+                raise SimulationStuck(f"not finished after {self._steps} steps\n{self.describe_tasks()}")
+
+    def _advance_to(self, when: float) -> None:
+        self._now = when
+        if when > self._max_virtual_s:
+            raise SimulationStuck(f"not finished after {when:.0f} virtual seconds\n{self.describe_tasks()}")
+
+    def describe_tasks(self) -> str:
+        """One line for each unfinished task: its name and the line on which it waits."""
+        lines = []
+        for task in sorted(self.unfinished_tasks(), key=hash):
+            frames = task.get_stack(limit=1)
+            where = f"{frames[0].f_code.co_filename}:{frames[0].f_lineno}" if frames else "?"
+            lines.append(f"  {task.get_name()} ({getattr(task.get_coro(), '__qualname__', '?')}) at {where}")
+        return "\n".join(lines)
+
+    def unfinished_tasks(self) -> list[asyncio.Task[Any]]:
+        return sorted((task for task in self._tasks if not task.done()), key=hash)
+
+    def cancel_leftovers(self) -> None:
+        """Cancel all tasks until none is left; then close the asynchronous generators."""
+        for _ in range(100):
+            tasks = self.unfinished_tasks()
+            if not tasks:
+                break
+            for task in tasks:
+                task.cancel()
+            self.run_until_complete(asyncio.wait(tasks))
+        self.run_until_complete(self.shutdown_asyncgens())
+
+    # --- what else asyncio asks of a loop -----------------------------------------------------------------
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def get_debug(self) -> bool:
+        return False
+
+    def set_debug(self, enabled: bool) -> None:
+        """Debug mode measures real time and has no meaning here."""
+
+    def set_task_factory(self, factory: Any) -> None:
+        self._task_factory = factory
+
+    def get_task_factory(self) -> Any:
+        return self._task_factory
+
+    def set_exception_handler(self, handler: Any) -> None:
+        self._exception_handler = handler
+
+    def get_exception_handler(self) -> Any:
+        return self._exception_handler
+
+    def default_exception_handler(self, context: dict[str, Any]) -> None:
+        self.unhandled.append(context)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self._exception_handler is None:
+            self.default_exception_handler(context)
+        else:
+            self._exception_handler(self, context)
+
+    def _finalize_asyncgen(self, generator: AsyncGenerator[Any, Any]) -> None:
+        self._asyncgens.discard(generator)
+        if not self._closed:
+            self.create_task(generator.aclose())
+
+    async def shutdown_asyncgens(self) -> None:
+        generators = list(self._asyncgens)
+        self._asyncgens.clear()
+        await asyncio.gather(*(generator.aclose() for generator in generators), return_exceptions=True)
+
+    async def shutdown_default_executor(self) -> None:
+        """There is no executor."""
+
+
+def _settle(future: asyncio.Future[T], result: T | None, error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(cast(T, result))
+
+
+class SimulationEnv:
+    """`Env` of a simulated process: seeded, on the loop's time, with a wall clock that can be wrong."""
+
+    def __init__(self, seed: int, loop: SimulationLoop, *, clock_offset_s: float = 0.0) -> None:
+        self.seed = seed
+        self.loop = loop
+        self.clock_offset_s = clock_offset_s
+        self._rng = random.Random(f"env {seed}")
+
+    @property
+    def rng(self) -> random.Random:
+        return self._rng
+
+    def now_s(self) -> float:
+        return START_OF_TIME_S + self.clock_offset_s + self.loop.time()
+
+    def monotonic_s(self) -> float:
+        return self.loop.time()
+
+    async def sleep(self, delay_s: float) -> None:
+        await asyncio.sleep(delay_s)
+
+    def new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=self._rng.getrandbits(128), version=4)
+
+    def jump_clock(self, by_s: float) -> None:
+        """Move this process's wall clock; timeouts are not affected."""
+        self.clock_offset_s += by_s
+
+    def fork(self, *, clock_offset_s: float = 0.0) -> SimulationEnv:
+        """The environment of another process in the same simulation: own randomness, own wall clock."""
+        return SimulationEnv(self._rng.getrandbits(64), self.loop, clock_offset_s=clock_offset_s)
+
+
+def run_simulation(
+    seed: int,
+    main: Callable[[SimulationEnv], Coroutine[Any, Any, T]],
+    *,
+    max_steps: int = 5_000_000,
+    max_virtual_s: float = 60 * 86_400,
+) -> T:
+    """Run `main` to its end, cancel what is left over, and return its result.
+
+    Whatever is raised carries a note with the seed; the same call with that seed replays it. Raises
+    SimulationDeadlock or SimulationStuck when the run gets nowhere.
+    """
+    loop = SimulationLoop(  # type: ignore[abstract]  # sockets, signals and subprocesses are left out
+        seed, max_steps=max_steps, max_virtual_s=max_virtual_s
+    )
+    env = SimulationEnv(seed, loop)
+    try:
+        try:
+            result = loop.run_until_complete(main(env))
+        finally:
+            loop.cancel_leftovers()
+        if loop.unhandled:
+            first = loop.unhandled[0]
+            raise AssertionError(f"unhandled in a background task: {first.get('message')}") from first.get(
+                "exception"
+            )
+        return result
+    except BaseException as error:
+        error.add_note(f"simulation seed={seed} steps={loop.steps} virtual_s={loop.time():.3f}")
+        raise
+    finally:
+        loop.close()
