@@ -1,0 +1,322 @@
+"""Real ClickHouse servers on this machine, to test and measure against.
+
+What is tested here is that the queue is ClickHouse's queue, and only ClickHouse can say so. `find_server`
+looks for an installed `clickhouse-server` (Debian's package of that name, 18.16, is enough), `RealCluster`
+starts several on 127.0.0.1 with clusters, macros and ZooKeeper of your choice. Nothing is installed and
+nothing outside the given directory is written.
+
+    specs = plan_servers(2, rng=env.rng)
+    two = make_cluster("two", [[spec.host_id for spec in specs]])
+    real = RealCluster(specs, clusters=[two], zookeeper=zookeeper, directory=tmp, env=env)
+    async with real:
+        await real.servers[0].query("CREATE TABLE t ON CLUSTER two (a UInt8) ENGINE = Memory")
+
+Host ids are `127.0.0.1:<tcp port>`, because a server takes only addresses of local interfaces for its own and
+127.0.0.2 is none to it. A cluster may list hosts that are not started here: engine nodes, or hosts that are
+down.
+
+A server ends with the process that started it (Linux: the kernel kills it when the starting thread ends;
+elsewhere a crash of the caller leaves it running).
+
+Sources: configuration keys as in ClickHouse's documentation; what 18.16.1 needs of them was tried.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from random import Random
+from types import TracebackType
+
+import aiohttp
+
+from engine.config.model import Cluster, DistributedDdl, Replica, Shard, ZooKeeper
+from engine.env import Env
+from engine.errors import Code, ConfigError, NodeUnavailable, ReplyLost, SqlError
+from engine.names import HostId
+from engine.testing.clickhouse_config import LISTEN_HOST, ClickHouseConfig, ServerSpec
+
+_CANDIDATES = ("clickhouse-server", "/usr/sbin/clickhouse-server", "/usr/bin/clickhouse-server")
+_ERROR_CODE = re.compile(r"Code: (\d+)")
+_LOG_TAIL_BYTES = 2000
+
+# Ports below Linux's range for outgoing connections (32768…): a port handed out by the kernel (port 0) could
+# be taken by anybody's outgoing connection while a server restarts.
+_FIRST_PORT, _LAST_PORT = 19_001, 32_000
+
+# The child asks the kernel to be killed when the thread that started it ends, makes sure that this did not
+# happen in between, and becomes the server. PR_SET_PDEATHSIG is 1 and survives exec.
+_LAUNCHER = """
+import ctypes, os, signal, sys
+if sys.platform == "linux":
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def find_server() -> Path | None:
+    """The installed `clickhouse-server`, or None."""
+    for candidate in _CANDIDATES:
+        found = shutil.which(candidate)
+        if found:
+            return Path(found)
+    return None
+
+
+def plan_servers(count: int, *, rng: Random, prefix: str = "real", shards: int = 1) -> tuple[ServerSpec, ...]:
+    """Specs for `count` servers `real01…` on free ports.
+
+    Macros are `replica` (the name) and `shard` (`01`… in `shards` runs of equal length).
+    """
+    ports = free_ports(3 * count, rng=rng)
+    per_shard = -(-count // shards)
+    return tuple(
+        ServerSpec(
+            name=f"{prefix}{i + 1:02d}",
+            tcp_port=ports[3 * i],
+            http_port=ports[3 * i + 1],
+            interserver_http_port=ports[3 * i + 2],
+            macros={"shard": f"{i // per_shard + 1:02d}", "replica": f"{prefix}{i + 1:02d}"},
+        )
+        for i in range(count)
+    )
+
+
+def free_ports(count: int, *, rng: Random) -> tuple[int, ...]:
+    """`count` ports that nobody listens on now; scanning starts at random: parallel runs rarely meet."""
+    found: list[int] = []
+    span = _LAST_PORT - _FIRST_PORT
+    start = rng.randrange(span)
+    for i in range(span):
+        port = _FIRST_PORT + (start + i) % span
+        with socket.socket() as probe:
+            # As the servers themselves do; without it a port in TIME_WAIT would look taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((LISTEN_HOST, port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return tuple(found)
+    raise ConfigError(f"no {count} free ports between {_FIRST_PORT} and {_LAST_PORT}")
+
+
+def make_cluster(
+    name: str, shards: Sequence[Sequence[HostId]], *, internal_replication: bool = True
+) -> Cluster:
+    """A cluster of the given hosts, one inner sequence for each shard."""
+    return Cluster(
+        name,
+        tuple(
+            Shard(
+                number,
+                tuple(Replica(host.host, host.port) for host in hosts),
+                internal_replication=internal_replication,
+            )
+            for number, hosts in enumerate(shards, start=1)
+        ),
+    )
+
+
+class RealClickHouse:
+    """One server process. Start, stop and kill may be called again and again; data stays in `directory`."""
+
+    def __init__(self, spec: ServerSpec, *, binary: Path, directory: Path, env: Env) -> None:
+        self.spec = spec
+        self.directory = directory
+        self._binary = binary
+        self._env = env
+        self._process: asyncio.subprocess.Process | None = None
+        self._http: aiohttp.ClientSession | None = None
+
+    @property
+    def host_id(self) -> HostId:
+        return self.spec.host_id
+
+    @property
+    def pid(self) -> int | None:
+        """None when it is not running."""
+        running = self._process is not None and self._process.returncode is None
+        return self._process.pid if running and self._process else None
+
+    async def start(self, *, timeout_s: float = 60.0) -> None:
+        """Start the process and wait until it answers. Raises NodeUnavailable with the end of its log."""
+        await self.spawn()
+        await self.wait_ready(timeout_s=timeout_s)
+
+    async def spawn(self) -> None:
+        """Start the process without waiting for it."""
+        if self.pid is not None:
+            return
+        with (self.directory / "stdout.log").open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-I",
+                "-S",
+                "-c",
+                _LAUNCHER,
+                str(os.getpid()),
+                str(self._binary),
+                f"--config-file={self.directory / 'config.xml'}",
+                cwd=self.directory,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # Ctrl-C in a terminal is for the caller, which then stops the servers one by one.
+                start_new_session=True,
+            )
+
+    async def wait_ready(self, *, timeout_s: float = 60.0) -> None:
+        """Wait until the server answers a query. Raises NodeUnavailable when it ended or takes too long."""
+        deadline_s = self._env.monotonic_s() + timeout_s
+        while True:
+            with contextlib.suppress(NodeUnavailable, ReplyLost):
+                await self.query("SELECT 1", timeout_s=5.0)
+                return
+            if self.pid is None:
+                raise NodeUnavailable(f"{self.spec.name} ended at once", hint=self.log_tail())
+            if self._env.monotonic_s() > deadline_s:
+                raise NodeUnavailable(f"{self.spec.name} not ready in {timeout_s} s", hint=self.log_tail())
+            await self._env.sleep(0.02)
+
+    async def query(
+        self, sql: str, *, settings: Mapping[str, str] | None = None, timeout_s: float = 300.0
+    ) -> str:
+        """The body of the answer (TabSeparated unless the query says otherwise).
+
+        Raises SqlError with ClickHouse's code, NodeUnavailable when nothing was sent, ReplyLost when no whole
+        answer came.
+        """
+        if self._http is None or self._http.closed:
+            self._http = aiohttp.ClientSession()
+        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        try:
+            async with self._http.post(
+                self.spec.url, data=sql.encode(), params=dict(settings or {}), timeout=timeout
+            ) as reply:
+                text = (await reply.read()).decode("utf-8", "surrogateescape")
+                if reply.status != 200:
+                    code = _ERROR_CODE.search(text)
+                    raise SqlError(int(code.group(1)) if code else Code.UNKNOWN_EXCEPTION, text.strip())
+                return text
+        except aiohttp.ClientConnectorError as error:
+            raise NodeUnavailable(f"{self.spec.name}: {error}") from error
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise ReplyLost(f"{self.spec.name}: {type(error).__name__} {error}") from error
+
+    async def version(self) -> str:
+        """What `SELECT version()` says, for example `18.16.1`."""
+        return (await self.query("SELECT version()")).strip()
+
+    async def stop(self, *, timeout_s: float = 30.0) -> None:
+        """SIGTERM, and SIGKILL after `timeout_s`: 18.16 ignores SIGTERM while a forwarded TRUNCATE hangs."""
+        await self._close_http()
+        if self._process is None or self.pid is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self._process.wait(), timeout_s)
+        except TimeoutError:
+            await self.kill()
+
+    async def kill(self) -> None:
+        """SIGKILL, at once."""
+        await self._close_http()
+        if self._process is not None and self.pid is not None:
+            self._process.kill()
+            await self._process.wait()
+
+    def threads(self) -> tuple[str, ...]:
+        """The names of the server's threads (Linux), sorted; the DDL worker's is `DDLWorker`."""
+        names = []
+        for comm in Path(f"/proc/{self.pid}/task").glob("*/comm"):
+            with contextlib.suppress(OSError):
+                names.append(comm.read_text().strip())
+        return tuple(sorted(names))
+
+    def log_tail(self) -> str:
+        """The end of the server's own error log and of its output."""
+        parts = []
+        for name in ("server.err.log", "stdout.log"):
+            file = self.directory / name
+            if file.exists():
+                parts.append(file.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace"))
+        return "\n".join(parts)
+
+    async def _close_http(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+
+class RealCluster:
+    """Several servers with one configuration. Use it as an async context, or call `start` and `stop`."""
+
+    def __init__(
+        self,
+        specs: Sequence[ServerSpec],
+        *,
+        clusters: Sequence[Cluster],
+        zookeeper: ZooKeeper,
+        directory: Path,
+        env: Env,
+        queue: DistributedDdl | None = None,
+        binary: Path | None = None,
+        log_level: str = "warning",
+    ) -> None:
+        """Raises ConfigError when no server is installed."""
+        found = binary or find_server()
+        if found is None:
+            raise ConfigError(
+                "no clickhouse-server is installed", hint="On Debian: the package clickhouse-server."
+            )
+        self._config = ClickHouseConfig(tuple(clusters), zookeeper, queue or DistributedDdl(), log_level)
+        self.servers = tuple(
+            RealClickHouse(spec, binary=found, directory=directory / spec.name, env=env) for spec in specs
+        )
+
+    def server(self, name: str) -> RealClickHouse:
+        return next(server for server in self.servers if server.spec.name == name)
+
+    async def start(self) -> None:
+        """Write the configuration and start all servers at once; on failure nothing is left running."""
+        for server in self.servers:
+            self._config.write(server.spec, server.directory)
+        try:
+            await asyncio.gather(*(server.spawn() for server in self.servers))
+            await asyncio.gather(*(server.wait_ready() for server in self.servers))
+        except BaseException:  # also a cancellation: what runs has to be stopped
+            await asyncio.gather(*(server.kill() for server in self.servers))
+            raise
+
+    async def stop(self) -> None:
+        """Stop all servers. What had to be killed is killed."""
+        await asyncio.gather(*(server.stop() for server in self.servers))
+
+    def rewrite_clusters(self, clusters: Sequence[Cluster]) -> None:
+        """Give running servers other clusters; they notice by themselves within a few seconds."""
+        self._config = ClickHouseConfig(
+            tuple(clusters), self._config.zookeeper, self._config.queue, self._config.log_level
+        )
+        for server in self.servers:
+            self._config.write(server.spec, server.directory)
+
+    async def __aenter__(self) -> RealCluster:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
