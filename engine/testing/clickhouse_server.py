@@ -5,7 +5,7 @@ looks for an installed `clickhouse-server` (Debian's package of that name, 18.16
 starts several on 127.0.0.1 with clusters, macros and ZooKeeper of your choice. Nothing is installed and
 nothing outside the given directory is written.
 
-    specs = plan_servers(2, rng=env.rng)
+    specs = plan_servers(2, env=env)
     two = make_cluster("two", [[spec.host_id for spec in specs]])
     real = RealCluster(specs, clusters=[two], zookeeper=zookeeper, directory=tmp, env=env)
     async with real:
@@ -15,8 +15,7 @@ Host ids are `127.0.0.1:<tcp port>`, because a server takes only addresses of lo
 127.0.0.2 is none to it. A cluster may list hosts that are not started here: engine nodes, or hosts that are
 down.
 
-A server ends with the process that started it (Linux: the kernel kills it when the starting thread ends;
-elsewhere a crash of the caller leaves it running).
+A server ends with the thread that started it (`engine.testing.processes`).
 
 Sources: configuration keys as in ClickHouse's documentation; what 18.16.1 needs of them was tried.
 """
@@ -25,15 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import re
 import shutil
-import signal
-import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from random import Random
 from types import TracebackType
 
 import aiohttp
@@ -42,26 +36,13 @@ from engine.config.model import Cluster, DistributedDdl, Replica, Shard, ZooKeep
 from engine.env import Env
 from engine.errors import Code, ConfigError, NodeUnavailable, ReplyLost, SqlError
 from engine.names import HostId
-from engine.testing.clickhouse_config import LISTEN_HOST, ClickHouseConfig, ServerSpec
+from engine.testing.clickhouse_config import ClickHouseConfig, ServerSpec
+from engine.testing.ports import free_ports
+from engine.testing.processes import ChildProcess
 
 _CANDIDATES = ("clickhouse-server", "/usr/sbin/clickhouse-server", "/usr/bin/clickhouse-server")
 _ERROR_CODE = re.compile(r"Code: (\d+)")
 _LOG_TAIL_BYTES = 2000
-
-# Ports below Linux's range for outgoing connections (32768…): a port handed out by the kernel (port 0) could
-# be taken by anybody's outgoing connection while a server restarts.
-_FIRST_PORT, _LAST_PORT = 19_001, 32_000
-
-# The child asks the kernel to be killed when the thread that started it ends, makes sure that this did not
-# happen in between, and becomes the server. PR_SET_PDEATHSIG is 1 and survives exec.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]):
-    sys.exit(1)
-os.execv(sys.argv[2], sys.argv[2:])
-"""
 
 
 def find_server() -> Path | None:
@@ -73,12 +54,12 @@ def find_server() -> Path | None:
     return None
 
 
-def plan_servers(count: int, *, rng: Random, prefix: str = "real", shards: int = 1) -> tuple[ServerSpec, ...]:
+def plan_servers(count: int, *, env: Env, prefix: str = "real", shards: int = 1) -> tuple[ServerSpec, ...]:
     """Specs for `count` servers `real01…` on free ports.
 
     Macros are `replica` (the name) and `shard` (`01`… in `shards` runs of equal length).
     """
-    ports = free_ports(3 * count, rng=rng)
+    ports = free_ports(3 * count, env=env)
     per_shard = -(-count // shards)
     return tuple(
         ServerSpec(
@@ -90,26 +71,6 @@ def plan_servers(count: int, *, rng: Random, prefix: str = "real", shards: int =
         )
         for i in range(count)
     )
-
-
-def free_ports(count: int, *, rng: Random) -> tuple[int, ...]:
-    """`count` ports that nobody listens on now; scanning starts at random: parallel runs rarely meet."""
-    found: list[int] = []
-    span = _LAST_PORT - _FIRST_PORT
-    start = rng.randrange(span)
-    for i in range(span):
-        port = _FIRST_PORT + (start + i) % span
-        with socket.socket() as probe:
-            # As the servers themselves do; without it a port in TIME_WAIT would look taken.
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind((LISTEN_HOST, port))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return tuple(found)
-    raise ConfigError(f"no {count} free ports between {_FIRST_PORT} and {_LAST_PORT}")
 
 
 def make_cluster(
@@ -135,47 +96,24 @@ class RealClickHouse:
     def __init__(self, spec: ServerSpec, *, binary: Path, directory: Path, env: Env) -> None:
         self.spec = spec
         self.directory = directory
-        self._binary = binary
         self._env = env
-        self._process: asyncio.subprocess.Process | None = None
         self._http: aiohttp.ClientSession | None = None
+        self.process = ChildProcess(
+            spec.name,
+            [binary, f"--config-file={directory / 'config.xml'}"],
+            log_file=directory / "stdout.log",
+            cwd=directory,
+            env=env,
+        )
 
     @property
     def host_id(self) -> HostId:
         return self.spec.host_id
 
-    @property
-    def pid(self) -> int | None:
-        """None when it is not running."""
-        running = self._process is not None and self._process.returncode is None
-        return self._process.pid if running and self._process else None
-
     async def start(self, *, timeout_s: float = 60.0) -> None:
         """Start the process and wait until it answers. Raises NodeUnavailable with the end of its log."""
-        await self.spawn()
+        self.process.start()
         await self.wait_ready(timeout_s=timeout_s)
-
-    async def spawn(self) -> None:
-        """Start the process without waiting for it."""
-        if self.pid is not None:
-            return
-        with (self.directory / "stdout.log").open("ab") as output:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-I",
-                "-S",
-                "-c",
-                _LAUNCHER,
-                str(os.getpid()),
-                str(self._binary),
-                f"--config-file={self.directory / 'config.xml'}",
-                cwd=self.directory,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                # Ctrl-C in a terminal is for the caller, which then stops the servers one by one.
-                start_new_session=True,
-            )
 
     async def wait_ready(self, *, timeout_s: float = 60.0) -> None:
         """Wait until the server answers a query. Raises NodeUnavailable when it ended or takes too long."""
@@ -184,7 +122,7 @@ class RealClickHouse:
             with contextlib.suppress(NodeUnavailable, ReplyLost):
                 await self.query("SELECT 1", timeout_s=5.0)
                 return
-            if self.pid is None:
+            if not self.process.is_running:
                 raise NodeUnavailable(f"{self.spec.name} ended at once", hint=self.log_tail())
             if self._env.monotonic_s() > deadline_s:
                 raise NodeUnavailable(f"{self.spec.name} not ready in {timeout_s} s", hint=self.log_tail())
@@ -222,28 +160,21 @@ class RealClickHouse:
     async def stop(self, *, timeout_s: float = 30.0) -> None:
         """SIGTERM, and SIGKILL after `timeout_s`: 18.16 ignores SIGTERM while a forwarded TRUNCATE hangs."""
         await self._close_http()
-        if self._process is None or self.pid is None:
-            return
-        self._process.send_signal(signal.SIGTERM)
-        try:
-            await asyncio.wait_for(self._process.wait(), timeout_s)
-        except TimeoutError:
-            await self.kill()
+        await self.process.stop(timeout_s=timeout_s)
 
     async def kill(self) -> None:
         """SIGKILL, at once."""
         await self._close_http()
-        if self._process is not None and self.pid is not None:
-            self._process.kill()
-            await self._process.wait()
+        await self.process.kill9()
 
-    def threads(self) -> tuple[str, ...]:
-        """The names of the server's threads (Linux), sorted; the DDL worker's is `DDLWorker`."""
-        names = []
-        for comm in Path(f"/proc/{self.pid}/task").glob("*/comm"):
-            with contextlib.suppress(OSError):
-                names.append(comm.read_text().strip())
-        return tuple(sorted(names))
+    @property
+    def has_ddl_worker(self) -> bool:
+        """Whether the thread that works the DDL queue lives (Linux). Only a restart brings it back."""
+        for comm in Path(f"/proc/{self.process.pid}/task").glob("*/comm"):
+            with contextlib.suppress(OSError):  # the thread ended while we looked
+                if comm.read_text().strip() == "DDLWorker":
+                    return self.process.is_running
+        return False
 
     def log_tail(self) -> str:
         """The end of the server's own error log and of its output."""
@@ -294,7 +225,8 @@ class RealCluster:
         for server in self.servers:
             self._config.write(server.spec, server.directory)
         try:
-            await asyncio.gather(*(server.spawn() for server in self.servers))
+            for server in self.servers:
+                server.process.start()
             await asyncio.gather(*(server.wait_ready() for server in self.servers))
         except BaseException:  # also a cancellation: what runs has to be stopped
             await asyncio.gather(*(server.kill() for server in self.servers))
