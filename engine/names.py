@@ -29,12 +29,12 @@ _STRING_ESCAPES = {
 
 def escape_for_file_name(name: str) -> str:
     """Keep `[A-Za-z0-9_]`; every other byte of the UTF-8 form becomes `%` and two upper-case hex digits."""
-    return "".join(chr(b) if b in _PLAIN_BYTES else f"%{b:02X}" for b in name.encode())
+    return "".join(chr(b) if b in _PLAIN_BYTES else f"%{b:02X}" for b in name.encode("utf-8", "surrogateescape"))
 
 
 def unescape_for_file_name(text: str) -> str:
     """The inverse; `%` is decoded only when two more characters follow, otherwise kept as it is."""
-    raw = text.encode()
+    raw = text.encode("utf-8", "surrogateescape")
     out = bytearray()
     at = 0
     while at < len(raw):
