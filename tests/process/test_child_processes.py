@@ -1,0 +1,177 @@
+"""Children are stopped, killed with their owner, and swept by their mark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.env import SystemEnv
+from engine.testing.guard import Guard
+from engine.testing.ports import free_ports, is_free
+from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
+
+FOREVER = "import signal, sys; print('up', flush=True); signal.pause()"
+DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
+
+
+def child(tmp_path: Path, code: str, *, mark: str = "") -> ChildProcess:
+    return ChildProcess(
+        "child", [sys.executable, "-c", code], log_file=tmp_path / "logs" / "child.log", mark=mark
+    )
+
+
+async def until_it_says(process: ChildProcess, word: str) -> None:
+    env = SystemEnv()
+    while word not in process.log_tail():
+        assert process.is_running, process.log_tail()
+        await env.sleep(0.01)
+
+
+async def test_a_stopped_child_is_gone_and_its_code_is_known(tmp_path: Path) -> None:
+    process = child(tmp_path, FOREVER)
+    process.start()
+    await until_it_says(process, "up")
+    identity = process.id
+    assert identity is not None and identity.is_alive
+
+    assert await process.stop() == -signal.SIGTERM
+
+    assert not identity.is_alive
+    assert process.return_code == -signal.SIGTERM
+
+
+async def test_a_child_that_ignores_sigterm_is_killed_after_its_time(tmp_path: Path) -> None:
+    process = child(tmp_path, DEAF)
+    process.start()
+    await until_it_says(process, "up")
+
+    assert await process.stop(timeout_s=0.2) == -signal.SIGKILL
+
+
+async def test_a_paused_child_can_be_stopped(tmp_path: Path) -> None:
+    process = child(tmp_path, FOREVER)
+    process.start()
+    await until_it_says(process, "up")
+    process.pause()
+    assert process.pid is not None
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        await SystemEnv().sleep(0.01)
+
+    assert await process.stop() == -signal.SIGTERM
+
+
+async def test_a_child_started_again_appends_to_its_log(tmp_path: Path) -> None:
+    process = child(tmp_path, "print('once')")
+    process.start()
+    assert await process.wait() == 0
+    process.start()
+    assert await process.wait() == 0
+    assert process.log_file.read_text() == "once\nonce\n"
+
+
+async def test_a_reused_process_number_is_not_believed() -> None:
+    mine = ProcessId.of(os.getpid())
+    assert mine is not None and mine.is_alive
+    assert not ProcessId(mine.pid, mine.started_s - 100).is_alive
+
+
+async def test_a_killed_owner_takes_its_child_along(tmp_path: Path) -> None:
+    """1. An owner starts a child and waits. 2. The owner is killed with -9. 3. The child ends as well."""
+    if sys.platform != "linux":
+        pytest.skip("the death signal is Linux's; elsewhere the guard does this")
+    program = f"""
+import signal, sys
+from pathlib import Path
+from engine.testing.processes import ChildProcess
+child = ChildProcess("c", [sys.executable, "-c", {FOREVER!r}], log_file=Path({str(tmp_path)!r}) / "c")
+child.start()
+print(child.pid, flush=True)
+signal.pause()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    with owner.stdout:
+        identity = ProcessId.of(int(owner.stdout.readline()))
+    assert identity is not None and identity.is_alive
+
+    owner.kill()
+    owner.wait()
+
+    while identity.is_alive:
+        await SystemEnv().sleep(0.01)
+
+
+async def test_a_sweep_ends_grandchildren_that_left_the_family_and_nobody_else(tmp_path: Path) -> None:
+    mark = str(uuid.uuid4())
+    leaver = (
+        "import subprocess, sys; "
+        f"p = subprocess.Popen([sys.executable, '-c', {FOREVER!r}], start_new_session=True); print(p.pid)"
+    )
+    stranger = child(tmp_path / "stranger", FOREVER)
+    stranger.start()
+    process = child(tmp_path, leaver, mark=mark)
+    process.start()
+    await process.wait()
+    grandchild = ProcessId.of(int(process.log_file.read_text().split()[0]))
+    assert grandchild is not None and grandchild.is_alive
+    while grandchild.pid not in [found.pid for found in marked(mark)]:
+        await SystemEnv().sleep(0.01)
+
+    assert await sweep(mark) == 1
+
+    assert not grandchild.is_alive
+    assert stranger.is_running
+    await stranger.stop()
+
+
+async def test_the_guard_of_a_killed_owner_sweeps_and_goes(tmp_path: Path) -> None:
+    """1. The owner starts a guard and a marked process out of its reach. 2. kill -9. 3. Both end."""
+    mark = str(uuid.uuid4())
+    program = f"""
+import os, signal, subprocess, sys
+from engine.testing.guard import Guard
+guard = Guard({mark!r})
+child = subprocess.Popen([sys.executable, "-c", {FOREVER!r}], stdout=subprocess.DEVNULL,
+    start_new_session=True, env={{**os.environ, {MARK!r}: {mark!r}}})
+print(guard.pid, child.pid, flush=True)
+signal.pause()
+"""
+    owner = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert owner.stdout is not None
+    with owner.stdout:
+        identities = [ProcessId.of(int(pid)) for pid in owner.stdout.readline().split()]
+
+    owner.kill()
+    owner.wait()
+
+    for identity in identities:
+        assert identity is not None
+        while identity.is_alive:
+            await SystemEnv().sleep(0.01)
+
+
+async def test_a_guard_that_was_told_of_an_orderly_end_touches_nothing(tmp_path: Path) -> None:
+    mark = str(uuid.uuid4())
+    guard = Guard(mark)
+    process = child(tmp_path, FOREVER, mark=mark)
+    process.start()
+    await until_it_says(process, "up")
+
+    guard.close()
+    guard.close()
+
+    assert process.is_running
+    await process.stop()
+
+
+def test_free_ports_are_different_and_can_be_bound() -> None:
+    ports = free_ports(5)
+    assert len(set(ports)) == 5
+    assert all(is_free(port) for port in ports)
