@@ -1,0 +1,341 @@
+"""Folders of migrations in golang-migrate's naming, read into values.
+
+    migrations/order_cluster/0001_databases.up.sql
+    migrations/order_cluster/0001_databases.down.sql
+
+The grammar is that tool's: `{version}_{title}.up.sql` and `.down.sql`, the version any unsigned 64-bit
+integer, padded or not, a counter or a timestamp. The order is the numbers', not the names'. A down file may
+be missing or empty. A file holds any number of statements, separated by `;`. Options stand in comments
+(`engine.migrations.options`). The folder's name is the cluster's.
+
+Checksums. A statement's is over its significant tokens and the options that change its meaning: comments and
+layout do not count. A file's is over its text without byte order mark, carriage returns and the blank lines
+at its end.
+
+Reading collects every problem with its file and line. `read_folder` returns them beside what could be read,
+for `lint`; `load_folder` raises them all together.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.errors import Code, SqlError
+from engine.migrations.errors import MigrationFilesError, Problem
+from engine.migrations.options import Options, Scope, merged, parse_comment
+from engine.sql.tokens import Token, TokenKind, scan, tokenize
+
+MAX_VERSION = 2**64 - 1
+MAX_FILE_BYTES = 16 * 1024 * 1024
+# A counter with a hole means a lost file. Nobody counts to ten million, and no timestamp is that small: the
+# shortest in use are dates such as 20240131.
+FIRST_TIMESTAMP = 10_000_000
+
+_NAME = re.compile(r"(?P<version>[0-9]+)_(?P<title>.*)\.(?P<direction>up|down)\.sql\Z", re.DOTALL)
+
+
+class Direction(enum.StrEnum):
+    UP = "up"
+    DOWN = "down"
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptStatement:
+    """One statement of a file. `index` counts from 1, `line` is where its first word stands.
+
+    `options` are those of the file and of the statement together; `sql` has no comments before or after it.
+    """
+
+    index: int
+    line: int
+    sql: str
+    options: Options
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """One file."""
+
+    path: Path
+    direction: Direction
+    statements: tuple[ScriptStatement, ...]
+    options: Options
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One version. `down` is None when there is no down file."""
+
+    version: int
+    title: str
+    up: Script | None
+    down: Script | None
+
+    def script(self, direction: Direction) -> Script | None:
+        return self.up if direction is Direction.UP else self.down
+
+    @property
+    def name(self) -> str:
+        return f"{self.version}_{self.title}"
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationSet:
+    """A folder, in order of versions. `ignored` are files that are no SQL."""
+
+    folder: Path
+    cluster: str
+    migrations: tuple[Migration, ...]
+    ignored: tuple[str, ...] = ()
+
+    def get(self, version: int) -> Migration | None:
+        return next((item for item in self.migrations if item.version == version), None)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(item.version for item in self.migrations)
+
+
+@dataclass(slots=True)
+class _Found:
+    """The files of one version while the folder is read."""
+
+    title: str = ""
+    scripts: dict[Direction, Script | None] = field(default_factory=dict)
+    paths: dict[Direction, Path] = field(default_factory=dict)
+
+
+def load_folder(folder: Path, *, cluster: str = "") -> MigrationSet:
+    """Read a folder; `cluster` defaults to the folder's name. Raises MigrationFilesError with all
+    problems."""
+    migrations, problems = read_folder(folder, cluster=cluster)
+    if problems:
+        raise MigrationFilesError(str(folder), problems)
+    return migrations
+
+
+def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple[Problem, ...]]:
+    """What can be read of a folder, and what is wrong with the rest."""
+    cluster = cluster or folder.resolve().name
+    problems: list[Problem] = []
+    found: dict[int, _Found] = {}
+    ignored: list[str] = []
+    if not folder.is_dir():
+        message = "is a file, not a folder" if folder.exists() else "there is no such folder"
+        return MigrationSet(folder, cluster, ()), (Problem(str(folder), 0, "empty-folder", message),)
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.is_dir() or not path.name.endswith(".sql"):
+            ignored.append(path.name)
+            continue
+        try:
+            version, title, direction = parse_file_name(path.name)
+        except SqlError as error:
+            problems.append(Problem(str(path), 0, "file-name", error.message, error.code))
+            continue
+        entry = found.setdefault(version, _Found())
+        if direction in entry.paths:
+            problems.append(
+                Problem(
+                    str(path),
+                    0,
+                    "duplicate-version",
+                    f"version {version} already has an {direction} file: {entry.paths[direction].name}",
+                )
+            )
+            continue
+        entry.paths[direction] = path
+        script, script_problems = read_script(path, direction)
+        problems += script_problems
+        entry.scripts[direction] = script
+        if direction is Direction.UP or not entry.title:
+            entry.title = title
+    for version, entry in found.items():
+        if Direction.UP not in entry.paths:
+            down = entry.paths[Direction.DOWN]
+            problems.append(Problem(str(down), 0, "missing-up", f"version {version} has no up file"))
+    migrations = tuple(
+        Migration(version, entry.title, entry.scripts.get(Direction.UP), entry.scripts.get(Direction.DOWN))
+        for version, entry in sorted(found.items())
+    )
+    if not found and not problems:
+        problems.append(
+            Problem(
+                str(folder),
+                0,
+                "empty-folder",
+                "there is no migration here; the first could be 0001_create_tables.up.sql",
+            )
+        )
+    return MigrationSet(folder, cluster, migrations, tuple(ignored)), tuple(sorted(problems))
+
+
+def parse_file_name(name: str) -> tuple[int, str, Direction]:
+    """(version, title, direction). Raises SqlError 36 that says what the grammar is."""
+    match = _NAME.match(name)
+    if match is None:
+        raise SqlError(
+            Code.BAD_ARGUMENTS,
+            "the name of a migration is {version}_{title}.up.sql or {version}_{title}.down.sql",
+        )
+    digits = match["version"].lstrip("0") or "0"
+    if len(digits) > 20 or int(digits) > MAX_VERSION:
+        raise SqlError(Code.ARGUMENT_OUT_OF_BOUND, f"the version is greater than {MAX_VERSION}")
+    return int(digits), match["title"], Direction(match["direction"])
+
+
+def gaps(versions: Sequence[int]) -> list[tuple[int, int]]:
+    """Pairs of neighbours between which a counter jumps; timestamps have no gaps. `versions` is sorted."""
+    return [
+        (before, after)
+        for before, after in itertools.pairwise(versions)
+        if after < FIRST_TIMESTAMP and after != before + 1
+    ]
+
+
+def read_script(path: Path, direction: Direction) -> tuple[Script | None, list[Problem]]:
+    """One file, or None with the reasons why it cannot be used."""
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        return None, [Problem(str(path), 0, "unreadable", f"cannot be read: {error.strerror or error}")]
+    if len(raw) > MAX_FILE_BYTES:
+        return None, [Problem(str(path), 0, "unreadable", f"is larger than {MAX_FILE_BYTES} bytes")]
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        return None, [Problem(str(path), line, "encoding", f"is not UTF-8 (byte {error.start + 1})")]
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        return None, [Problem(str(path), line, "encoding", "contains a NUL character")]
+    return parse_script(text, path, direction)
+
+
+def parse_script(text: str, path: Path, direction: Direction) -> tuple[Script | None, list[Problem]]:
+    """The text of a file. Problems: text that cannot be tokenised, and options that cannot be read."""
+    text = text.replace("\r\n", "\n")
+    try:
+        tokens = tokenize(text)
+    except SqlError as error:
+        return None, [Problem(str(path), _unclosed_line(text), "syntax", error.message, error.code)]
+    problems: list[Problem] = []
+    file_options: list[Options] = []
+    next_options: list[Options] = []
+    statements: list[tuple[int, str, list[Token], Options]] = []
+    current: list[Token] = []
+    newlines = _NewLines(text)
+
+    def end_statement() -> None:
+        significant = [token for token in current if token.is_significant]
+        if significant:
+            first, last = significant[0], significant[-1]
+            inside = [token for token in current if first.start <= token.start <= last.start]
+            statements.append(
+                (
+                    newlines.line_of(first.start),
+                    text[first.start : last.end],
+                    [token for token in inside if token.is_significant],
+                    merged(next_options),
+                )
+            )
+            next_options.clear()
+        current.clear()
+
+    for token in tokens:
+        if token.kind is TokenKind.PUNCTUATION and token.text == ";":
+            end_statement()
+            continue
+        if token.kind is TokenKind.COMMENT:
+            line = newlines.line_of(token.start)
+            try:
+                directive = parse_comment(token.text)
+                if directive is None:
+                    pass
+                elif any(item.is_significant for item in current):
+                    raise SqlError(Code.BAD_ARGUMENTS, "Options stand before a statement, not inside it.")
+                elif directive.scope is Scope.NEXT:
+                    next_options.append(directive.options)
+                elif statements:
+                    raise SqlError(
+                        Code.BAD_ARGUMENTS,
+                        "Options of the file stand before its first statement; "
+                        "write `-- oncluster-next:` for the next statement.",
+                    )
+                else:
+                    file_options.append(directive.options)
+            except SqlError as error:
+                problems.append(Problem(str(path), line, "options", error.message, error.code))
+        current.append(token)
+    end_statement()
+    if next_options:
+        problems.append(Problem(str(path), newlines.count, "options", "no statement follows these options"))
+    if problems:
+        return None, problems
+    base = merged(file_options)
+    return (
+        Script(
+            path=path,
+            direction=direction,
+            statements=tuple(
+                ScriptStatement(index, line, sql, own.over(base), statement_checksum(words, own.over(base)))
+                for index, (line, sql, words, own) in enumerate(statements, start=1)
+            ),
+            options=base,
+            checksum=file_checksum(text),
+        ),
+        [],
+    )
+
+
+def file_checksum(text: str) -> str:
+    """SHA-256 of a file's text, the same whatever editor wrote its line ends."""
+    return hashlib.sha256(
+        text.removeprefix("\ufeff").replace("\r\n", "\n").rstrip("\n\r\t ").encode()
+    ).hexdigest()
+
+
+def statement_checksum(words: Iterable[Token], options: Options) -> str:
+    """SHA-256 of the significant tokens and of what the options add to their meaning."""
+    digest = hashlib.sha256()
+    for word in words:
+        data = word.text.encode("utf-8", "surrogatepass")
+        digest.update(b"%d:" % len(data) + data)
+    digest.update(b"\0" + options.meaning.encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+class _NewLines:
+    """Line numbers of offsets, which are asked for in ascending order."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._line = 1
+
+    def line_of(self, offset: int) -> int:
+        self._line += self._text.count("\n", self._at, offset)
+        self._at = offset
+        return self._line
+
+    @property
+    def count(self) -> int:
+        return self._text.count("\n") + 1
+
+
+def _unclosed_line(text: str) -> int:
+    """The line of the token that is never closed: where the scan stops."""
+    end = 0
+    try:
+        for token in scan(text):
+            end = token.end
+    except SqlError:
+        pass
+    return text.count("\n", 0, end) + 1

@@ -1,0 +1,262 @@
+"""The record of what was applied: a SQL database, appended to and never changed.
+
+Safety argument.
+1. Every row says what was meant or seen: an attempt is written with its token and its hosts before it is
+   sent; the entry, once the queue has it; a host's state, each time it had changed. Nothing is updated or
+   deleted (M2); the database refuses it (`ledger_schema`, which lists the triggers).
+2. Every write carries the number under which its run holds the cluster's lock (the fence). The database takes
+   only the greatest number that was registered, so that a holder who slept through the loss of its lock
+   cannot write after its successor (M3).
+3. `applied` and `rolled_back` are taken only when every required host of every statement is `done` (M6).
+4. Every write is keyed by what it says. After a crash, or an answer that got lost, writing again adds
+nothing. What a crash leaves: an attempt without an entry (look for its token in the queue, then send it), an
+entry without outcomes (look at it again). The ledger never says more than what happened.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy import Connection
+
+from engine.env import Env
+from engine.migrations import ledger_schema as schema
+from engine.migrations.files import Direction
+from engine.migrations.ledger_store import LedgerStore
+from engine.migrations.ledger_writer import Attempt, LedgerWriter
+from engine.migrations.states import (
+    CellState,
+    Event,
+    LedgerRow,
+    MigrationEvent,
+    MigrationRecord,
+    RunState,
+    records,
+)
+from engine.names import HostId
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run and its latest state."""
+
+    run_id: str
+    direction: Direction
+    target: int | None
+    requested_by: str
+    approved_by: str
+    fence: int
+    at_ms: int
+    state: RunState
+    note: str
+    ended_ms: int | None
+
+
+class Ledger:
+    """Reading, and `writer()` for writing. Opening makes the tables where there are none."""
+
+    def __init__(self, url: str | Path, *, env: Env) -> None:
+        """Raises ConfigError (the URL), LedgerUnavailable, MigrationRefused (a newer schema)."""
+        self._store = LedgerStore(url, env=env)
+
+    @property
+    def url(self) -> str:
+        """Where it is, the password hidden."""
+        return self._store.url
+
+    @property
+    def ledger_id(self) -> str:
+        """A UUID, made with the tables; Keeper remembers which ledger a cluster's migrations are in."""
+        return self._store.ledger_id
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def max_fence(self, cluster: str) -> int:
+        """The greatest fence registered for the cluster, 0 if none."""
+        column = schema.fences.c
+        with self._store.reading() as connection:
+            found = connection.scalar(sa.select(sa.func.max(column.fence)).where(column.cluster == cluster))
+        return int(found or 0)
+
+    def events(self, cluster: str) -> list[MigrationEvent]:
+        """All events of the cluster's migrations, oldest first."""
+        with self._store.reading() as connection:
+            return _events(connection, cluster)
+
+    def rows(self, cluster: str) -> list[LedgerRow]:
+        """The ledger: one row per migration, statement and host, every generation."""
+        with self._store.reading() as connection:
+            return _rows(connection, cluster)
+
+    def records(self, cluster: str) -> dict[int, MigrationRecord]:
+        """Versions to what is known of them, read at one instant."""
+        with self._store.reading() as connection:
+            return records(_events(connection, cluster), _rows(connection, cluster))
+
+    def attempts(self, cluster: str, version: int, direction: Direction, generation: int) -> list[Attempt]:
+        """Every attempt at the statements of one migration, in order of statement and attempt."""
+        s, h = schema.statements.c, schema.statement_hosts.c
+        with self._store.reading() as connection:
+            found = connection.execute(
+                sa.select(schema.statements)
+                .where(
+                    s.cluster == cluster,
+                    s.version == version,
+                    s.direction == direction.value,
+                    s.generation == generation,
+                )
+                .order_by(s.statement, s.attempt)
+            ).all()
+            hosts: dict[str, list[HostId]] = {row.token: [] for row in found}
+            for row in connection.execute(
+                sa.select(h.token, h.host, h.port).where(h.token.in_(list(hosts))).order_by(h.host, h.port)
+            ):
+                hosts[row.token].append(HostId(row.host, row.port))
+        return [
+            Attempt(
+                token=row.token,
+                version=row.version,
+                title=row.title,
+                direction=Direction(row.direction),
+                generation=row.generation,
+                statement=row.statement,
+                attempt=row.attempt,
+                line=row.line,
+                statement_checksum=row.statement_checksum,
+                file_checksum=row.file_checksum,
+                sql=row.sql,
+                hosts=tuple(hosts[row.token]),
+            )
+            for row in found
+        ]
+
+    def entries(self, cluster: str) -> dict[str, str]:
+        """Tokens to queue entries, of all submissions of the cluster."""
+        column = schema.submissions.c
+        with self._store.reading() as connection:
+            found = connection.execute(
+                sa.select(column.token, column.entry).where(column.cluster == cluster)
+            ).all()
+        return {row.token: row.entry for row in found}
+
+    def runs(self, cluster: str) -> list[RunRow]:
+        """Every run, oldest first, with its latest state."""
+        r, e = schema.runs.c, schema.run_events.c
+        with self._store.reading() as connection:
+            last = {
+                row.run_id: row
+                for row in connection.execute(
+                    sa.select(schema.run_events).where(e.cluster == cluster).order_by(e.id)
+                )
+            }
+            found = connection.execute(
+                sa.select(schema.runs).where(r.cluster == cluster).order_by(r.at_ms, r.fence)
+            ).all()
+        return [
+            RunRow(
+                run_id=row.run_id,
+                direction=Direction(row.direction),
+                target=row.target,
+                requested_by=row.requested_by,
+                approved_by=row.approved_by,
+                fence=row.fence,
+                at_ms=row.at_ms,
+                state=RunState(last[row.run_id].state) if row.run_id in last else RunState.RUNNING,
+                note=last[row.run_id].note if row.run_id in last else "",
+                ended_ms=last[row.run_id].at_ms if row.run_id in last else None,
+            )
+            for row in found
+        ]
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def register_fence(self, cluster: str, fence: int, *, run_id: str, holder: str) -> None:
+        """From now on only writes under `fence` are taken. Repeating it for the same run is harmless.
+
+        Raises StaleFence when a greater one, or the same of another run, is there already.
+        """
+        table = schema.fences
+        with self._store.writing() as connection:
+            found = connection.execute(
+                sa.select(table.c.run_id).where(table.c.cluster == cluster, table.c.fence == fence)
+            ).first()
+            greatest = connection.scalar(
+                sa.select(sa.func.max(table.c.fence)).where(table.c.cluster == cluster)
+            )
+            if found is not None and found.run_id == run_id and greatest == fence:
+                return
+            connection.execute(
+                table.insert().values(
+                    cluster=cluster, fence=fence, run_id=run_id, holder=holder, at_ms=self._store.now_ms()
+                )
+            )
+
+    def writer(self, cluster: str, *, run_id: str, fence: int) -> LedgerWriter:
+        return LedgerWriter(self._store, cluster=cluster, run_id=run_id, fence=fence)
+
+
+def _events(connection: Connection, cluster: str) -> list[MigrationEvent]:
+    column = schema.migrations.c
+    return [
+        MigrationEvent(
+            version=row.version,
+            title=row.title,
+            direction=Direction(row.direction),
+            generation=row.generation,
+            event=Event(row.event),
+            statements=row.statements,
+            file_checksum=row.file_checksum,
+            run_id=row.run_id,
+            done_by=row.done_by,
+            note=row.note,
+            at_ms=row.at_ms,
+        )
+        for row in connection.execute(
+            sa.select(schema.migrations).where(column.cluster == cluster).order_by(column.id)
+        )
+    ]
+
+
+_VIEW = sa.table(
+    "oncluster_ledger",
+    sa.column("version", schema.UInt64()),
+    *map(sa.column, schema.VIEW_COLUMNS),
+)
+
+
+def _rows(connection: Connection, cluster: str) -> list[LedgerRow]:
+    c = _VIEW.c
+    return [
+        LedgerRow(
+            version=row.version,
+            title=row.title,
+            direction=Direction(row.direction),
+            generation=row.generation,
+            statement=row.statement,
+            host=HostId(row.host, row.port),
+            state=CellState(row.state),
+            code=row.code,
+            error=row.error,
+            started_ms=row.started_ms,
+            finished_ms=row.finished_ms,
+            duration_ms=row.duration_ms,
+            attempt=row.attempt,
+            token=row.token,
+            entry=row.entry or "",
+            submission=row.submission or "",
+            line=row.line,
+            sql=row.sql,
+            statement_checksum=row.statement_checksum,
+            file_checksum=row.file_checksum,
+            run_id=row.run_id,
+            recorded_ms=row.recorded_ms,
+            observed_ms=row.observed_ms,
+        )
+        for row in connection.execute(
+            sa.select(_VIEW)
+            .where(c.cluster == cluster)
+            .order_by(c.version, c.generation, c.direction.desc(), c.statement, c.host, c.port)
+        )
+    ]
