@@ -191,13 +191,15 @@ class ConfigError(Refused):
 
 
 class KeeperAnswer(Refused):
-    """A definite answer of the tree: nothing was changed. `path` is the node it is about."""
+    """A definite answer of the tree: nothing was changed. `path` is the node it is about, `reason` the text."""
 
     default_code = Code.KEEPER_EXCEPTION
     keeper_code: int = 0
 
     def __init__(self, path: str, message: str = "") -> None:
-        super().__init__(f"{message or type(self).__doc__}, path: {path}")
+        reason = message or type(self).__doc__ or ""
+        super().__init__(f"{reason}, path: {path}")
+        self.reason = reason
         self.path = path
 
 
@@ -264,7 +266,7 @@ class MultiFailed(KeeperAnswer):
     """
 
     def __init__(self, index: int, error: KeeperAnswer, op_codes: Sequence[int]) -> None:
-        super().__init__(error.path, f"Transaction failed ({error.message}): Op #{index}")
+        super().__init__(error.path, f"Transaction failed ({error.reason}): Op #{index}")
         self.index = index
         self.error = error
         self.op_codes = tuple(op_codes)
