@@ -1,4 +1,4 @@
-"""The text of a queue entry (`query-NNNNNNNNNN`), versions 1, 2 and 4 to 8, byte for byte as ClickHouse writes it.
+"""The text of a queue entry (`query-NNNNNNNNNN`), versions 1, 2 and 4 to 8, byte for byte as in ClickHouse.
 
     version: 5
     query: <escaped>
@@ -12,7 +12,8 @@
     initiator_user: alice
     initiator_roles: ['r1']
 
-Version 3 never appears in an entry: as a setting it asks the initiator to normalise a CREATE and to write version 2.
+Version 3 never appears in an entry: as a setting it asks the initiator to normalise a CREATE and to write
+version 2.
 Source: ClickHouse's DDLLogEntry; `ddl-queue`, section 2.
 """
 
@@ -85,8 +86,8 @@ class Setting:
 class DDLLogEntry:
     """One statement for a list of hosts.
 
-    `initiator` is the escaped host id of the sender, empty when it is nobody, None when the line is absent (which
-    a reader accepts up to version 4). `parent` None is written as `-`.
+    `initiator` is the escaped host id of the sender, empty when it is nobody, None when the line is absent
+    (which a reader accepts up to version 4). `parent` None is written as `-`.
     """
 
     version: int
@@ -139,8 +140,8 @@ class DDLLogEntry:
     def from_bytes(cls, data: bytes, *, where: str = "") -> DDLLogEntry:
         """Parse an entry; `where` names it in errors.
 
-        Raises MalformedEntry with the code a real server reports: 287 for a version that is not known, 26 for a
-        host list that is not quoted, 62 for a host id without port, 27 for everything else.
+        Raises MalformedEntry with the code a real server reports: 287 for a version that is not known, 26 for
+        a host list that is not quoted, 62 for a host id without port, 27 for everything else.
         """
         reader = TextReader(decode_bytes(data), where=where)
         reader.expect("version: ")

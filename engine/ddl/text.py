@@ -1,8 +1,8 @@
 """The escaped text that ClickHouse writes into the queue, and a reader for it.
 
-Strings are Python text; bytes that are not UTF-8 travel as surrogate escapes, so that reading and writing again
-never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers (`ddl-queue`, sections
-2 and 4); error codes as real servers wrote them into `finished/`.
+Strings are Python text; bytes that are not UTF-8 travel as surrogate escapes, so that reading and writing
+again never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers
+(`ddl-queue`, sections 2 and 4); error codes as real servers wrote them into `finished/`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def encode_bytes(text: str) -> bytes:
 
 
 def escape(text: str) -> str:
-    """The escaping of the query and of status messages: control characters, backslash and the single quote."""
+    """The escaping of queries and status messages: control characters, backslash and the single quote."""
     return _ESCAPED.sub(lambda match: _ESCAPES[match.group()], text)
 
 

@@ -1,0 +1,141 @@
+"""The seam between the queue and whatever runs SQL on this host.
+
+`LocalExecutor` is all the worker needs. What it returns as a digest decides how much the worker can promise
+after a crash, so `Fingerprint` gives that text a shape; any other text is taken as the digest of a definition.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from engine.errors import SqlError
+from engine.keeper.base import Op
+from engine.names import TableName
+from engine.sql.statement import Statement
+
+
+class LocalExecutor(Protocol):
+    """Runs statements on this host. All methods may be called concurrently."""
+
+    async def execute(
+        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
+    ) -> None:
+        """Run one statement to its end; its effect is durable when this returns.
+
+        Raises SqlError with ClickHouse's code when the statement failed, and then it had no effect.
+        """
+        ...
+
+    async def table_engine(self, table: TableName) -> str | None:
+        """The engine's name, None if there is no such table (an empty database means the default one)."""
+        ...
+
+    def supports_replication(self, engine: str) -> bool:
+        """Whether tables of this engine share data and definition with the other replicas of the shard."""
+        ...
+
+    async def definition_digest(self, statement: Statement, database: str) -> str:
+        """What the statement would change, as it stands now; best a `Fingerprint`. Empty: cannot tell.
+
+        Two calls give the same text if nothing changed in between, and different texts if the statement took
+        effect in between. Called once before an effect, and once more after a crash.
+        """
+        ...
+
+    async def validate(self, sql: str) -> str:
+        """What the real parser makes of `sql`: one formatted line. Raises SqlError 62."""
+        ...
+
+
+@runtime_checkable
+class FencedExecutor(Protocol):
+    """An executor whose replicated tables change in Keeper and can make that change conditional."""
+
+    async def execute_fenced(
+        self,
+        sql: str,
+        *,
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+        fence: Sequence[Op],
+    ) -> None:
+        """As `execute`; the effect is committed in one transaction with `fence`, or not at all.
+
+        Raises FenceLost when the fence does not hold any more.
+        """
+        ...
+
+
+class FenceLost(SqlError):
+    """Another replica has taken over this statement; nothing was changed here."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Blocks:
+    """A range of blocks of one partition that parts of a table cover. Merges and mutations leave it as it is;
+    an insert adds a new range, and only dropping takes one away."""
+
+    partition: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fingerprint:
+    """What a statement would change, as it stands at one moment.
+
+    `objects`    every object that the statement acts on, by name: a digest of UUID and definition, empty
+                 when there is no such object. Enough for CREATE, DROP, RENAME, EXCHANGE, most of ALTER.
+    `mutations`  ids of all mutations of the tables acted on, finished or not. Needed for UPDATE, DELETE,
+                 MATERIALIZE, CLEAR, KILL MUTATION.
+    `blocks`     what the parts concerned cover. Needed for TRUNCATE and for DROP, DETACH, REPLACE, MOVE
+                 PARTITION.
+    `is_shared`  the same on every replica of the shard, and read from where the replicas agree on it.
+    None in `mutations` or `blocks` means not looked at.
+    """
+
+    objects: tuple[tuple[str, str], ...] = ()
+    mutations: tuple[str, ...] | None = None
+    blocks: tuple[Blocks, ...] | None = None
+    is_shared: bool = False
+
+    def to_text(self) -> str:
+        """One line of JSON, equal for equal fingerprints."""
+        blocks = None
+        if self.blocks is not None:
+            blocks = [[b.partition, b.first, b.last] for b in sorted(self.blocks)]
+        mutations = None if self.mutations is None else sorted(self.mutations)
+        facts = {
+            "objects": sorted(self.objects),
+            "mutations": mutations,
+            "blocks": blocks,
+            "shared": self.is_shared,
+        }
+        return json.dumps(facts, separators=(",", ":"), sort_keys=True)
+
+    @classmethod
+    def from_text(cls, text: str) -> Fingerprint | None:
+        """None for the empty text. Text of any other form stands for the definition of one unnamed object."""
+        if not text:
+            return None
+        try:
+            facts = json.loads(text)
+            blocks = facts["blocks"]
+            mutations = facts["mutations"]
+            return cls(
+                objects=tuple((str(name), str(digest)) for name, digest in facts["objects"]),
+                mutations=None if mutations is None else tuple(str(m) for m in mutations),
+                blocks=None
+                if blocks is None
+                else tuple(
+                    Blocks(str(partition), int(first), int(last)) for partition, first, last in blocks
+                ),
+                is_shared=bool(facts["shared"]),
+            )
+        except (ValueError, KeyError, TypeError):
+            return cls(objects=(("", text),))
