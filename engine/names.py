@@ -145,6 +145,11 @@ class QueuePaths:
     def token(self, token: str) -> str:
         return f"{self.tokens_root}/{escape_for_file_name(token)}"
 
+    def migrations(self, cluster: str) -> str:
+        """Where a cluster's migration runs keep their lock; outside the queue, like `tokens_root`."""
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/oncluster/{name}/migrations/{escape_for_file_name(cluster)}"
+
     def entry(self, name: str) -> str:
         return f"{self.root}/{name}"
 
