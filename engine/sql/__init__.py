@@ -1,1 +1,28 @@
-"""SQL text: tokens, statement classification, rewriting, redaction."""
+"""SQL text: tokens, statement classification, rewriting, redaction.
+
+Pure Python over ClickHouse's lexical grammar; it judges nothing that only ClickHouse can judge. Rewriting
+edits the ranges it found on tokens and leaves all other text byte for byte.
+"""
+
+from engine.sql.cluster import expand_macros, with_on_cluster, without_on_cluster
+from engine.sql.kinds import AlterCommand, StatementKind
+from engine.sql.parse import parse_statement
+from engine.sql.split import leading_comments, split_statements
+from engine.sql.statement import Statement, runs_once_per_shard
+from engine.sql.tokens import Token, TokenKind, tokenize
+
+__all__ = [
+    "AlterCommand",
+    "Statement",
+    "StatementKind",
+    "Token",
+    "TokenKind",
+    "expand_macros",
+    "leading_comments",
+    "parse_statement",
+    "runs_once_per_shard",
+    "split_statements",
+    "tokenize",
+    "with_on_cluster",
+    "without_on_cluster",
+]

@@ -1,0 +1,71 @@
+"""ON CLUSTER: taking it out, putting it in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_MACRO = re.compile(r"\{([^{}]*)\}")
+
+
+def without_on_cluster(sql: str) -> str:
+    """`sql` without its ON CLUSTER clause; unchanged where there is none."""
+    d = draft_of(sql)
+    if d.cluster_span is None:
+        return sql
+    start, end = d.cluster_span
+    # One of the two spaces around the clause goes with it.
+    if start and sql[start - 1] == " " and (end == len(sql) or sql[end] in " \n\t\r;"):
+        start -= 1
+    return apply_edits(sql, [Edit(start, end, "")])
+
+
+def with_on_cluster(sql: str, cluster: str) -> str:
+    """`sql` with ON CLUSTER where the grammar of its kind wants it; unchanged if it names `cluster` already.
+
+    `cluster` is a value: it is quoted as needed, and `{macro}` may stand in it. Raises SqlError 48 when the
+    statement cannot have the clause, and 36 when it names another cluster.
+    """
+    d = draft_of(sql)
+    if d.on_cluster is not None:
+        if d.on_cluster == cluster:
+            return sql
+        raise SqlError(
+            Code.BAD_ARGUMENTS, f"The statement is for cluster '{d.on_cluster}', not for '{cluster}'"
+        )
+    if d.cluster_at is None:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "Distributed execution is not supported for such DDL queries",
+            hint=f"The statement was read as: {d.kind}.",
+        )
+    return apply_edits(sql, [Edit(d.cluster_at, d.cluster_at, f" ON CLUSTER {cluster_name(cluster)}")])
+
+
+def cluster_name(cluster: str) -> str:
+    """A cluster's name as SQL: plain if it can be, else quoted."""
+    return cluster if _PLAIN.match(cluster) else quote_identifier(cluster)
+
+
+def expand_macros(text: str, macros: Mapping[str, str]) -> str:
+    """`text` with every `{name}` replaced by the macro's value; values are not expanded again.
+
+    Raises SqlError 36 on an unknown macro, naming the known ones.
+    """
+
+    def value(match: re.Match[str]) -> str:
+        try:
+            return macros[match.group(1)]
+        except KeyError:
+            known = ", ".join(sorted(macros)) or "none"
+            raise SqlError(
+                Code.BAD_ARGUMENTS, f"No macro '{match.group(1)}' in config", hint=f"Known macros: {known}."
+            ) from None
+
+    return _MACRO.sub(value, text)

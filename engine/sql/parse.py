@@ -1,0 +1,113 @@
+"""From text to `Statement`: the first words decide which grammar reads the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.sql import grammar_access, grammar_objects, grammar_other
+from engine.sql.draft import Draft
+from engine.sql.grammar_alter import alter
+from engine.sql.grammar_system import system
+from engine.sql.kinds import StatementKind as K
+from engine.sql.statement import Statement
+
+_GRAMMARS: dict[str, Callable[[Draft], None]] = {
+    "CREATE": lambda d: grammar_objects.create(d, "CREATE"),
+    "REPLACE": lambda d: grammar_objects.create(d, "REPLACE"),
+    "ATTACH": lambda d: grammar_objects.create(d, "ATTACH"),
+    "DROP": lambda d: grammar_objects.drop(d, "DROP"),
+    "DETACH": lambda d: grammar_objects.drop(d, "DETACH"),
+    "TRUNCATE": grammar_objects.truncate,
+    "UNDROP": grammar_objects.undrop,
+    "RENAME": grammar_objects.rename,
+    "EXCHANGE": grammar_objects.exchange,
+    "ALTER": alter,
+    "OPTIMIZE": grammar_other.optimize,
+    "DELETE": grammar_other.delete,
+    "UPDATE": grammar_other.update,
+    "KILL": grammar_other.kill,
+    "SYSTEM": system,
+    "GRANT": lambda d: grammar_access.grant(d, "GRANT"),
+    "REVOKE": lambda d: grammar_access.grant(d, "REVOKE"),
+    "MOVE": grammar_access.move_access,
+    "BACKUP": lambda d: grammar_other.backup(d, "BACKUP"),
+    "RESTORE": lambda d: grammar_other.backup(d, "RESTORE"),
+    "INSERT": grammar_other.insert,
+    "CHECK": grammar_other.check,
+    "SET": grammar_other.set_command,
+    "USE": grammar_other.use,
+    "DESCRIBE": grammar_other.describe,
+    "DESC": grammar_other.describe,
+    "EXISTS": grammar_other.exists,
+}
+_READERS = {
+    "SELECT": K.SELECT,
+    "WITH": K.SELECT,
+    "FROM": K.SELECT,
+    "(": K.SELECT,
+    "EXPLAIN": K.EXPLAIN,
+    "SHOW": K.SHOW,
+    "WATCH": K.WATCH,
+    "BEGIN": K.TRANSACTION,
+    "COMMIT": K.TRANSACTION,
+    "ROLLBACK": K.TRANSACTION,
+    "EXECUTE": K.EXECUTE_AS,
+}
+_PARALLEL_VERBS = frozenset({"CREATE", "DROP", "ALTER", "INSERT", "RENAME", "TRUNCATE", "ATTACH", "DETACH"})
+
+
+def draft_of(sql: str) -> Draft:
+    """Parse one statement and keep the positions, for the rewriters. Raises SqlError 62 as `tokenize`."""
+    d = Draft(sql)
+    first = d.word
+    if not d.tokens:
+        d.kind = K.EMPTY
+        return d
+    grammar = _GRAMMARS.get(first)
+    if grammar is not None:
+        d.at = 1
+        grammar(d)
+    elif first in _READERS:
+        d.kind = _READERS[first]
+        d.body = d.tail = 0
+    if d.tail is not None:
+        _output_clauses(d)
+    if d.cluster_at is not None and _is_parallel(d.words):
+        d.kind = K.PARALLEL_WITH
+        d.cluster_at = None
+    return d
+
+
+def parse_statement(sql: str) -> Statement:
+    """Classify one statement.
+
+    Raises SqlError 62 only where `tokenize` does. Odd SQL, which only ClickHouse can judge, gives kind OTHER
+    or a statement with what could be told.
+    """
+    return draft_of(sql).statement()
+
+
+def _is_parallel(words: list[str]) -> bool:
+    return any(
+        words[at] == "PARALLEL" and words[at + 1] == "WITH" and words[at + 2] in _PARALLEL_VERBS
+        for at in range(2, len(words) - 2)
+    )
+
+
+def _output_clauses(d: Draft) -> None:
+    """Note FORMAT and INTO OUTFILE, which stand outside all brackets near the end."""
+    assert d.tail is not None
+    d.at = d.tail
+    while d.skip_to("FORMAT", "INTO"):
+        start = d.at
+        if d.accept("INTO", "OUTFILE"):
+            d.into_outfile = d.identifier_or_string()
+        elif d.accept("FORMAT") and d.format is None and _ends_like_format(d):
+            d.format = d.identifier()
+        else:
+            d.at = start + 1
+
+
+def _ends_like_format(d: Draft) -> bool:
+    """FORMAT name, then the end or SETTINGS: a column called `format` has something else behind it."""
+    return d.words[d.at + 1 : d.at + 2] in ([], ["SETTINGS"], ["INTO"]) and d.words[d.at] not in ("=", ",")
