@@ -106,9 +106,7 @@ def install(venv: Path) -> None:
         f"{title} with uv", [str(uv), "pip", "install", "--python", python, "-r", lock], quiet=True
     )
     if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock], quiet=False):
-        fail(
-            "the packages could not be installed; the reason stands above. Is there a network? Is the disk full?"
-        )
+        fail("the packages could not be installed; the reason stands above. No network? Disk full?")
     own = ["--no-deps", "--editable", str(ROOT)]
     by_uv = uv.exists() and run(
         "installing oncluster", [str(uv), "pip", "install", "--python", python, *own], quiet=True

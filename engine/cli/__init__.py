@@ -1,5 +1,1 @@
 """The command line. `oncluster --help` names its parts; each part is one module of this package."""
-
-from engine.cli.main import main
-
-__all__ = ["main"]

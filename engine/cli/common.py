@@ -220,7 +220,9 @@ class OnclusterGroup(click.Group):
             return super().invoke(ctx)
         try:
             return super().invoke(ctx)
-        except (OnclusterError, KeyboardInterrupt, Terminated) as error:
+        except BrokenPipeError:  # the reader of our output went away; click ends quietly
+            raise
+        except (OnclusterError, OSError, KeyboardInterrupt, Terminated) as error:
             show_error(error, as_json=bool(ctx.meta.get(_JSON_KEY)))
             ctx.exit(exit_code_for(error))
 
@@ -240,8 +242,11 @@ def show_error(error: BaseException, *, as_json: bool = False) -> None:
             click.echo(f"{click.style('Error', fg='red', bold=True)}{code}: {error.message}", err=True)
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
+        case OSError() if error.strerror:
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"{click.style('Error', fg='red', bold=True)}: {where}{error.strerror}", err=True)
         case _:
-            click.echo(f"Error: {error}", err=True)
+            click.echo(f"{click.style('Error', fg='red', bold=True)}: {error}", err=True)
 
 
 def error_as_json(error: BaseException) -> dict[str, JsonValue]:

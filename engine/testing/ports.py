@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import socket
 
+import psutil
+
 from engine.env import Env, SystemEnv
 from engine.errors import Unavailable
 
@@ -40,3 +42,15 @@ def free_ports(count: int, *, env: Env | None = None) -> tuple[int, ...]:
     if len(found) < count:
         raise Unavailable(f"Only {len(found)} of {count} ports between {_FIRST} and {_BEYOND} are free.")
     return tuple(found)
+
+
+def holder_of(port: int) -> str:
+    """Who listens on the port, as far as the operating system tells us: `java (process 4711)`."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            listens = connection.status == psutil.CONN_LISTEN and tuple(connection.laddr)[1:] == (port,)
+            if listens and connection.pid is not None:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        pass
+    return "another program"

@@ -1,0 +1,245 @@
+"""`oncluster up`, `down`, `status`, `demo`: the local stack."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from engine.cli.common import (
+    ExitCode,
+    F,
+    console,
+    json_option,
+    print_facts,
+    print_json,
+    print_table,
+    run_async,
+    stack_home,
+)
+
+if TYPE_CHECKING:
+    from engine.local.stack import StackOptions
+    from engine.local.state import StackState
+
+
+def home_option(command: F) -> F:
+    return click.option(
+        "--home",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help="Run directory: data, logs, state. Default: $ONCLUSTER_HOME, else .run here.",
+    )(command)
+
+
+def stack_options(command: F) -> F:
+    """The options of `up` and `demo`."""
+    decorators = (
+        home_option,
+        click.option(
+            "--port-base",
+            type=click.IntRange(0, 65_000),
+            default=None,
+            help="Nodes at base+23…, Airflow at base+80, ZooKeeper at base+81; 0: free ports. "
+            "[default: $ONCLUSTER_PORT_BASE, else 18100]",
+        ),
+        click.option(
+            "--cluster-file",
+            type=click.Path(path_type=Path, exists=True, dir_okay=False),
+            default=None,
+            help="Clusters to run, XML or YAML. Default: config/cluster.xml.",
+        ),
+        click.option(
+            "--migrations",
+            type=click.Path(path_type=Path, exists=True, file_okay=False),
+            default=None,
+            help="Folder with one folder of migrations per cluster. Default: migrations.",
+        ),
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def _options(
+    home: Path,
+    port_base: int | None,
+    cluster_file: Path | None,
+    migrations: Path | None,
+    *,
+    with_airflow: bool = True,
+) -> StackOptions:
+    from engine.local.stack import StackOptions
+
+    return StackOptions(
+        home=home,
+        port_base=port_base,
+        cluster_file=cluster_file,
+        migrations=migrations,
+        with_airflow=with_airflow,
+    )
+
+
+@click.command()
+@stack_options
+@click.option(
+    "--demo", "with_demo", is_flag=True, help="Apply the demo's migrations through Airflow as well."
+)
+@click.option("--no-airflow", is_flag=True, help="Start ZooKeeper and the nodes only.")
+def up(
+    home: Path | None,
+    port_base: int | None,
+    cluster_file: Path | None,
+    migrations: Path | None,
+    with_demo: bool,
+    no_airflow: bool,
+) -> None:
+    """Start ZooKeeper, six nodes and Airflow; leave them running.
+
+    When they run already, whatever of them has ended is started again.
+    """
+    from engine.local import supervisor
+    from engine.local.demo import migrate_all, show_result
+    from engine.local.progress import ConsoleSink, Steps
+
+    if with_demo and no_airflow:
+        raise click.UsageError("--demo migrates through Airflow; it cannot go with --no-airflow.")
+    options = _options(stack_home(home), port_base, cluster_file, migrations, with_airflow=not no_airflow)
+
+    async def work() -> StackState:
+        with ConsoleSink(out) as sink:
+            state = await supervisor.up(options, sink)
+            result = await migrate_all(state, Steps(sink)) if with_demo else None
+        if result is not None:
+            show_result(result, out)
+        return state
+
+    out = console()
+    state = run_async(work())
+    _explain(state, options)
+
+
+def _explain(state: StackState, options: StackOptions) -> None:
+    home = f" --home {options.home}" if options.home != stack_home() else ""
+    first_node = next(iter(state.nodes.values()))
+    if state.airflow_url:
+        click.echo("\nAirflow:")
+        print_facts(
+            {
+                "  address": state.airflow_url,
+                "  user": state.airflow_user,
+                "  password": state.airflow_password,
+            }
+        )
+    click.echo("\nTry:")
+    for line in (
+        "oncluster ddl list",
+        "oncluster migrate status",
+        "oncluster keeper ls /clickhouse/task_queue/ddl",
+        f"curl '{first_node}/?query=SELECT+*+FROM+system.clusters+FORMAT+PrettyCompact'",
+        f"oncluster status{home}",
+        f"oncluster down{home}",
+    ):
+        click.echo(f"  {line}")
+
+
+@click.command()
+@home_option
+def down(home: Path | None) -> None:
+    """Stop what `up` started.
+
+    Also after a crash. Data and logs stay.
+    """
+    from engine.local import supervisor
+    from engine.local.progress import ConsoleSink
+
+    async def work() -> bool:
+        with ConsoleSink(console()) as sink:
+            return await supervisor.down(stack_home(home), sink)
+
+    if not run_async(work()):
+        click.echo(f"Nothing is running in {stack_home(home)}.")
+
+
+@click.command()
+@home_option
+@json_option
+def status(home: Path | None, as_json: bool) -> None:
+    """Show the processes of the local stack.
+
+    Exit code 0 when it is up and complete, else 1.
+    """
+    from engine.local.state import Phase, read_state
+
+    directory = stack_home(home)
+    state = read_state(directory)
+    phase = Phase.STOPPED if state is None else state.phase
+    if state is not None and phase is not Phase.STOPPED and not state.owner.id.is_alive:
+        phase = Phase.FAILED
+    rows = [
+        (entry.name, "running" if entry.id.is_alive else "ended", entry.pid, entry.address)
+        for entry in (state.processes if state is not None else ())
+    ]
+    whole = phase is Phase.READY and all(row[1] == "running" for row in rows)
+    if as_json:
+        print_json(
+            {
+                "phase": phase,
+                "home": directory,
+                "complete": whole,
+                "airflow_url": state.airflow_url if state else "",
+                "config": state.config_file if state else "",
+                "error": state.error if state else "",
+                "processes": [
+                    dict(zip(("name", "state", "pid", "address"), row, strict=True)) for row in rows
+                ],
+            }
+        )
+    elif phase is Phase.STOPPED:
+        click.echo(f"Nothing is running in {directory}.")
+    else:
+        print_table(("process", "state", "pid", "address"), rows)
+        if phase is Phase.READY and not whole:
+            click.echo("`oncluster up` starts again what has ended.")
+        elif phase is Phase.FAILED and state is not None:
+            click.echo(f"Failed: {state.error or 'the supervisor was killed'}. `oncluster down` cleans up.")
+    raise SystemExit(ExitCode.OK if whole else ExitCode.FAILED)
+
+
+@click.command()
+@stack_options
+@click.option(
+    "--with-outage", is_flag=True, help="Stop one node during a migration and start it again afterwards."
+)
+@json_option
+def demo(
+    home: Path | None,
+    port_base: int | None,
+    cluster_file: Path | None,
+    migrations: Path | None,
+    with_outage: bool,
+    as_json: bool,
+) -> None:
+    """Start everything, migrate through Airflow, show it, stop.
+
+    Uses a directory of its own below the run directory, which is emptied first. Exit code 0 when every
+    migration was applied on every host.
+    """
+    from engine.local.demo import run_demo, show_result
+    from engine.local.progress import ConsoleSink
+
+    directory = (home or stack_home()) / "demo"
+    options = _options(directory.absolute(), port_base, cluster_file, migrations)
+    out = console(stderr=as_json)
+
+    async def work() -> int:
+        with ConsoleSink(out) as sink:
+            result = await run_demo(options, sink, with_outage=with_outage)
+        if as_json:
+            print_json(result.as_json())
+        else:
+            show_result(result, out)
+        return ExitCode.OK if result.succeeded else ExitCode.FAILED
+
+    raise SystemExit(run_async(work()))

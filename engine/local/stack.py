@@ -1,0 +1,345 @@
+"""The whole platform on one machine: ZooKeeper, the nodes of a cluster file, and Airflow, under one
+directory.
+
+Safety argument. The object is the owner of every process that it starts.
+1. Before the first process it starts a guard (`engine.testing.guard`), which ends everything with this
+stack's
+   mark when the owner is killed.
+2. Ports are looked at, and the free space of the disk, before anything is started: an error then leaves
+nothing.
+3. `stop()` ends Airflow first (so that no task runs into a half-stopped cluster), then nodes, then
+ZooKeeper, and
+   last sweeps whatever carries the mark: a task of Airflow that left its family, for one.
+4. Nothing is deleted: data, logs and ledger stay in the directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from engine.env import Env, SystemEnv
+from engine.errors import Busy, ConfigError, OnclusterError, Unavailable
+from engine.local.airflow_stack import COMPONENTS, AirflowSettings, AirflowStack
+from engine.local.progress import Steps
+from engine.local.stack_ports import StackPorts
+from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
+from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
+from engine.testing.guard import Guard
+from engine.testing.local_cluster import ClusterPorts, LocalCluster
+from engine.testing.processes import MARK, ProcessId, sweep
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "127.0.0.1"
+_NEEDED_BYTES = 300 * 1024 * 1024
+_LOOK_EVERY_S = 0.2
+
+
+class ProcessDied(OnclusterError):
+    """A process of the stack ended although nobody asked it to; the hint is the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StackOptions:
+    """What to run. `hosts` empty: all of the cluster file; `cluster_file` and `migrations` None: this
+    project's."""
+
+    home: Path
+    port_base: int | None = None
+    cluster_file: Path | None = None
+    migrations: Path | None = None
+    hosts: tuple[str, ...] = ()
+    with_airflow: bool = True
+    airflow_password: str = field(default="", repr=False)
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "home": str(self.home),
+                "port_base": self.port_base,
+                "cluster_file": str(self.cluster_file) if self.cluster_file else None,
+                "migrations": str(self.migrations) if self.migrations else None,
+                "hosts": list(self.hosts),
+                "with_airflow": self.with_airflow,
+                "airflow_password": self.airflow_password,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> StackOptions:
+        raw: dict[str, Any] = json.loads(text)
+        for name in ("home", "cluster_file", "migrations"):
+            raw[name] = Path(raw[name]) if raw[name] else None
+        raw["hosts"] = tuple(raw["hosts"])
+        return cls(**raw)
+
+
+class Stack:
+    """`start`, `watch`, `revive`, `stop`; `state` says what there is."""
+
+    def __init__(
+        self, options: StackOptions, *, environ: Mapping[str, str] = os.environ, env: Env | None = None
+    ) -> None:
+        """Raises what `check` raises."""
+        self.options = options
+        self._env = env or SystemEnv()
+        self.home = options.home.absolute()
+        self.mark = str(self._env.new_uuid())
+        hosts, self.ports = check(options, environ=environ, env=self._env)
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.cluster = LocalCluster(
+            self.home,
+            hosts=hosts,
+            cluster_file=options.cluster_file,
+            ports=ClusterPorts(
+                zookeeper=self.ports.zookeeper, nodes=dict(zip(hosts, self.ports.nodes, strict=True))
+            ),
+            mark=self.mark,
+            env=self._env,
+        )
+        self.airflow = AirflowStack(self._airflow_settings(), env=self._env) if options.with_airflow else None
+        self._guard: Guard | None = None
+        self._phase = Phase.STARTING
+        self._error = ""
+
+    @property
+    def ledger_url(self) -> str:
+        return f"sqlite:///{self.home / 'ledger.db'}"
+
+    @property
+    def migrations(self) -> Path:
+        return (self.options.migrations or ROOT / "migrations").absolute()
+
+    def _airflow_settings(self) -> AirflowSettings:
+        first_node = self.ports.nodes[0]
+        return AirflowSettings(
+            run_dir=self.home,
+            dags_folder=ROOT / "dags",
+            plugins_folder=ROOT / "plugins",
+            port=self.ports.airflow,
+            admin_password=self.options.airflow_password,
+            connections={
+                "zookeeper_default": {"conn_type": "zookeeper", "host": HOST, "port": self.ports.zookeeper},
+                "clickhouse_default": {
+                    "conn_type": "clickhouse",
+                    "host": HOST,
+                    "port": first_node,
+                    "login": "default",
+                },
+            },
+            environment={
+                MARK: self.mark,
+                "ONCLUSTER_HOME": str(self.home),
+                "ONCLUSTER_CONFIG": str(self.cluster.config_file),
+                "ONCLUSTER_MIGRATIONS": str(self.migrations),
+                "ONCLUSTER_LEDGER_URL": self.ledger_url,
+            },
+        )
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def start(self, steps: Steps) -> None:
+        """Start everything at once; return when all of it answers. On any error nothing is left running."""
+        self._guard = Guard(self.mark)
+        self._save()
+        try:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self._start_cluster(steps))
+                    if self.airflow is not None:
+                        group.create_task(self._start_airflow(self.airflow, steps))
+            except BaseExceptionGroup as failures:
+                raise failures.exceptions[0] from None
+        except BaseException as error:
+            self._phase, self._error = Phase.FAILED, str(error) or type(error).__name__
+            await self._stop_all(steps)
+            raise
+        self._phase = Phase.READY
+        self._save()
+
+    async def _start_cluster(self, steps: Steps) -> None:
+        steps.running("ZooKeeper", "starting")
+        await self.cluster.zookeeper.start()
+        steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
+        hosts = self.cluster.hosts
+        title = f"{len(hosts)} nodes"
+        ready: list[str] = []
+        steps.running(title, "starting")
+
+        def on_node(text: str) -> None:
+            ready.append(text)
+            steps.running(title, f"{len(ready)} of {len(hosts)} answer")
+
+        await self.cluster.start_nodes(progress=on_node)
+        steps.done(title, f"{hosts[0]} … {hosts[-1]} at {HOST}:{self.ports.nodes[0]}–{self.ports.nodes[-1]}")
+        self._save()
+
+    async def _start_airflow(self, airflow: AirflowStack, steps: Steps) -> None:
+        steps.running("Airflow", "starting")
+        await airflow.start(progress=lambda text: steps.running("Airflow", text.removeprefix("Airflow: ")))
+        steps.done("Airflow", airflow.url)
+        self._save()
+
+    async def stop(self, steps: Steps) -> None:
+        """End everything in order; nothing is left running when it returns. May be called twice."""
+        if self._phase is not Phase.FAILED:
+            self._phase = Phase.STOPPING
+            self._save()
+        await self._stop_all(steps)
+
+    async def _stop_all(self, steps: Steps) -> None:
+        steps.running("stopping")
+        try:
+            if self.airflow is not None:
+                steps.running("stopping", "Airflow")
+                await self.airflow.stop(grace_s=5.0)
+            steps.running("stopping", "nodes and ZooKeeper")
+            await self.cluster.stop()
+        finally:
+            left = await sweep(self.mark, env=self._env)
+            if self._guard is not None:
+                self._guard.close()
+                self._guard = None
+            if self._phase is not Phase.FAILED:
+                self._phase = Phase.STOPPED
+            with contextlib.suppress(OSError):  # a full disk shall not hide why we stop
+                self._save()
+        steps.done("stopping", "nothing is left running" + (f" ({left} stragglers ended)" if left else ""))
+
+    # -- watching ------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Run until a process ends that nobody asked to end. Raises ProcessDied."""
+        while True:
+            for name, reason in self.dead().items():
+                raise ProcessDied(f"{name} has ended unexpectedly{reason[0]}.", hint=reason[1])
+            await self._env.sleep(_LOOK_EVERY_S)
+
+    def dead(self) -> dict[str, tuple[str, str]]:
+        """Processes that should run and do not: name → (how it ended, the end of its log)."""
+        found: dict[str, tuple[str, str]] = {}
+        for node in self.cluster.nodes.values():
+            process = node.process
+            if process.pid is not None and not process.is_running and not process.expected_to_end:
+                found[node.name] = (
+                    f" (exit code {process.return_code})",
+                    f"The end of {process.log_file}:\n{process.log_tail(8)}",
+                )
+        if not self.cluster.zookeeper.is_running:
+            found["ZooKeeper"] = ("", f"Its log: {self.cluster.zookeeper.log_file}.")
+        if self.airflow is not None:
+            for name in self._dead_airflow():
+                log_file = self.airflow.logs / f"airflow-{name}.log"
+                found[f"Airflow's {name}"] = ("", f"Its log is {log_file}.")
+        return found
+
+    def _dead_airflow(self) -> list[str]:
+        if self.airflow is None:
+            return []
+        alive = self.airflow.pids
+        return [name for name in COMPONENTS if name not in alive]
+
+    async def revive(self, steps: Steps) -> None:
+        """Start again what has ended. Raises StartFailed, AirflowDown."""
+        if not self.cluster.zookeeper.is_running:
+            steps.running("ZooKeeper", "starting again")
+            await self.cluster.zookeeper.start()
+            steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
+        for node in self.cluster.nodes.values():
+            if not node.is_running:
+                steps.running(node.name, "starting again")
+                await node.start()
+                steps.done(node.name, node.url)
+        if self.airflow is not None and self._dead_airflow():
+            await self.airflow.stop(grace_s=5.0)
+            await self._start_airflow(self.airflow, steps)
+        self._save()
+
+    # -- state ---------------------------------------------------------------------------------------------
+
+    def state(self) -> StackState:
+        me = ProcessId.of(os.getpid())
+        assert me is not None
+        entries: list[ProcessEntry] = []
+
+        def add(name: str, identity: ProcessId | None, address: str) -> None:
+            if identity is not None:
+                entries.append(ProcessEntry(name, identity.pid, identity.started_s, address))
+
+        pid = self.cluster.zookeeper.pid
+        add("ZooKeeper", ProcessId.of(pid) if pid else None, f"{HOST}:{self.ports.zookeeper}")
+        for node in self.cluster.nodes.values():
+            add(node.name, node.process.id, node.url)
+        if self.airflow is not None:
+            for name, number in self.airflow.pids.items():
+                add(f"Airflow {name}", ProcessId.of(number), self.airflow.url if name == "api-server" else "")
+        return StackState(
+            mark=self.mark,
+            owner=ProcessEntry("owner", me.pid, me.started_s),
+            phase=self._phase,
+            error=self._error,
+            zookeeper=f"{HOST}:{self.ports.zookeeper}",
+            config_file=str(self.cluster.config_file),
+            ledger_url=self.ledger_url,
+            nodes={node.name: node.url for node in self.cluster.nodes.values()},
+            airflow_url=self.airflow.url if self.airflow else "",
+            airflow_user=self.airflow.user if self.airflow else "",
+            airflow_password=self.airflow.password if self.airflow else "",
+            processes=tuple(entries),
+        )
+
+    def _save(self) -> None:
+        write_state(self.home, self.state())
+
+
+def check(
+    options: StackOptions, *, environ: Mapping[str, str] = os.environ, env: Env | None = None
+) -> tuple[tuple[str, ...], StackPorts]:
+    """Everything that can be known before anything is started: the hosts, and the ports to be used.
+
+    Raises ConfigError (cluster file, ports), Busy (a stack runs in this directory; ports in use), Unavailable
+    (the disk is nearly full).
+    """
+    home = options.home.absolute()
+    require_stopped(home)
+    require_space(home)
+    known = ClusterFiles(home, options.cluster_file or DEFAULT_CLUSTER_FILE).hosts()
+    hosts = options.hosts or known
+    if strangers := [host for host in hosts if host not in known]:
+        raise ConfigError(
+            f"The cluster file names no host {', '.join(strangers)}.", hint=f"It names {', '.join(known)}."
+        )
+    ports = StackPorts.choose(nodes=len(hosts), port_base=options.port_base, environ=environ, env=env)
+    ports.require_free()
+    return hosts, ports
+
+
+def require_stopped(home: Path) -> None:
+    """Raises Busy when the owner of the stack in this directory lives."""
+    state = read_state(home)
+    if state is not None and state.owner.id.is_alive:
+        raise Busy(
+            f"A stack is already running in {home} (process {state.owner.pid}, {state.phase}).",
+            holder=f"process {state.owner.pid}",
+            hint="`oncluster down` ends it; another ONCLUSTER_HOME keeps two apart.",
+        )
+
+
+def require_space(home: Path) -> None:
+    """Raises Unavailable when the disk has too little room to start anything."""
+    place = home
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free < _NEEDED_BYTES:
+        raise Unavailable(
+            f"The disk of {home} has {free // 2**20} MiB left; the stack needs {_NEEDED_BYTES // 2**20} MiB.",
+            hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
+        )

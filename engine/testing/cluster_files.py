@@ -1,0 +1,142 @@
+"""The configuration files of a cluster on one machine.
+
+    DIR/cluster.xml                   a link to the cluster file given; may be edited while nodes run
+    DIR/config.d/zookeeper.xml        overrides its <zookeeper> with the address of the embedded one
+    DIR/nodes/node01/config.xml       what is node01's own: paths, ports, host name, macros
+    DIR/nodes/node01/config.d/        links to the two files above
+
+Like a ClickHouse server, a node reads the files in `config.d` next to its configuration on top of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from engine.config.load import load_topology
+from engine.config.model import Topology
+from engine.errors import ConfigError
+
+DEFAULT_CLUSTER_FILE = Path(__file__).resolve().parents[2] / "config" / "cluster.xml"
+HOST = "127.0.0.1"
+TCP_PORT = 9000
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFiles:
+    """Where the files stand; made by `write`."""
+
+    directory: Path
+    cluster_file: Path
+
+    @property
+    def shared(self) -> Path:
+        """The file for clients: clusters, queue, and the address of ZooKeeper."""
+        return self.directory / f"cluster{self.cluster_file.suffix}"
+
+    def node_directory(self, host: str) -> Path:
+        return self.directory / "nodes" / host
+
+    def node_config(self, host: str) -> Path:
+        return self.node_directory(host) / "config.xml"
+
+    def topology(self) -> Topology:
+        return load_topology(self.cluster_file)
+
+    def hosts(self) -> tuple[str, ...]:
+        """Every host that a cluster names, once, in order of first mention. Raises ConfigError if none."""
+        names: dict[str, None] = {}
+        for cluster in self.topology().clusters.values():
+            names.update((replica.host, None) for replica in cluster.replicas)
+        if not names:
+            raise ConfigError(f"{self.cluster_file} names no cluster.", hint="Add <remote_servers>.")
+        return tuple(names)
+
+    def write(self, *, zookeeper_port: int, http_ports: Mapping[str, int]) -> None:
+        """Write everything. `http_ports` names the nodes to be run, which may be fewer than the hosts."""
+        topology = self.topology()
+        overlay = self.directory / "config.d"
+        overlay.mkdir(parents=True, exist_ok=True)
+        _link(self.shared, self.cluster_file.resolve())
+        zookeeper = ElementTree.Element("zookeeper", {"replace": "replace"})
+        node = ElementTree.SubElement(zookeeper, "node")
+        _add(node, "host", HOST)
+        _add(node, "port", zookeeper_port)
+        _write(overlay / "zookeeper.xml", [zookeeper])
+        for host, port in http_ports.items():
+            own = self.node_directory(host)
+            (own / "config.d").mkdir(parents=True, exist_ok=True)
+            _write(self.node_config(host), self._node_elements(host, port, topology))
+            _link(own / "config.d" / f"10-{self.shared.name}", self.shared)
+            _link(own / "config.d" / "20-zookeeper.xml", overlay / "zookeeper.xml")
+
+    def _node_elements(self, host: str, port: int, topology: Topology) -> list[ElementTree.Element]:
+        values = {
+            "path": str(self.node_directory(host) / "data"),
+            "host_name": host,
+            "listen_host": HOST,
+            "http_port": port,
+            "tcp_port": TCP_PORT,
+        }
+        elements = []
+        for name, value in values.items():
+            element = ElementTree.Element(name)
+            element.text = str(value)
+            elements.append(element)
+        macros = ElementTree.Element("macros")
+        for name, text in macros_of(host, topology).items():
+            _add(macros, name, text)
+        return [*elements, macros]
+
+
+def macros_of(host: str, topology: Topology) -> dict[str, str]:
+    """A node's macros: `replica`, and `<cluster>_shard` with two digits for each cluster that it is in.
+
+    Of a cluster's name a trailing `_cluster` is left out: order_cluster gives `order_shard`.
+    """
+    macros = {"replica": host}
+    for cluster in topology.clusters.values():
+        for shard in cluster.shards:
+            if any(replica.host == host for replica in shard.replicas):
+                macros[f"{cluster.name.removesuffix('_cluster')}_shard"] = f"{shard.number:02d}"
+    return macros
+
+
+def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:
+    """A cluster file for tests: cluster → shards → host names."""
+    root = ElementTree.Element("clickhouse")
+    servers = ElementTree.SubElement(root, "remote_servers")
+    for name, shards in clusters.items():
+        cluster = ElementTree.SubElement(servers, name)
+        for hosts in shards:
+            shard = ElementTree.SubElement(cluster, "shard")
+            _add(shard, "internal_replication", "true")
+            for host in hosts:
+                replica = ElementTree.SubElement(shard, "replica")
+                _add(replica, "host", host)
+                _add(replica, "port", TCP_PORT)
+    queue = ElementTree.SubElement(root, "distributed_ddl")
+    _add(queue, "path", "/clickhouse/task_queue/ddl")
+    ElementTree.indent(root)
+    return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _add(parent: ElementTree.Element, name: str, value: object) -> None:
+    ElementTree.SubElement(parent, name).text = str(value)
+
+
+def _write(path: Path, elements: list[ElementTree.Element]) -> None:
+    root = ElementTree.Element("clickhouse")
+    root.extend(elements)
+    ElementTree.indent(root)
+    path.write_text(ElementTree.tostring(root, encoding="unicode") + "\n")
+
+
+def _link(link: Path, target: Path) -> None:
+    """Point `link` at `target`, replacing what stood there; a copy where `target` is the link itself."""
+    if link.resolve() == target and not link.is_symlink():
+        return
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)

@@ -1,0 +1,307 @@
+"""A cluster on this machine: one real ZooKeeper and N real node processes, started, hurt and stopped by code.
+
+    async with LocalCluster(tmp_path) as cluster:
+        await cluster.node("node02").kill9()
+        ...
+        await cluster.node("node02").start()
+
+Everything listens on loopback. Host names such as `node01` are names in the configuration only; nobody
+resolves
+them. The directory given holds everything: data, logs, configuration.
+
+Safety. What is started here ends with `stop()`, at the end of the `async with`, or, when this process is
+killed, by `engine.testing.guard`. Nodes are ended by signals to our own children only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from engine.config.model import ZooKeeper
+from engine.env import Env, SystemEnv
+from engine.errors import OnclusterError
+from engine.keeper.base import Keeper
+from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
+from engine.testing.guard import Guard
+from engine.testing.ports import free_ports
+from engine.testing.processes import ChildProcess, sweep
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+Progress = Callable[[str], None]
+"""Is told each step in words as it happens."""
+
+
+class StartFailed(OnclusterError):
+    """A process did not start or ended while starting; the hint is the end of its log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterPorts:
+    """Where everything listens: ZooKeeper's client port and one HTTP port per node."""
+
+    zookeeper: int
+    nodes: Mapping[str, int]
+
+    @classmethod
+    def free(cls, hosts: Sequence[str], *, env: Env | None = None) -> ClusterPorts:
+        zookeeper, *nodes = free_ports(1 + len(hosts), env=env)
+        return cls(zookeeper=zookeeper, nodes=dict(zip(hosts, nodes, strict=True)))
+
+
+class LocalNode:
+    """One node process. It may be started again after any end; its data stays."""
+
+    def __init__(
+        self, name: str, *, process: ChildProcess, http_port: int, config_file: Path, env: Env
+    ) -> None:
+        self.name = name
+        self.http_port = http_port
+        self.config_file = config_file
+        self.process = process
+        self._env = env
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.http_port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self.process.is_running
+
+    async def start(self, *, timeout_s: float = 60.0) -> None:
+        """Start the process and return when it answers. Raises StartFailed."""
+        self.process.start()
+        await self.wait_ready(timeout_s=timeout_s)
+
+    async def wait_ready(self, *, timeout_s: float = 60.0) -> None:
+        """Return when the node answers `/ping`. Raises StartFailed when it ends, or takes longer."""
+        deadline_s = self._env.monotonic_s() + timeout_s
+        while not await answers_ping(HOST, self.http_port):
+            if not self.is_running:
+                raise StartFailed(
+                    f"{self.name} ended while starting (exit code {self.process.return_code}).",
+                    hint=f"The end of {self.process.log_file}:\n{self.process.log_tail(8)}",
+                )
+            if self._env.monotonic_s() > deadline_s:
+                raise StartFailed(
+                    f"{self.name} does not answer at {self.url} after {timeout_s:.0f} s.",
+                    hint=f"The end of {self.process.log_file}:\n{self.process.log_tail(8)}",
+                )
+            await self._env.sleep(0.05)
+
+    async def stop(self, *, timeout_s: float = 20.0) -> int | None:
+        """SIGTERM, and SIGKILL after `timeout_s`; returns the exit code."""
+        return await self.process.stop(timeout_s=timeout_s)
+
+    async def kill9(self) -> None:
+        await self.process.kill9()
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        self.process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self.process.resume()
+
+    async def restart(self) -> None:
+        """Stop in order, start again, wait until it answers."""
+        await self.stop()
+        await self.start()
+
+
+class LocalCluster:
+    """ZooKeeper and the nodes of one cluster file.
+
+    `hosts` limits which of the file's hosts are run (the others are known and absent). `zookeeper_servers`
+    is 1
+    or 3. `mark` names the owner for clean-up; a guard is started unless the owner brings its own mark.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        hosts: Sequence[str] | None = None,
+        cluster_file: Path | None = None,
+        ports: ClusterPorts | None = None,
+        environ: Mapping[str, str] | None = None,
+        mark: str = "",
+        env: Env | None = None,
+    ) -> None:
+        self.directory = directory.absolute()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._env = env or SystemEnv()
+        self.files = ClusterFiles(self.directory, (cluster_file or DEFAULT_CLUSTER_FILE).absolute())
+        known = self.files.hosts()
+        self.hosts = tuple(hosts or known)
+        self.ports = ports or ClusterPorts.free(self.hosts, env=self._env)
+        self._own_guard = not mark
+        self.mark = mark or str(self._env.new_uuid())
+        self._guard: Guard | None = None
+        self.files.write(zookeeper_port=self.ports.zookeeper, http_ports=self.ports.nodes)
+        self.zookeeper = EmbeddedZooKeeper(
+            self.directory / "zookeeper", port=self.ports.zookeeper, env=self._env
+        )
+        self.nodes: dict[str, LocalNode] = {}
+        for name in self.hosts:
+            config_file = self.files.node_config(name)
+            process = ChildProcess(
+                name,
+                [sys.executable, "-m", "engine.cli", "node", "--config", config_file],
+                log_file=self.directory / "logs" / f"{name}.log",
+                environ=environ,
+                cwd=self.files.node_directory(name),
+                mark=self.mark,
+                env=self._env,
+            )
+            self.nodes[name] = LocalNode(
+                name,
+                process=process,
+                http_port=self.ports.nodes[name],
+                config_file=config_file,
+                env=self._env,
+            )
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self, *, progress: Progress = lambda _: None) -> None:
+        """Start ZooKeeper, then all nodes at once; return when each answers.
+
+        Raises StartFailed, with the end of the log of what failed; nothing is left running then.
+        """
+        started_s = self._env.monotonic_s()
+        if self._own_guard and self._guard is None:
+            self._guard = Guard(self.mark)
+        try:
+            await self.zookeeper.start()
+            progress(f"ZooKeeper answers on port {self.ports.zookeeper} ({self._since(started_s)})")
+            await self.start_nodes(progress=progress)
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def start_nodes(
+        self, names: Sequence[str] | None = None, *, progress: Progress = lambda _: None
+    ) -> None:
+        """Start these nodes (default: all) at once and wait for them. Raises StartFailed."""
+        started_s = self._env.monotonic_s()
+
+        async def start(node: LocalNode) -> None:
+            await node.start()
+            progress(f"{node.name} answers on port {node.http_port} ({self._since(started_s)})")
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for name in names or self.hosts:
+                    group.create_task(start(self.nodes[name]))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None  # the first; the other starts were cancelled because of it
+
+    async def stop(self, *, progress: Progress = lambda _: None) -> None:
+        """Stop the nodes, then ZooKeeper, then whatever is left of either. May be called twice."""
+        await asyncio.gather(*(node.stop() for node in self.nodes.values()))
+        await self.zookeeper.stop()
+        if self._own_guard:
+            await sweep(self.mark, env=self._env)
+            if self._guard is not None:
+                self._guard.close()
+                self._guard = None
+
+    def _since(self, started_s: float) -> str:
+        return f"{self._env.monotonic_s() - started_s:.1f} s"
+
+    # -- access --------------------------------------------------------------------------------------------
+
+    def node(self, name: str) -> LocalNode:
+        return self.nodes[name]
+
+    @property
+    def config_file(self) -> Path:
+        """For clients: clusters, queue, and the address of ZooKeeper."""
+        return self.files.shared
+
+    @property
+    def zookeeper_config(self) -> ZooKeeper:
+        return ZooKeeper(hosts=((HOST, self.ports.zookeeper),))
+
+    @contextlib.asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Keeper]:
+        """A session of one's own with the cluster's ZooKeeper."""
+        session = await zookeeper.connect(self.zookeeper_config, self._env)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+
+Call = Callable[[Coroutine[Any, Any, T]], T]
+
+
+@contextlib.contextmanager
+def blocking_cluster(directory: Path, **options: Any) -> Iterator[tuple[LocalCluster, Call[Any]]]:
+    """For code that is not asynchronous.
+
+        with blocking_cluster(directory) as (cluster, call):
+            call(cluster.node("node02").kill9())
+
+    The cluster lives on an event loop in a thread of its own; `call` runs a coroutine there. Options are
+    those
+    of `LocalCluster`.
+    """
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="local-cluster", daemon=True)
+    thread.start()
+
+    def call(work: Coroutine[Any, Any, Any]) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+    try:
+        cluster = LocalCluster(directory, **options)
+        call(cluster.start())
+        try:
+            yield cluster, call
+        finally:
+            call(cluster.stop())
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def answers_ping(host: str, port: int, *, timeout_s: float = 2.0) -> bool:
+    """Whether `GET /ping` there is answered with 200."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                writer.write(b"GET /ping HTTP/1.0\r\nHost: localhost\r\n\r\n")
+                await writer.drain()
+                line = await reader.readline()
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+    return b" 200 " in line

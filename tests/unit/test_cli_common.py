@@ -1,0 +1,162 @@
+"""The command line: what each kind of error answers, and that one broken part breaks nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from engine import errors
+from engine.cli import common, main
+
+
+def run(error: BaseException, *arguments: str) -> tuple[int, str]:
+    @click.group(cls=common.OnclusterGroup)
+    def root() -> None: ...
+
+    @root.group()
+    def inner() -> None: ...
+
+    @inner.command()
+    @common.json_option
+    def fail(as_json: bool) -> None:
+        raise error
+
+    result = CliRunner().invoke(root, ["inner", "fail", *arguments])
+    return result.exit_code, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.KeeperUnavailable("nobody answers"), 4),
+        (errors.Busy("locked", holder="somebody"), 4),
+        (errors.ConnectionLoss("broken"), 6),
+        (errors.ReplyLost("no answer"), 6),
+        (errors.SqlError(errors.Code.SYNTAX_ERROR, "no SQL"), 5),
+        (errors.SqlError(errors.Code.UNFINISHED, "still running"), 3),
+        (errors.SqlError(errors.Code.TIMEOUT_EXCEEDED, "too slow"), 3),
+        (errors.ConfigError("no such section"), 5),
+        (errors.NoNode("/a"), 5),
+        (errors.MalformedEntry("no version", where="query-1"), 70),
+        (errors.OnclusterError("something else"), 1),
+        (KeyboardInterrupt(), 130),
+        (common.Terminated(), 143),
+    ],
+)
+def test_every_kind_of_error_has_its_exit_code(error: BaseException, code: int) -> None:
+    assert run(error)[0] == code
+
+
+def test_an_error_says_what_happened_its_code_and_what_to_do() -> None:
+    _, text = run(errors.SqlError(62, "unexpected word", hint="Look at line 3."))
+    assert "Error (code 62): unexpected word" in text
+    assert "Look at line 3." in text
+    assert "Traceback" not in text
+
+
+def test_with_json_an_error_is_json_too() -> None:
+    _, text = run(errors.SqlError(62, "unexpected word", hint="Look at line 3."), "--json")
+    assert json.loads(text)["error"] == {
+        "kind": "SqlError",
+        "message": "unexpected word",
+        "exit_code": 5,
+        "code": 62,
+        "hint": "Look at line 3.",
+    }
+
+
+def test_a_full_disk_is_one_line_and_not_a_traceback() -> None:
+    code, text = run(OSError(28, "No space left on device", "/data/x"))
+    assert code == 1
+    assert text.strip() == "Error: /data/x: No space left on device"
+
+
+def test_help_imports_no_part() -> None:
+    program = (
+        "import sys; from engine.cli.main import cli\n"
+        "try: cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if name.startswith('engine.') and name not in "
+        "('engine.cli', 'engine.cli.main', 'engine.cli.common', 'engine.errors')], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+    for name in main.PARTS:
+        assert f"  {name} " in done.stdout
+
+
+def test_a_part_that_cannot_be_imported_says_so_and_leaves_the_others_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(main.PARTS, "broken", main.Part("engine.cli.no_such_module", "group", "Broken."))
+    broken = CliRunner().invoke(main.cli, ["broken"])
+    assert broken.exit_code == 1
+    assert "`oncluster broken` cannot be loaded" in broken.stderr
+    assert CliRunner().invoke(main.cli, ["down", "--help"]).exit_code == 0
+
+
+def test_an_unknown_command_names_those_there_are() -> None:
+    result = CliRunner().invoke(main.cli, ["migrat"])
+    assert result.exit_code == 2
+    assert "migrate" in result.stderr and "keeper" in result.stderr
+
+
+@pytest.mark.parametrize("name", list(main.PARTS))
+def test_the_list_of_commands_says_of_each_what_its_own_help_says(name: str) -> None:
+    context = click.Context(main.cli)
+    command = main.cli.get_command(context, name)
+    assert command is not None
+    assert (command.help or "").split("\n\n")[0].replace("\n", " ") == main.PARTS[name].summary
+
+
+def test_configuration_is_found_by_option_then_variable_then_local_stack(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ONCLUSTER_CONFIG", raising=False)
+    monkeypatch.setenv("ONCLUSTER_HOME", str(tmp_path))
+    with pytest.raises(errors.ConfigError, match="oncluster up"):
+        common.find_config(None)
+
+    (tmp_path / "cluster.xml").write_text("<clickhouse/>")
+    assert common.find_config(None) == tmp_path / "cluster.xml"
+
+    other = tmp_path / "other.xml"
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(other))
+    with pytest.raises(errors.ConfigError, match=r"other\.xml"):
+        common.find_config(None)
+    other.write_text("<clickhouse/>")
+    assert common.find_config(None) == other
+
+    assert common.find_config(Path("given.xml")) == Path("given.xml")
+
+
+def test_sigterm_runs_the_clean_up_and_says_terminated() -> None:
+    cleaned: list[str] = []
+
+    async def work() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.Event().wait()
+        finally:
+            cleaned.append("yes")
+
+    with pytest.raises(common.Terminated):
+        common.run_async(work())
+    assert cleaned == ["yes"]
+
+
+def test_a_table_keeps_square_brackets_and_says_when_it_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    common.print_table(["name"], [["Array[red]"]])
+    common.print_table(["name"], [], empty="no entries")
+    out = capsys.readouterr().out
+    assert "Array[red]" in out
+    assert out.endswith("no entries\n")
