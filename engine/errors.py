@@ -191,7 +191,7 @@ class ConfigError(Refused):
 
 
 class KeeperAnswer(Refused):
-    """A definite answer of the tree: nothing was changed. `path` is the node it is about, `reason` the text."""
+    """A definite answer of the tree: nothing was changed. `path` is the node, `reason` the text."""
 
     default_code = Code.KEEPER_EXCEPTION
     keeper_code: int = 0
