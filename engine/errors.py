@@ -178,10 +178,20 @@ class Refused(OnclusterError):
 
 
 class SqlError(Refused):
-    """An exception of ClickHouse; `code` is always set."""
+    """An exception of ClickHouse; `code` is always set. `message` is without `Code: …` and without the name.
 
-    def __init__(self, code: int, message: str, *, hint: str = "") -> None:
+    `name` is ClickHouse's for the code, such as UNKNOWN_TABLE; empty where neither the server said it nor
+    `Code` knows it.
+    """
+
+    def __init__(self, code: int, message: str, *, hint: str = "", name: str = "") -> None:
         super().__init__(message, code=code, hint=hint)
+        self.name = name or (Code(code).name if code in Code._value2member_map_ else "")
+
+    @property
+    def display_text(self) -> str:
+        """As a ClickHouse server words it: `Code: 60. DB::Exception: … (UNKNOWN_TABLE)`."""
+        return f"Code: {self.code}. DB::Exception: {self}" + (f" ({self.name})" if self.name else "")
 
 
 class ConfigError(Refused):
