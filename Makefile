@@ -65,8 +65,8 @@ test-fast: $(STAMP)
 	@echo "== fast tests"
 	@"$(BIN)/python" -m pytest -m "not slow" $(PYTEST_ARGS)
 
-lock: $(STAMP) ## re-make requirements.lock from pyproject.toml
-	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 --upgrade \
+lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for the newest of everything)
+	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 $(LOCK_ARGS) --quiet \
 		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.lock
 
 bench: $(STAMP) ## the measurements of benchmarks/

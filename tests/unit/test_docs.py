@@ -1,0 +1,148 @@
+"""The documentation is true: links lead somewhere, commands exist, Python examples run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+import click
+import pytest
+
+from engine.cli.main import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    return [body for language, body in FENCE.findall(page.read_text()) if language in languages]
+
+
+def commands_in(page: Path) -> list[str]:
+    """Lines of shell blocks that start with one of our commands, continued lines joined."""
+    found = []
+    for block in blocks(page, "sh", "bash", "shell", "console"):
+        for line in block.replace("\\\n", " ").splitlines():
+            text = line.strip().removeprefix("$ ")
+            text = re.sub(r"^(?:[A-Z_]+=\S+\s+)*", "", text)
+            if re.match(r"(oncluster|make)\b", text):
+                found.append(text)
+    return found
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as Git forges make them."""
+    text = FENCE.sub("", page.read_text())
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", title.replace("`", "").lower()).strip().replace(" ", "-") for title in titles
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and file.suffix == ".md" and anchor not in anchors(file)):
+            broken.append(target)
+    assert broken == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    seen: set[Path] = set()
+    todo = [ROOT / "README.md"]
+    while todo:
+        page = todo.pop()
+        if page in seen or not page.exists():
+            continue
+        seen.add(page)
+        for target in LINK.findall(page.read_text()):
+            path = target.partition("#")[0]
+            if path.endswith(".md") and ":" not in path:
+                todo.append((page.parent / path).resolve())
+    assert {name(page) for page in PAGES} - {name(page) for page in seen} == set()
+
+
+@lru_cache
+def make_targets() -> frozenset[str]:
+    listed = subprocess.run(["make", "-qpn"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    return frozenset(re.findall(r"^([a-z][a-z-]*):", listed, re.MULTILINE))
+
+
+def check_oncluster(words: list[str]) -> str:
+    """What is wrong with a call of `oncluster`; empty if nothing."""
+    command: click.Command = cli
+    context = click.Context(cli, info_name="oncluster")
+    rest = words[1:]
+    while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
+        child = command.get_command(context, rest[0])
+        if child is None:
+            return f"no command {rest[0]!r}"
+        command, rest = child, rest[1:]
+        context = click.Context(command, parent=context)
+    known = {
+        flag
+        for parameter in command.get_params(context)
+        for flag in (*parameter.opts, *parameter.secondary_opts)
+    }
+    for word in rest:
+        if word.startswith("-") and word != "-" and not re.fullmatch(r"-\d+", word):
+            flag = word.partition("=")[0]
+            if flag not in known:
+                return f"{command.name} has no option {flag}"
+    return ""
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_exist_with_the_options_shown(page: Path) -> None:
+    wrong = []
+    for line in commands_in(page):
+        words = shlex.split(re.split(r"\s[|>&]|\s#", line)[0], comments=True)
+        words = words[: words.index("#")] if "#" in words else words
+        if words[0] == "make":
+            missing = [w for w in words[1:] if "=" not in w and w not in make_targets()]
+            if missing:
+                wrong.append(f"{line}: no target {missing}")
+        elif problem := check_oncluster(words):
+            wrong.append(f"{line}: {problem}")
+    assert wrong == []
+
+
+def python_blocks() -> list[tuple[Path, int, str]]:
+    return [(page, index, body) for page in PAGES for index, body in enumerate(blocks(page, "python"))]
+
+
+@pytest.mark.parametrize(
+    ("page", "index", "body"),
+    python_blocks(),
+    ids=lambda value: name(value) if isinstance(value, Path) else None,
+)
+def test_python_examples_run(
+    page: Path, index: int, body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example starts no server and needs no network; one that does is shown as `text` and says so."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(body, f"{name(page)}[{index}]", "exec"), {"__name__": "example"})
+
+
+def test_the_checker_of_commands_sees_wrong_ones() -> None:
+    assert check_oncluster(["oncluster", "up", "--port-base", "0"]) == ""
+    assert "no command" in check_oncluster(["oncluster", "upp"])
+    assert "no option" in check_oncluster(["oncluster", "up", "--fast"])
+
+
+def test_the_checker_of_links_knows_headings() -> None:
+    assert "two-commands" in anchors(ROOT / "README.md")
