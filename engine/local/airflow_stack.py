@@ -168,7 +168,8 @@ class AirflowStack:
         port = self.settings.port or _free_port()
         require_free_port(port, "Airflow")
         started_s = self._env.monotonic_s()
-        password = self.settings.admin_password or secrets.token_urlsafe(9)
+        known = self._state.password if self._state else ""
+        password = self.settings.admin_password or known or secrets.token_urlsafe(9)
         for directory in (self.home, self.logs):
             directory.mkdir(parents=True, exist_ok=True)
         self._write_state(_State(port, password, ()))

@@ -1,0 +1,134 @@
+"""The launcher of Airflow's processes: starts, tells when it cannot, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import Busy, ConfigError
+from engine.local.airflow_stack import AirflowDown, AirflowSettings, AirflowStack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def settings(tmp_path: Path, **changes: object) -> AirflowSettings:
+    dags = tmp_path / "dags"
+    dags.mkdir(exist_ok=True)
+    values: dict[str, object] = {
+        "run_dir": tmp_path / "run",
+        "dags_folder": dags,
+        "plugins_folder": tmp_path / "plugins",
+        "port": 0,
+        "bytecode_dir": ROOT / ".run" / "pyc",
+    }
+    return AirflowSettings(**(values | changes))  # type: ignore[arg-type]
+
+
+async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        stack = AirflowStack(settings(tmp_path, port=port))
+        with pytest.raises(Busy, match=f"Port {port}.*taken by process"):
+            await stack.start()
+    assert not (tmp_path / "run" / "logs").exists()
+
+
+async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: Path) -> None:
+    broken = settings(tmp_path, environment={"AIRFLOW__CORE__EXECUTOR": "NoSuchExecutor"})
+    stack = AirflowStack(broken)
+    with pytest.raises(AirflowDown, match="NoSuchExecutor"):
+        await stack.start()
+    assert stack.pids == {}
+
+
+def test_an_unreadable_state_file_is_reported_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "stack.json").write_text("{")
+    with pytest.raises(ConfigError, match="by hand"):
+        AirflowStack(settings(tmp_path))
+
+
+def test_a_process_id_that_now_belongs_to_somebody_else_is_not_ours(tmp_path: Path) -> None:
+    me = psutil.Process()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "stack.json").write_text(
+        json.dumps(
+            {
+                "port": 1,
+                "password": "x",
+                "processes": [{"name": "scheduler", "pid": me.pid, "create_time": me.create_time() - 100}],
+            }
+        )
+    )
+    assert AirflowStack(settings(tmp_path)).pids == {}
+
+
+def test_settings_of_another_airflow_are_not_inherited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////somebody/elses.db")
+    monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://elsewhere")
+    environment = AirflowStack(settings(tmp_path)).build_environment(1)
+    assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in environment
+    assert "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in environment
+
+
+@pytest.mark.slow
+async def test_airflow_starts_runs_a_task_and_is_stopped_by_another_object(tmp_path: Path) -> None:
+    given = settings(tmp_path)
+    (given.dags_folder / "hello.py").write_text(
+        "from airflow.sdk import dag, task\n\n\n@dag(schedule=None)\ndef hello():\n    @task\n"
+        "    def greet():\n        return 'hello'\n\n    greet()\n\n\nhello()\n"
+    )
+    steps: list[str] = []
+    stack = AirflowStack(given)
+    try:
+        await stack.start(progress=steps.append)
+        family = [
+            child
+            for pid in stack.pids.values()
+            for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        ]
+        async with stack.api() as api:
+            await api.wait_for_dag("hello")
+            run_id = await api.trigger("hello", run_id="once")
+            assert await api.trigger("hello", run_id="once") == run_id
+            assert await api.wait("hello", run_id, timeout_s=60) == "success"
+            assert await api.xcom("hello", run_id, "greet") == "hello"
+            assert "hello" in await api.task_log("hello", run_id, "greet")
+        with pytest.raises(Busy, match="already running"):
+            await AirflowStack(given).start()
+        listening = [
+            connection.laddr.ip
+            for process in family
+            if process.is_running()
+            for connection in process.net_connections("tcp")
+            if connection.status == psutil.CONN_LISTEN
+        ]
+        assert set(listening) == {"127.0.0.1"}
+    finally:
+        await AirflowStack(given).stop()
+    assert [process for process in family if _lives(process)] == []
+    assert AirflowStack(given).pids == {}
+    assert any("ready" in step for step in steps)
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_the_launcher_does_not_import_airflow() -> None:
+    import subprocess
+
+    code = "import sys, engine.local.airflow_stack; sys.exit('airflow' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
