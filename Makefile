@@ -25,6 +25,9 @@ help: ## list these commands
 venv: $(STAMP) ## make the virtual environment with the locked packages
 
 $(STAMP): requirements.lock pyproject.toml tools/make_venv.py
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null || { \
+		echo "make venv: no Python 3.11 to 3.14 found ($(PYTHON) is $$("$(PYTHON)" --version 2>&1 | head -n 1 || true))." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.11 venv" >&2; exit 1; }
 	@"$(PYTHON)" tools/make_venv.py "$(VENV)"
 
 demo: $(STAMP) ## ZooKeeper, six nodes and Airflow: migrate, show, stop

@@ -1,7 +1,7 @@
 """Makes the virtual environment: `python3 tools/make_venv.py .venv`. Standard library only.
 
-Steps, each skipped when it is done already: check this Python's version; create the environment; install
-what requirements.lock says (with uv when it can be had, because it is several times faster, else with pip);
+The Makefile has found a Python that will do. Steps: create the environment with it; install what
+requirements.lock says (with uv when it can be had, because it is several times faster, else with pip);
 install this project itself, so that `oncluster` stands in the environment's bin. A stamp says for which lock
 and which project file this was done; an interrupted run leaves no stamp and is simply done again.
 """
@@ -12,11 +12,10 @@ import hashlib
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
-OLDEST = (3, 11)
-BEYOND = (3, 15)
 ROOT = Path(__file__).resolve().parent.parent
 STAMP = "oncluster-stamp"
 
@@ -39,27 +38,38 @@ def digest() -> str:
     return state.hexdigest()
 
 
-def run(title: str, command: list[str], *, quiet: bool) -> bool:
-    """Run a step with its time shown; its output is shown as it comes, or only when it fails (`quiet`)."""
+def run(title: str, command: list[str]) -> bool:
+    """Run a step; while it takes long, say so; when it fails, show what it printed."""
     started = time.monotonic()
-    say(f"  {title} …")
+    live = sys.stderr.isatty()
     environment = {k: v for k, v in os.environ.items() if k not in ("PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        command,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE if quiet else sys.stderr,
-        stderr=subprocess.STDOUT,
-        env=environment,
-        cwd=ROOT,
-    )
-    if done.returncode != 0:
-        if quiet:
-            say(done.stdout.decode(errors="replace").rstrip())
-        say(f"  {title}: failed (exit code {done.returncode})")
-        return False
-    say(f"  {title}: done in {time.monotonic() - started:.0f} s")
-    return True
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=ROOT
+        )
+        try:
+            while True:
+                try:
+                    process.wait(timeout=1 if live else 15)
+                    break
+                except subprocess.TimeoutExpired:
+                    seconds = f"{time.monotonic() - started:.0f} s"
+                    if live:
+                        sys.stderr.write(f"\r  {title} … {seconds} ")
+                        sys.stderr.flush()
+                    else:
+                        say(f"  {title} … {seconds}")
+        except BaseException:
+            process.terminate()
+            process.wait()
+            raise
+        word = "done" if process.returncode == 0 else f"failed (exit code {process.returncode})"
+        start = "\r" if live else ""
+        say(f"{start}  {title}: {word} in {time.monotonic() - started:.0f} s")
+        if process.returncode != 0:
+            output.seek(0)
+            say(output.read().decode(errors="replace").rstrip())
+    return process.returncode == 0
 
 
 def create(venv: Path) -> None:
@@ -81,7 +91,6 @@ def create(venv: Path) -> None:
     if not run(
         f"creating {venv.name} with Python {sys.version.split()[0]}",
         [sys.executable, "-m", "venv", "--clear", str(venv)],
-        quiet=True,
     ):
         fail(
             "Python could not make a virtual environment. On Debian and Ubuntu that is a package of its own: "
@@ -100,27 +109,24 @@ def install(venv: Path) -> None:
             for line in Path(lock).read_text().splitlines()
             if line.startswith("uv==")
         ]
-        run("getting uv, the fast installer", [*pip, "--quiet", *(pinned or ["uv"])], quiet=True)
+        run("getting uv, the fast installer", [*pip, "--quiet", *(pinned or ["uv"])])
     title = "installing the locked packages (about 1 GB the first time)"
     by_uv = uv.exists() and run(
-        f"{title} with uv", [str(uv), "pip", "install", "--python", python, "-r", lock], quiet=True
+        f"{title} with uv",
+        [str(uv), "pip", "install", "--compile-bytecode", "--python", python, "-r", lock],
     )
-    if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock], quiet=False):
+    if not by_uv and not run(f"{title} with pip", [*pip, "-r", lock]):
         fail("the packages could not be installed; the reason stands above. No network? Disk full?")
     own = ["--no-deps", "--editable", str(ROOT)]
     by_uv = uv.exists() and run(
-        "installing oncluster", [str(uv), "pip", "install", "--python", python, *own], quiet=True
+        "installing oncluster",
+        [str(uv), "pip", "install", "--python", python, *own],
     )
-    if not by_uv and not run("installing oncluster with pip", [*pip, "--quiet", *own], quiet=True):
+    if not by_uv and not run("installing oncluster with pip", [*pip, "--quiet", *own]):
         fail("the project itself could not be installed; the reason stands above.")
 
 
 def main() -> None:
-    if not OLDEST <= sys.version_info[:2] < BEYOND:
-        fail(
-            f"Python {sys.version.split()[0]} at {sys.executable} will not do: 3.11 to 3.14 is needed. "
-            "Install one of them, or name it: make PYTHON=/path/to/python3.11 …"
-        )
     venv = Path(sys.argv[1]).absolute()
     stamp = venv / STAMP
     wanted = digest()
@@ -135,4 +141,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        say("\nmake venv: interrupted; run it again to go on")
+        sys.exit(130)
