@@ -1,0 +1,301 @@
+"""Reading a configuration: files, their merge directories, inclusions and the environment, once, here.
+
+A file `config.xml` is read as ClickHouse reads it: on top of it come, by file name, the files in `config.d`
+and `conf.d` beside it and in the directory called like the file with `.d` for its suffix; then `include_from`
+gives the text for `incl=`, and the environment the text for `from_env=`. `users_config` names one more file,
+which has a merge directory too. XML and YAML may be mixed freely.
+
+Elements this project has no use for (`logger`, `mark_cache_size`, …) are ignored. Wrong values raise
+ConfigError with the file, the line, the element, and what would be right.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from engine.config import reading
+from engine.config.clusters import read_topology
+from engine.config.element import XML_SUFFIXES, YAML_SUFFIXES, Element, parse_file
+from engine.config.merge import merge, substitute
+from engine.config.model import NodeConfig, Topology
+from engine.config.sections import read_queues, read_tls_files, read_zookeeper
+from engine.config.users import read_profiles, read_users
+from engine.env import Env
+from engine.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+_NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
+
+
+def load_node_config(
+    path: Path, *, overrides: Mapping[str, str] = _NO_OVERRIDES, environ: Mapping[str, str] | None = None
+) -> NodeConfig:
+    """Read everything one node needs.
+
+    `overrides` maps elements, as `http_port` or `distributed_ddl/path`, to texts that win over the files.
+    `environ` is what `from_env` sees, the process's environment by default. Raises ConfigError.
+    """
+    return _node_config(_read(path, overrides, environ).root, path)
+
+
+def load_topology(
+    path: Path, *, overrides: Mapping[str, str] = _NO_OVERRIDES, environ: Mapping[str, str] | None = None
+) -> Topology:
+    """Read clusters and macros only. Raises ConfigError."""
+    return read_topology(_read(path, overrides, environ).root)
+
+
+class ConfigFile:
+    """One node's configuration while it runs: read once, its clusters and macros re-read on change.
+
+    `node` is as it was at the start, but for its topology; what else changes in the files needs a restart,
+    and that is said in the log once per change.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        overrides: Mapping[str, str] = _NO_OVERRIDES,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.path = path
+        self._overrides = overrides
+        self._environ = environ
+        read = _read(path, overrides, environ)
+        self._node = _node_config(read.root, path)
+        self._seen = self._node
+        self._digest = read.digest
+        self._complaint = ""
+
+    @property
+    def node(self) -> NodeConfig:
+        """The configuration with the latest topology."""
+        return self._node
+
+    @property
+    def topology(self) -> Topology:
+        """Clusters and macros as last read without an error."""
+        return self._node.topology
+
+    def reload(self) -> bool:
+        """Look at the files again; True if the topology has changed.
+
+        Contents count, not times: every file is read. A configuration that cannot be read leaves everything
+        as it was, and its complaint is logged once.
+        """
+        try:
+            read = _read(self.path, self._overrides, self._environ)
+            if read.digest == self._digest:
+                self._complaint = ""
+                return False
+            fresh = _node_config(read.root, self.path)
+        except ConfigError as error:
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                logger.error(
+                    "config.reload_failed file=%s kept='the clusters as they were' error=%s", self.path, error
+                )
+            return False
+        self._complaint = ""
+        self._digest = read.digest
+        self._report_unapplied(fresh)
+        if fresh.topology == self._node.topology:
+            return False
+        self._node = _with_topology(self._node, fresh.topology)
+        logger.info(
+            "config.reloaded file=%s clusters=%s macros=%d",
+            self.path,
+            ",".join(fresh.topology.clusters),
+            len(fresh.topology.macros),
+        )
+        return True
+
+    async def watch(
+        self, env: Env, interval_s: float, on_change: Callable[[Topology], None] | None = None
+    ) -> None:
+        """Reload every `interval_s` seconds, for ever; call `on_change` with each new topology."""
+        while True:
+            await env.sleep(interval_s)
+            if self.reload() and on_change is not None:
+                on_change(self.topology)
+
+    def _report_unapplied(self, fresh: NodeConfig) -> None:
+        for name in _FIELDS_THAT_NEED_A_RESTART:
+            if getattr(fresh, name) != getattr(self._seen, name):
+                logger.warning("config.needs_restart file=%s changed=%s", self.path, name)
+        self._seen = fresh
+
+
+_FIELDS_THAT_NEED_A_RESTART = tuple(name for name in NodeConfig.__dataclass_fields__ if name != "topology")
+
+
+def _with_topology(node: NodeConfig, topology: Topology) -> NodeConfig:
+    return replace(node, topology=topology)
+
+
+# --- from files to one tree ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Read:
+    """One reading: the merged tree, and the contents it was made of."""
+
+    environ: Mapping[str, str]
+    root: Element = field(default_factory=lambda: Element("clickhouse"))
+    hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+
+    @property
+    def digest(self) -> str:
+        return self.hasher.hexdigest()
+
+    def file(self, path: Path) -> Element:
+        """The tree of one file alone."""
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
+        self.hasher.update(f"{path}\0{len(content)}\0".encode())
+        self.hasher.update(content)
+        return parse_file(path, content)
+
+    def merged(self, path: Path, directories: tuple[str, ...]) -> Element:
+        """The tree of a file with its merge directories on top."""
+        root = self.file(path)
+        for directory in dict.fromkeys(directories):
+            for extra in _files_in(path.parent / directory):
+                merge(root, self.file(extra))
+        return root
+
+
+def _files_in(directory: Path) -> list[Path]:
+    if not directory.is_dir():
+        return []
+    return sorted(
+        file
+        for file in directory.iterdir()
+        if file.suffix in XML_SUFFIXES + YAML_SUFFIXES and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def _read(path: Path, overrides: Mapping[str, str], environ: Mapping[str, str] | None) -> _Read:
+    read = _Read(os.environ if environ is None else environ)
+    root = read.merged(path, ("config.d", f"{path.stem}.d", "conf.d"))
+    for place, value in overrides.items():
+        _override(root, place, value)
+    _resolve(read, root, path)
+    users_file = _users_file(root)
+    if users_file is not None:
+        users = read.merged(path.parent / users_file, (f"{Path(users_file).stem}.d",))
+        _resolve(read, users, path)
+        root.children.extend(c for c in users.children if c.name in ("users", "profiles"))
+    read.root = root
+    return read
+
+
+def _resolve(read: _Read, root: Element, path: Path) -> None:
+    """Do the inclusions and the environment; relative files are beside the main one."""
+    included: Element | None = None
+    place = root.first("include_from")
+    if place is not None:
+        substitute(place, included=None, environ=read.environ)
+        included = read.file(path.parent / place.text)
+        substitute(included, included=included, environ=read.environ)
+    substitute(root, included=included, environ=read.environ)
+
+
+def _users_file(root: Element) -> str | None:
+    name = reading.text(root, "users_config")
+    directories = root.first("user_directories")
+    users_xml = directories.first("users_xml") if directories is not None else None
+    return name or (reading.text(users_xml, "path") if users_xml is not None else "") or None
+
+
+def _override(root: Element, place: str, value: str) -> None:
+    element = root
+    for name in place.split("/"):
+        child = element.first(name)
+        if child is None:
+            child = Element(name, source=f"override {place}")
+            element.children.append(child)
+        element = child
+    element.text = value
+    element.source = f"override {place}"
+    element.attributes.pop("from_env", None)
+
+
+# --- from the tree to values --------------------------------------------------------------------------------
+
+
+def _node_config(root: Element, path: Path) -> NodeConfig:
+    defaults = NodeConfig(path="")
+    queues = read_queues(root)
+    profiles = read_profiles(root)
+    certificate, key = read_tls_files(root)
+    https_port = reading.port(root, "https_port", 0)
+    if https_port and not certificate:
+        raise ConfigError(
+            f"{path}: <https_port> needs a certificate",
+            hint="Add <openSSL><server><certificateFile>…</certificateFile><privateKeyFile>…</privateKeyFile>"
+            "</server></openSSL>.",
+        )
+    for queue in queues:
+        if queue.profile and queue.profile not in profiles:
+            raise ConfigError(
+                f"{path}: the queue '{queue.name}' has the profile '{queue.profile}', which does not exist",
+                hint=f"Profiles are: {', '.join(sorted(profiles)) or 'none'}.",
+            )
+    host_name = (
+        reading.text(root, "host_name")
+        or next((queue.host_name for queue in queues if queue.host_name), "")
+        or reading.text(root, "interserver_http_host")
+        or socket.gethostname()
+    )
+    return NodeConfig(
+        path=_path(root, path),
+        host_name=host_name,
+        listen_host=_listen_host(root, defaults.listen_host),
+        http_port=reading.port(root, "http_port", defaults.http_port),
+        https_port=https_port,
+        tcp_port=reading.port(root, "tcp_port", defaults.tcp_port, at_least=1),
+        tcp_port_secure=reading.port(root, "tcp_port_secure", defaults.tcp_port_secure),
+        interserver_http_host=reading.text(root, "interserver_http_host") or host_name,
+        interserver_http_port=reading.port(root, "interserver_http_port", defaults.interserver_http_port),
+        topology=read_topology(root),
+        zookeeper=read_zookeeper(root),
+        queues=queues,
+        users=read_users(root, profiles),
+        profiles=profiles,
+        max_connections=reading.integer(root, "max_connections", defaults.max_connections, at_least=1),
+        certificate_file=_beside(path, certificate),
+        private_key_file=_beside(path, key),
+    )
+
+
+def _path(root: Element, path: Path) -> str:
+    """The data directory, without a trailing slash; by default `data` beside the file."""
+    return _beside(path, reading.text(root, "path") or "data").rstrip("/") or "/"
+
+
+def _beside(config: Path, name: str) -> str:
+    """A path of the configuration: a relative one begins where the configuration file is."""
+    return str(config.parent.absolute() / name) if name else ""
+
+
+def _listen_host(root: Element, default: str) -> str:
+    hosts = [element.text for element in root.all("listen_host") if element.text]
+    if len(hosts) > 1:
+        logger.warning(
+            "config.listen_host_ignored used=%s ignored=%s hint='0.0.0.0 or :: listens everywhere'",
+            hosts[0],
+            ",".join(hosts[1:]),
+        )
+    return hosts[0] if hosts else default

@@ -1,0 +1,157 @@
+"""`zookeeper`, `distributed_ddl` and the openSSL files."""
+
+from __future__ import annotations
+
+import re
+
+from engine.config import reading
+from engine.config.element import Element
+from engine.config.model import DistributedDdl, ZooKeeper
+from engine.errors import Code, ConfigError
+
+_DDL_ELEMENTS = frozenset(
+    {
+        "name",
+        "path",
+        "replicas_path",
+        "profile",
+        "pool_size",
+        "task_max_lifetime",
+        "cleanup_delay_period",
+        "max_tasks_in_queue",
+        "host_name",
+        "clusters",
+        "cluster",
+    }
+)
+
+
+def read_zookeeper(root: Element) -> ZooKeeper | None:
+    """The `zookeeper` section; None without one. Raises ConfigError."""
+    section = root.first("zookeeper")
+    if section is None or not (section.children or section.text):
+        return None
+    nodes = [child for child in section.children if child.name.startswith("node")]
+    if not nodes:
+        raise ConfigError(
+            f"{section.source}: <zookeeper> names no server",
+            hint="Add <node><host>…</host><port>2181</port></node>.",
+        )
+    for node in nodes:
+        if reading.boolean(node, "secure", False):
+            raise ConfigError(
+                f"{node.source}: <secure> connections to ZooKeeper are not supported",
+                hint="Use a plain port, or a TLS tunnel in front of it.",
+            )
+    chroot = reading.text(section, "root").rstrip("/")
+    _require_absolute(section, "root", chroot)
+    identity = reading.text(section, "identity")
+    if identity and ":" not in identity:
+        raise ConfigError(f"{section.source}: <identity> has to be user:password")
+    return ZooKeeper(
+        hosts=tuple(
+            (reading.required_text(node, "host"), reading.port(node, "port", 2181, at_least=1))
+            for node in nodes
+        ),
+        session_timeout_ms=reading.integer(section, "session_timeout_ms", 30_000, at_least=1),
+        operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
+        root=chroot,
+        identity=identity,
+    )
+
+
+def read_queues(root: Element) -> tuple[DistributedDdl, ...]:
+    """Every `distributed_ddl` section: one section is one queue. Raises ConfigError.
+
+    With several, each needs a `name` of its own and a path of its own; `clusters` says whose statements go
+    through it, and at most one section may leave it out, which then serves all other clusters.
+    """
+    sections = [s for s in root.all("distributed_ddl") if s.children or s.text or not s.attributes]
+    queues: list[DistributedDdl] = []
+    for section in sections:
+        queue = _queue(section, number=len(queues) + 1)
+        for other in queues:
+            _refuse_conflict(section, queue, other)
+        queues.append(queue)
+    return tuple(queues)
+
+
+def _queue(section: Element, *, number: int) -> DistributedDdl:
+    reading.refuse_unknown(section, _DDL_ELEMENTS)
+    defaults = DistributedDdl()
+    pool_size = section.first("pool_size")
+    if pool_size is not None and pool_size.text.lstrip("-").isdigit() and int(pool_size.text) < 1:
+        raise ConfigError(
+            f"{pool_size.source}: <pool_size> should be greater than 0", code=Code.ARGUMENT_OUT_OF_BOUND
+        )
+    path = reading.text(section, "path") or defaults.path
+    replicas_path = reading.text(section, "replicas_path") or defaults.replicas_path
+    _require_absolute(section, "path", path)
+    _require_absolute(section, "replicas_path", replicas_path)
+    return DistributedDdl(
+        name=reading.text(section, "name") or (defaults.name if number == 1 else f"queue{number}"),
+        path=path.rstrip("/"),
+        replicas_path=replicas_path.rstrip("/"),
+        profile=reading.text(section, "profile"),
+        pool_size=reading.integer(section, "pool_size", defaults.pool_size, at_least=1),
+        task_max_lifetime_s=reading.integer(section, "task_max_lifetime", defaults.task_max_lifetime_s),
+        cleanup_delay_period_s=reading.integer(
+            section, "cleanup_delay_period", defaults.cleanup_delay_period_s
+        ),
+        # ClickHouse raises smaller values to 1.
+        max_tasks_in_queue=max(
+            1, reading.integer(section, "max_tasks_in_queue", defaults.max_tasks_in_queue)
+        ),
+        host_name=reading.text(section, "host_name"),
+        clusters=_cluster_names(section),
+    )
+
+
+def _cluster_names(section: Element) -> tuple[str, ...]:
+    """`<clusters>a, b</clusters>`, the element repeated, or `<cluster>` within or without it."""
+    names: list[str] = []
+    for element in section.children:
+        if element.name in ("clusters", "cluster"):
+            names.extend(re.findall(r"[^\s,]+", element.text))
+            names.extend(child.text or child.name for child in element.children)
+    return tuple(dict.fromkeys(names))
+
+
+def _require_absolute(section: Element, name: str, path: str) -> None:
+    if path and not re.fullmatch(r"(/[^/]+)+/?", path):
+        raise ConfigError(
+            f"{section.source}: <{name}> of <{section.name}> is '{path}'",
+            hint="Write an absolute path such as /clickhouse/task_queue/ddl.",
+        )
+
+
+def _refuse_conflict(section: Element, queue: DistributedDdl, other: DistributedDdl) -> None:
+    shared = sorted({*queue.clusters} & {*other.clusters})
+    if queue.name == other.name:
+        trouble = f"two queues are called '{queue.name}'"
+    elif queue.path == other.path:
+        trouble = f"queues '{other.name}' and '{queue.name}' have the same path {queue.path}"
+    elif shared:
+        trouble = f"cluster '{shared[0]}' belongs to the queues '{other.name}' and '{queue.name}'"
+    elif not queue.clusters and not other.clusters:
+        trouble = f"queues '{other.name}' and '{queue.name}' both name no clusters"
+    else:
+        return
+    raise ConfigError(
+        f"{section.source}: {trouble}",
+        hint="Each <distributed_ddl> needs its own <name> and <path>; all but one need <clusters>.",
+    )
+
+
+def read_tls_files(root: Element) -> tuple[str, str]:
+    """Certificate and private key of `openSSL/server`; both or neither. Raises ConfigError."""
+    ssl = root.first("openSSL")
+    server = ssl.first("server") if ssl is not None else None
+    if server is None:
+        return "", ""
+    certificate = reading.text(server, "certificateFile")
+    key = reading.text(server, "privateKeyFile")
+    if bool(certificate) != bool(key):
+        missing = "privateKeyFile" if certificate else "certificateFile"
+        raise ConfigError(f"{server.source}: <openSSL><server> lacks <{missing}>")
+    return certificate, key
