@@ -1,0 +1,173 @@
+"""chDB as an asynchronous SQL engine: one process, one data directory, a connection per session.
+
+A connection costs 70 µs, so every stateless request gets its own and leaves nothing behind: current database,
+settings, temporary tables and readonly mode die with it, as a ClickHouse server's HTTP session does.
+Statements run on worker threads; chDB releases the interpreter's lock. At most `max_running` of them run at
+once, the others wait. Queries on one connection never overlap; `ChdbSession` sees to it.
+
+A statement is cancelled with KILL QUERY. chDB makes up its own query ids, so a statement is found by its
+`log_comment`, which is set to the caller's query id unless the caller set one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from engine.env import Env, SystemEnv
+from engine.errors import Busy, SqlError
+from engine.names import quote_string
+from engine.storage.chdb_session import ChdbSession, QueryResult
+from engine.storage.errors import sql_error
+from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+CANNOT_OPEN_FILE = 76
+
+
+class ChdbPool:
+    """Open with `ChdbPool.open`. One per process: chDB allows one data directory."""
+
+    def __init__(self, path: Path, *, max_running: int) -> None:
+        self.path = path
+        self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
+        self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
+        self._anchor: Any = None
+        self._connect: Callable[[str], Any] | None = None
+        self._version = ""
+        self._unfinished: set[asyncio.Task[None]] = set()
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        settings: ChdbSettings | None = None,
+        max_running: int = 8,
+        env: Env | None = None,
+    ) -> Self:
+        """Start chDB on `path`, which is made if it is not there.
+
+        Raises Busy when another process uses the directory, SqlError for whatever else chDB cannot do.
+        """
+        pool = cls(path, max_running=max_running)
+        connection_string = prepare(path, settings or ChdbSettings(), env or SystemEnv())
+        try:
+            await pool.control(lambda: pool._start(connection_string))
+        except SqlError as error:
+            pool._threads.shutdown(wait=False)
+            pool._control.shutdown(wait=False)
+            if error.code == CANNOT_OPEN_FILE:
+                raise Busy(
+                    f"The data directory {path} is in use.",
+                    holder="another node process",
+                    code=error.code,
+                    hint="Stop the other node first, or give this one another path.",
+                ) from error
+            raise
+        return pool
+
+    def _start(self, connection_string: str) -> None:
+        from chdb import _chdb  # takes 0.2 s: not before a node really starts
+
+        self._connect = getattr(_chdb, "connect")  # noqa: B009 - its stub file leaves it out
+        self._anchor = self._new_connection(connection_string)
+        self._anchor.query(f"DROP DATABASE IF EXISTS {LOCAL_DATABASE}")
+        self._version = self._anchor.query("SELECT version()", "TSVRaw").bytes().decode().strip()
+        try:
+            self._anchor.query("SELECT throwIf(1)")  # the first exception of a process takes 60 ms and more
+        except RuntimeError:
+            pass
+
+    def _new_connection(self, connection_string: str) -> Any:
+        assert self._connect is not None
+        try:
+            return self._connect(connection_string)
+        except RuntimeError as error:
+            raise sql_error(str(error)) from None
+
+    @property
+    def version(self) -> str:
+        """chDB's ClickHouse version, such as 26.9.2.1."""
+        return self._version
+
+    def connect(self) -> Any:
+        """A new connection. Call it on a worker thread."""
+        return self._new_connection(str(self.path))
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Run `function` on a worker thread, after waiting for a free one."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+
+    async def control(self, function: Callable[[], T]) -> T:
+        """Run something short on the thread that is always free."""
+        return await asyncio.get_running_loop().run_in_executor(self._control, function)
+
+    def session(
+        self, *, database: str = "", settings: Mapping[str, str] | None = None, one_shot: bool = False
+    ) -> ChdbSession:
+        """A session of its own; the caller closes it. `settings` stay for the session."""
+        return ChdbSession(self, database=database, settings=settings or {}, one_shot=one_shot)
+
+    @asynccontextmanager
+    async def use(
+        self, *, database: str = "", settings: Mapping[str, str] | None = None
+    ) -> AsyncIterator[ChdbSession]:
+        """A session for the length of a `with` block."""
+        session = self.session(database=database, settings=settings)
+        try:
+            yield session
+        finally:
+            await session.close()
+
+    async def query(
+        self,
+        sql: str | bytes,
+        *,
+        format: str = "TabSeparated",
+        database: str = "",
+        settings: Mapping[str, str] | None = None,
+        params: Mapping[str, str] | None = None,
+        query_id: str = "",
+    ) -> QueryResult:
+        """Run one statement on a fresh session and return its whole result. Raises SqlError."""
+        session = self.session(database=database, one_shot=True)
+        return await session.query(
+            sql, format=format, settings=settings or {}, params=params or {}, query_id=query_id
+        )
+
+    async def kill(self, query_id: str) -> None:
+        """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""
+        mine = f"Settings['log_comment'] = {quote_string(query_id)}"
+
+        def kill() -> None:
+            self._anchor.query(f"KILL QUERY WHERE {mine} AND query NOT ILIKE 'KILL%' ASYNC")
+
+        try:
+            await self.control(kill)
+        except RuntimeError as error:
+            log.warning("storage.kill_failed query_id=%s error=%s", query_id, error)
+
+    def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
+        """Let `work` run to its end in the background; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._unfinished.add(task)
+        task.add_done_callback(self._unfinished.discard)
+
+    async def close(self) -> None:
+        """Wait for what runs, then stop chDB. May be called twice."""
+        while self._unfinished:
+            await asyncio.gather(*self._unfinished, return_exceptions=True)
+        anchor, self._anchor = self._anchor, None
+        if anchor is not None:
+            await self.control(anchor.close)
+        self._threads.shutdown(wait=False)
+        self._control.shutdown(wait=False)

@@ -1,0 +1,347 @@
+"""One chDB connection: statements in order, results whole or streamed, inserts streamed.
+
+A streamed result is written by chDB itself into a pipe (`INTO OUTFILE '/proc/self/fd/N'`), in any format
+with its frame whole (JSON, Parquet, totals and extremes, …), and read by the event loop; a reader that stops
+reading stops the query, so memory is bounded by the pipe. A streamed insert is pushed chunk by chunk; what
+was not finished is not inserted, except blocks that chDB had written before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from engine.storage.errors import sql_error
+from engine.storage.pipe import ReadEnd, open_pipe
+from engine.storage.statement_text import select_into
+
+T = TypeVar("T")
+
+_NONE: Mapping[str, str] = {}
+_FIRST_SETTINGS = {"implicit_select": "0"}
+"""As on a server: chDB would take `1 + 1` for a statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """A statement's result and what it cost. `data` is empty for a streamed result."""
+
+    data: bytes
+    read_rows: int
+    read_bytes: int
+    written_rows: int
+    written_bytes: int
+    result_rows: int
+    elapsed_s: float
+
+    @property
+    def text(self) -> str:
+        return self.data.decode("utf-8", "surrogateescape")
+
+
+class ResultStream:
+    """A result on its way. Read until empty, then `finish` to learn whether it is whole."""
+
+    def __init__(self, format: str, reader: ReadEnd, task: asyncio.Task[QueryResult]) -> None:
+        self.format = format
+        self._reader = reader
+        self._task = task
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end, whether good or bad."""
+        return await self._reader.read()
+
+    async def finish(self) -> QueryResult:
+        """Raises SqlError if the statement failed, at whatever time."""
+        return await asyncio.shield(self._task)
+
+
+class Threads(Protocol):
+    """What a session needs of its pool."""
+
+    def connect(self) -> Any: ...
+
+    async def call(self, function: Callable[[], T]) -> T: ...
+
+    async def control(self, function: Callable[[], T]) -> T: ...
+
+    async def kill(self, query_id: str) -> None: ...
+
+    def finish_later(self, work: Any) -> None: ...
+
+
+def set_statement(settings: Mapping[str, str]) -> str:
+    """`SET a = 'x', …`. Values are quoted; ClickHouse turns them into the setting's type."""
+    return "SET " + ", ".join(
+        f"{quote_identifier(name)} = {quote_string(value)}" for name, value in settings.items()
+    )
+
+
+class ChdbSession:
+    """Not for two tasks at once: a second caller waits for the first.
+
+    `one_shot`: the connection is closed after each statement, in the same turn of the worker thread.
+    """
+
+    def __init__(
+        self,
+        pool: Threads,
+        *,
+        database: str = "",
+        settings: Mapping[str, str] = _NONE,
+        one_shot: bool = False,
+    ) -> None:
+        self._pool = pool
+        self._database = database
+        self._settings = {**_FIRST_SETTINGS, **settings}
+        self._one_shot = one_shot
+        self._connection: Any = None
+        self._lock = asyncio.Lock()
+        self._is_given_up = False
+
+    @property
+    def database(self) -> str:
+        """The current database as far as this session was told."""
+        return self._database or "default"
+
+    # -- statements ----------------------------------------------------------------------------------------
+
+    async def query(
+        self,
+        sql: str | bytes,
+        *,
+        format: str = "TabSeparated",
+        settings: Mapping[str, str] = _NONE,
+        params: Mapping[str, str] = _NONE,
+        query_id: str = "",
+        multi: bool = True,
+    ) -> QueryResult:
+        """Run one statement and return its whole result. Raises SqlError.
+
+        `settings` hold for this statement only. A FORMAT in the text wins over `format`. Unless `multi`,
+        several statements in one text are refused with 62, as over HTTP.
+        """
+
+        def run(connection: Any) -> QueryResult:
+            if not multi and connection.classify_query(sql)["statement_count"] > 1:
+                raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+            return _result(connection.query(sql, format, params=dict(params)))
+
+        async with self._lock:
+            return await self._run(run, settings, query_id)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        sql: str,
+        *,
+        format: str = "TabSeparated",
+        settings: Mapping[str, str] = _NONE,
+        params: Mapping[str, str] = _NONE,
+        query_id: str = "",
+    ) -> AsyncIterator[ResultStream]:
+        """Run a SELECT and read its result as it is made. Leaving the block early cancels the statement.
+
+        Raises SqlError for a text with INTO OUTFILE; whatever fails later is raised by
+        `ResultStream.finish`.
+        """
+        reader, writer = open_pipe()
+        try:
+            select = select_into(sql, writer.path, default_format=format)
+        except SqlError:
+            reader.close()
+            writer.close()
+            raise
+
+        def run(connection: Any) -> QueryResult:
+            if not writer.take():
+                raise SqlError(Code.ABORTED, "Nobody reads the result any more")
+            try:
+                if connection.classify_query(select.sql)["statement_count"] == 1:
+                    return _result(connection.query(select.sql, params=dict(params)))
+                # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
+                # wrong, or gives a result that is small.
+                result = connection.query(sql, format, params=dict(params))
+                writer.write(result.bytes())
+                return _result(result)
+            finally:
+                writer.close()
+
+        async def work() -> QueryResult:
+            try:
+                async with self._lock:
+                    return await self._run(run, settings, query_id)
+            finally:
+                writer.drop()
+
+        task = asyncio.get_running_loop().create_task(work())
+        try:
+            yield ResultStream(select.format, reader, task)
+        finally:
+            reader.close()
+            task.cancel()
+            with contextlib.suppress(SqlError, asyncio.CancelledError):
+                await task
+
+    async def insert(
+        self,
+        head: str,
+        *,
+        format: str,
+        rows: AsyncIterator[bytes],
+        settings: Mapping[str, str] = _NONE,
+        query_id: str = "",
+    ) -> QueryResult:
+        """Run `INSERT INTO t [(columns)] [SETTINGS …]` with rows in `format`. Raises SqlError.
+
+        An exception of `rows` cancels the insert and is raised.
+        """
+        async with self._lock:
+            connection = await self._uninterrupted(lambda: self._prepare(settings, query_id))
+            try:
+                handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
+                try:
+                    async for chunk in rows:
+                        if chunk:
+                            await self._uninterrupted(partial(connection.insert_append, handle, chunk))
+                except BaseException:
+                    await self._uninterrupted(lambda: _cancel_insert(connection, handle))
+                    raise
+                result = await self._uninterrupted(lambda: connection.insert_done(handle))
+            finally:
+                await self._uninterrupted(lambda: self._clean_up(settings))
+        rows_written, bytes_written = result.rows_written(), result.bytes_written()
+        return QueryResult(
+            data=b"",
+            read_rows=rows_written,
+            read_bytes=bytes_written,
+            written_rows=rows_written,
+            written_bytes=bytes_written,
+            result_rows=rows_written,
+            elapsed_s=result.elapsed(),
+        )
+
+    def note_setting(self, name: str, value: str) -> None:
+        """A SET statement was run by `query`: remember what a later statement's settings go back to."""
+        self._settings[name] = value
+
+    def note_database(self, database: str) -> None:
+        """USE was run by `query`."""
+        self._database = database
+
+    async def close(self) -> None:
+        """End the session: temporary tables and settings are gone. May be called twice."""
+        async with self._lock:
+            if self._connection is not None:
+                connection, self._connection = self._connection, None
+                await self._pool.control(connection.close)
+
+    # -- on the worker thread ------------------------------------------------------------------------------
+
+    def _prepare(self, settings: Mapping[str, str], query_id: str) -> Any:
+        """Connect if need be, and apply what the statement needs."""
+        wanted = dict(settings)
+        if query_id:
+            wanted.setdefault("log_comment", query_id)
+        if self._connection is None:
+            connection = self._pool.connect()
+            try:
+                if self._database:
+                    connection.query(f"USE {quote_identifier(self._database)}")
+                connection.query(set_statement(self._settings))
+            except RuntimeError:
+                connection.close()
+                raise
+            self._connection = connection
+        if wanted:
+            self._connection.query(set_statement(wanted))
+        return self._connection
+
+    def _clean_up(self, settings: Mapping[str, str]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        if self._one_shot:
+            self._connection = None
+            connection.close()
+        elif settings:
+            values = (
+                quote_identifier(name)
+                + " = "
+                + (quote_string(self._settings[name]) if name in self._settings else "DEFAULT")
+                for name in settings
+            )
+            with contextlib.suppress(RuntimeError):  # readonly: then nothing could be changed before either
+                connection.query("SET " + ", ".join(values))
+
+    # -- across threads ------------------------------------------------------------------------------------
+
+    async def _run(
+        self, run: Callable[[Any], QueryResult], settings: Mapping[str, str], query_id: str
+    ) -> QueryResult:
+        """A cancelled caller kills the statement and leaves the connection to it."""
+        if self._is_given_up:
+            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
+
+        def job() -> QueryResult:
+            try:
+                return run(self._prepare(settings, query_id))
+            finally:
+                self._clean_up(settings)
+
+        future = asyncio.ensure_future(self._pool.call(lambda: _translated(job)))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            self._is_given_up = True
+            self._pool.finish_later(self._give_up(future, query_id))
+            raise
+
+    async def _give_up(self, future: asyncio.Future[QueryResult], query_id: str) -> None:
+        if query_id and not future.done():
+            await self._pool.kill(query_id)
+        await asyncio.wait([future])
+        future.exception()  # seen: nobody is there to be told
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await self._pool.control(connection.close)
+
+    async def _uninterrupted(self, function: Callable[[], T]) -> T:
+        """Run something that ends soon. A cancelled caller waits for it, so that nothing overlaps it."""
+        future = asyncio.ensure_future(self._pool.call(lambda: _translated(function)))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+
+
+def _translated(function: Callable[[], T]) -> T:
+    try:
+        return function()
+    except RuntimeError as error:
+        raise sql_error(str(error)) from None
+
+
+def _cancel_insert(connection: Any, handle: Any) -> None:
+    with contextlib.suppress(RuntimeError):  # chDB may have ended the insert itself
+        connection.insert_cancel(handle)
+
+
+def _result(result: Any) -> QueryResult:
+    return QueryResult(
+        data=result.bytes(),
+        read_rows=result.storage_rows_read(),
+        read_bytes=result.storage_bytes_read(),
+        written_rows=result.rows_written(),
+        written_bytes=result.bytes_written(),
+        result_rows=result.rows_read(),
+        elapsed_s=result.elapsed(),
+    )

@@ -1,0 +1,30 @@
+"""What chDB raises, as values of the error tree."""
+
+from __future__ import annotations
+
+import re
+
+from engine.errors import Code, SqlError
+
+_CODE = re.compile(r"(?:std::exception\. )?Code: (\d+)[.,] (?:DB::Exception: )?")
+_TAIL = re.compile(r"[\s.]*\((?:([A-Z][A-Z0-9_]+)|version [^()]*(?:\([^()]*\))?)\)\s*\Z")
+
+
+def sql_error(text: str) -> SqlError:
+    """Parse `Code: 60. DB::Exception: … (UNKNOWN_TABLE) (version …)`, which may be wrapped several times.
+
+    Text of any other form is code 1002.
+    """
+    match = _CODE.search(text)
+    if match is None:
+        return SqlError(Code.UNKNOWN_EXCEPTION, text.strip() or "chDB failed without a message")
+    code = int(match.group(1))
+    message = text[match.end() :]
+    while (inner := _CODE.match(message)) is not None and int(inner.group(1)) == code:
+        message = message[inner.end() :]
+    name = ""
+    while (tail := _TAIL.search(message)) is not None:
+        ends_sentence = "." in tail.group().split("(", 1)[0]
+        name = tail.group(1) or name
+        message = message[: tail.start()] + ("." if ends_sentence else "")
+    return SqlError(code, message.strip(), name=name)

@@ -1,0 +1,116 @@
+"""The data directory of a node and the configuration chDB is started with.
+
+    <path>/                chDB's own: data, metadata, store, …
+    <path>/oncluster/      ours: chdb.xml, users.xml, node.json, intents.sqlite
+
+chDB starts like `clickhouse-local`, which differs from a server in ways that matter here; each is undone:
+
+- its database `default` reads files of the machine by name: `default` is made an Atomic database, as on a
+  server, by writing its metadata before the first start, and chDB's own one is dropped after every start;
+- its only user may do anything, also read any file: the user gets the rights of a server's default user
+  without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED);
+- log tables and large background pools are off, so that an idle node costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from engine.env import Env
+
+LOCAL_DATABASE = "_local"
+"""chDB's own database over files, dropped after start."""
+
+_ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ChdbSettings:
+    """What chDB is told at start; none of it can be changed while it runs.
+
+    `fsync` forces every inserted part to disk before it is acknowledged (1.2 ms per insert here).
+    """
+
+    display_name: str = "localhost"
+    tcp_port: int = 9000
+    macros: Mapping[str, str] = field(default_factory=dict)
+    fsync: bool = True
+    file_access: bool = False
+
+
+def private_directory(path: Path) -> Path:
+    """Where the node keeps what is not chDB's."""
+    return path / "oncluster"
+
+
+def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
+    """Make the directory ready and return the connection string of the first connection."""
+    own = private_directory(path)
+    own.mkdir(parents=True, exist_ok=True)
+    metadata = path / "metadata"
+    metadata.mkdir(exist_ok=True)
+    default = metadata / "default.sql"
+    if not default.exists():
+        default.write_text(f"ATTACH DATABASE _ UUID '{env.new_uuid()}'\nENGINE = Atomic\n")
+    (own / "users.xml").write_text(_users(settings))
+    (own / "chdb.xml").write_text(_server(own, settings))
+    return f"{path}?config-file={own / 'chdb.xml'}"
+
+
+def _server(own: Path, settings: ChdbSettings) -> str:
+    macros = "".join(
+        f"    <{name}>{escape(value)}</{name}>\n"
+        for name, value in settings.macros.items()
+        if _ELEMENT.match(name)
+    )
+    fsync = int(settings.fsync)
+    return f"""\
+<clickhouse>
+  <logger><level>fatal</level></logger>
+  <display_name>{escape(settings.display_name)}</display_name>
+  <tcp_port>{settings.tcp_port}</tcp_port>
+  <default_database>{LOCAL_DATABASE}</default_database>
+  <users_config>{escape(str(own / "users.xml"))}</users_config>
+  <macros>
+{macros}  </macros>
+  <merge_tree>
+    <fsync_after_insert>{fsync}</fsync_after_insert>
+    <fsync_part_directory>{fsync}</fsync_part_directory>
+  </merge_tree>
+  <background_pool_size>2</background_pool_size>
+  <background_move_pool_size>1</background_move_pool_size>
+  <background_fetches_pool_size>1</background_fetches_pool_size>
+  <background_common_pool_size>2</background_common_pool_size>
+  <background_schedule_pool_size>4</background_schedule_pool_size>
+  <background_buffer_flush_schedule_pool_size>1</background_buffer_flush_schedule_pool_size>
+  <background_message_broker_schedule_pool_size>1</background_message_broker_schedule_pool_size>
+  <background_distributed_schedule_pool_size>1</background_distributed_schedule_pool_size>
+  <tables_loader_foreground_pool_size>2</tables_loader_foreground_pool_size>
+  <tables_loader_background_pool_size>1</tables_loader_background_pool_size>
+  <mark_cache_size>134217728</mark_cache_size>
+</clickhouse>
+"""
+
+
+def _users(settings: ChdbSettings) -> str:
+    grants = ["GRANT ALL ON *.*"] + ([] if settings.file_access else ["REVOKE FILE ON *.*"])
+    queries = "".join(f"<query>{grant}</query>" for grant in grants)
+    return f"""\
+<clickhouse>
+  <profiles><default/></profiles>
+  <quotas><default/></quotas>
+  <users>
+    <default>
+      <no_password/>
+      <networks><ip>::/0</ip></networks>
+      <profile>default</profile>
+      <quota>default</quota>
+      <grants>{queries}</grants>
+    </default>
+  </users>
+</clickhouse>
+"""

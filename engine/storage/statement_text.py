@@ -1,0 +1,129 @@
+"""Cutting SQL text where chDB needs it cut: a SELECT's output clauses, an INSERT's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.errors import Code, SqlError
+from engine.names import quote_string
+from engine.sql.tokens import Token, TokenKind, scan, tokenize
+
+_OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
+_SPACE_BEFORE_ROWS = " \t\f"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectText:
+    """A SELECT that writes to a file, and the format it writes."""
+
+    sql: str
+    format: str
+
+
+def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
+    """Make `sql` write its result to `file`, which exists; `FORMAT x` of the text wins over the default.
+
+    Raises SqlError 358 where the text has INTO OUTFILE itself, 62 as `tokenize`.
+    """
+    tokens = [token for token in tokenize(sql) if token.is_significant]
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    words = [token.text.upper() if token.kind is TokenKind.WORD else "" for token in tokens]
+    outside = _outside_brackets(tokens)
+    format_at = None
+    for at in reversed(range(len(tokens) - 1)):
+        if not outside[at]:
+            continue
+        if words[at] == "INTO" and words[at + 1] == "OUTFILE":
+            raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
+        is_name = tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        if words[at] == "FORMAT" and is_name and words[at + 2 : at + 3] in ([], ["SETTINGS"]):
+            format_at = at
+    clause = f"\nINTO OUTFILE {quote_string(file)} TRUNCATE "
+    if format_at is None:
+        end = tokens[-1].end if tokens else len(sql)
+        return SelectText(f"{sql[:end]}{clause}FORMAT {default_format}", default_format)
+    start = tokens[format_at].start
+    name = tokens[format_at + 1].text.strip('`"')
+    return SelectText(f"{sql[:start]}{clause}{sql[start : tokens[-1].end]}", name)
+
+
+def _outside_brackets(tokens: list[Token]) -> list[bool]:
+    depth = 0
+    outside = []
+    for token in tokens:
+        if token.kind is TokenKind.PUNCTUATION and token.text in _CLOSE:
+            depth -= 1
+        outside.append(depth == 0)
+        if token.kind is TokenKind.PUNCTUATION and token.text in _OPEN:
+            depth += 1
+    return outside
+
+
+@dataclass(frozen=True, slots=True)
+class InsertText:
+    """An INSERT whose rows follow: the statement without them, their format, and where they start."""
+
+    head: str
+    format: str
+    rows_at: int
+
+
+def insert_with_rows(text: str) -> InsertText | None:
+    """Where the rows of an INSERT start; None where none are expected in the text (INSERT … SELECT).
+
+    `text` may be cut off anywhere in the rows, and rows may be anything: nothing behind their start is
+    read. `rows_at` is an offset in characters. Raises SqlError 62 as `tokenize`, 116 for FROM INFILE.
+    Source: ClickHouse's ParserInsertQuery; after FORMAT the rows start behind blanks and one line break.
+    """
+    tokens = (token for token in scan(text) if token.is_significant)
+    depth = 0
+    is_after_format = False
+    format_at = 0
+    for token in _behind_name(tokens):
+        if token.kind is TokenKind.PUNCTUATION:
+            depth += (token.text in _OPEN) - (token.text in _CLOSE)
+        if depth or token.kind not in (TokenKind.WORD, TokenKind.IDENTIFIER):
+            is_after_format = False
+            continue
+        if is_after_format:
+            return InsertText(text[:format_at], token.text.strip('`"'), _after_format(text, token.end))
+        word = token.text.upper() if token.kind is TokenKind.WORD else ""
+        if word == "VALUES":
+            return InsertText(text[: token.start], "Values", token.end)
+        if word in ("SELECT", "WITH", "WATCH"):
+            return None
+        if word == "INFILE":
+            raise SqlError(
+                116, "Query has infile and was send directly to server", name="UNKNOWN_TYPE_OF_QUERY"
+            )
+        is_after_format = word == "FORMAT"
+        format_at = token.start
+    return None
+
+
+def _behind_name(tokens: Iterator[Token]) -> Iterator[Token]:
+    """The tokens behind INSERT INTO [TABLE | FUNCTION] name, whatever the name is."""
+    token = next(tokens, None)
+    while token is not None and token.text.upper() in ("INSERT", "INTO", "TABLE", "FUNCTION"):
+        token = next(tokens, None)
+    for token in tokens:
+        if token.text == ".":
+            next(tokens, None)
+        else:
+            yield token
+            break
+    yield from tokens
+
+
+def _after_format(text: str, at: int) -> int:
+    if text.startswith(";", at):
+        raise SqlError(Code.SYNTAX_ERROR, "You have excessive ';' symbol before data for INSERT.")
+    while at < len(text) and text[at] in _SPACE_BEFORE_ROWS:
+        at += 1
+    if text.startswith("\r", at):
+        at += 1
+    if text.startswith("\n", at):
+        at += 1
+    return at

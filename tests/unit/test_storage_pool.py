@@ -1,0 +1,184 @@
+"""chDB behind an asynchronous pool: results, streams, inserts, sessions, cancellation."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import SqlError
+from engine.storage import ChdbPool
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[ChdbPool]:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=4)
+    yield pool
+    await pool.close()
+
+
+async def rows(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+async def test_a_statement_returns_its_whole_result_and_what_it_cost(pool: ChdbPool) -> None:
+    result = await pool.query("SELECT number FROM numbers(3)")
+    assert (result.text, result.read_rows, result.result_rows) == ("0\n1\n2\n", 3, 3)
+
+
+async def test_an_error_carries_clickhouses_code_name_and_bare_message(pool: ChdbPool) -> None:
+    with pytest.raises(SqlError) as caught:
+        await pool.query("SELECT * FROM nosuch")
+    assert (caught.value.code, caught.value.name) == (60, "UNKNOWN_TABLE")
+    assert caught.value.message.startswith("Unknown table expression identifier 'nosuch'")
+    assert "Code:" not in caught.value.message
+    assert not caught.value.message.endswith(")")
+
+
+async def test_the_default_database_is_that_of_a_server_and_files_are_out_of_reach(pool: ChdbPool) -> None:
+    assert (await pool.query("SELECT engine FROM system.databases WHERE name = 'default'")).text == "Atomic\n"
+    for sql in (
+        "SELECT * FROM file('/etc/passwd', LineAsString)",
+        "INSERT INTO FUNCTION file('/tmp/x.csv') SELECT 1",
+    ):
+        with pytest.raises(SqlError) as caught:
+            await pool.query(sql)
+        assert caught.value.name == "ACCESS_DENIED"
+    with pytest.raises(SqlError) as caught:
+        await pool.query("SELECT * FROM `/etc/passwd`")
+    assert caught.value.name == "UNKNOWN_TABLE"
+
+
+async def test_fresh_sessions_do_not_see_each_others_settings_or_database(pool: ChdbPool) -> None:
+    await pool.query("CREATE DATABASE other")
+    async with pool.use(database="other", settings={"max_threads": "1"}) as session:
+        one = await session.query("SELECT currentDatabase(), getSetting('max_threads')")
+        assert one.text == "other\t1\n"
+        with_setting = await session.query("SELECT getSetting('max_threads')", settings={"max_threads": "7"})
+        assert with_setting.text == "7\n"
+        assert (await session.query("SELECT getSetting('max_threads')")).text == "1\n"
+        await session.query("CREATE TEMPORARY TABLE t (a UInt8)")
+        assert (await session.query("SELECT count() FROM t")).text == "0\n"
+    assert (await pool.query("SELECT currentDatabase()")).text == "default\n"
+    with pytest.raises(SqlError):
+        await pool.query("SELECT count() FROM t")
+
+
+@pytest.mark.parametrize(
+    "format", ["JSON", "Native", "CSVWithNames", "Parquet", "Pretty", "TabSeparated", "XML"]
+)
+async def test_a_streamed_result_is_byte_for_byte_the_whole_one(pool: ChdbPool, format: str) -> None:
+    sql = "SELECT number, toString(number) FROM numbers(200000) SETTINGS max_threads = 1, max_block_size = 65409"
+    whole = await pool.query(sql, format=format)
+    async with pool.session(one_shot=True).stream(sql, format=format) as stream:
+        pieces = [piece async for piece in _pieces(stream)]
+        result = await stream.finish()
+    streamed = b"".join(pieces)
+    if format in ("JSON", "XML"):  # they end with the elapsed time
+        streamed, whole_data = streamed[:-200], whole.data[:-200]
+        assert streamed[: len(whole_data) - 50] == whole_data[: len(streamed) - 50][: len(whole_data) - 50]
+    else:
+        assert streamed == whole.data
+    assert result.read_rows == 200000
+
+
+async def _pieces(stream: object) -> AsyncIterator[bytes]:
+    while piece := await stream.read():  # type: ignore[attr-defined]
+        yield piece
+
+
+async def test_a_reader_that_stops_reading_stops_the_query_and_frees_its_thread(pool: ChdbPool) -> None:
+    async with pool.session(one_shot=True).stream(
+        "SELECT * FROM system.numbers", query_id="endless"
+    ) as stream:
+        assert await stream.read()
+    for _ in range(100):
+        running = await pool.query(
+            "SELECT count() FROM system.processes WHERE query LIKE '%system.numbers%'"
+            " AND query NOT LIKE '%processes%'"
+        )
+        if running.text == "0\n":
+            break
+        await asyncio.sleep(0.05)
+    assert running.text == "0\n"
+
+
+async def test_an_error_after_data_is_raised_when_the_stream_is_finished(pool: ChdbPool) -> None:
+    sql = "SELECT throwIf(number = 1500000) FROM numbers(2000000) SETTINGS max_block_size = 1000"
+    async with pool.session(one_shot=True).stream(sql) as stream:
+        size = 0
+        async for piece in _pieces(stream):
+            size += len(piece)
+        with pytest.raises(SqlError) as caught:
+            await stream.finish()
+    assert size > 0
+    assert caught.value.code == 395
+
+
+async def test_text_that_takes_no_output_clauses_is_streamed_too_and_errors_say_where(pool: ChdbPool) -> None:
+    async with pool.session(one_shot=True).stream(
+        "SHOW TABLES FROM default SETTINGS max_threads = 1"
+    ) as stream:
+        assert [piece async for piece in _pieces(stream)] == []
+        await stream.finish()
+    async with pool.session(one_shot=True).stream("SELECT 1 FORM t") as stream:
+        assert await stream.read() == b""
+        with pytest.raises(SqlError) as caught:
+            await stream.finish()
+    assert caught.value.code == 62
+    assert "OUTFILE '" not in caught.value.message
+
+
+async def test_a_query_may_not_write_files_itself(pool: ChdbPool) -> None:
+    with pytest.raises(SqlError) as caught:
+        async with pool.session(one_shot=True).stream("SELECT 1 INTO OUTFILE '/tmp/x'"):
+            pass
+    assert caught.value.code == 358
+
+
+async def test_an_insert_is_taken_chunk_by_chunk_with_defaults_and_columns(pool: ChdbPool) -> None:
+    await pool.query(
+        "CREATE TABLE t (a UInt64, b String DEFAULT concat('x', toString(a))) ENGINE = MergeTree ORDER BY a"
+    )
+    async with pool.use() as session:
+        result = await session.insert("INSERT INTO t (a)", format="CSV", rows=rows(b"1\n2", b"2\n3", b"\n"))
+        assert result.written_rows == 3
+        await session.insert("INSERT INTO t", format="JSONEachRow", rows=rows(b'{"a":5}', b'{"a":6,"b":"z"}'))
+        assert (
+            await session.query("SELECT * FROM t ORDER BY a")
+        ).text == "1\tx1\n3\tx3\n5\tx5\n6\tz\n22\tx22\n"
+
+
+async def test_an_insert_whose_rows_break_off_inserts_nothing(pool: ChdbPool) -> None:
+    await pool.query("CREATE TABLE t (a UInt64) ENGINE = MergeTree ORDER BY a")
+
+    async def broken() -> AsyncIterator[bytes]:
+        yield b"1\n2\n"
+        raise ConnectionResetError
+
+    async with pool.use() as session:
+        with pytest.raises(ConnectionResetError):
+            await session.insert("INSERT INTO t", format="CSV", rows=broken())
+        with pytest.raises(SqlError):
+            await session.insert("INSERT INTO t", format="CSV", rows=rows(b"abc\n"))
+        assert (await session.query("SELECT count() FROM t")).text == "0\n"
+
+
+async def test_a_cancelled_statement_is_killed_and_does_not_hold_its_thread(pool: ChdbPool) -> None:
+    task = asyncio.create_task(
+        pool.query("SELECT sleepEachRow(1) FROM numbers(3000) SETTINGS max_block_size = 1", query_id="slow")
+    )
+    running = "SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'slow'"
+    while (await pool.query(running)).text != "1\n":
+        await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    while (await pool.query(running)).text != "0\n":
+        await asyncio.sleep(0.01)
+
+
+async def test_query_parameters_are_values_not_text(pool: ChdbPool) -> None:
+    result = await pool.query("SELECT {x:String}, {y:Array(UInt8)}", params={"x": "it's", "y": "[1,2]"})
+    assert result.text == "it\\'s\t[1,2]\n"
