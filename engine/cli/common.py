@@ -48,7 +48,7 @@ JsonValue = Any
 CONFIG_VARIABLE = "ONCLUSTER_CONFIG"
 HOME_VARIABLE = "ONCLUSTER_HOME"
 DEFAULT_HOME = ".run"
-STACK_CONFIG = "cluster.xml"
+STACK_CONFIGS = ("cluster.xml", "cluster.yaml", "cluster.yml")
 _JSON_KEY = "engine.cli.json"
 
 
@@ -108,10 +108,12 @@ def find_config(path: Path | None) -> Path:
     if path is not None:
         return path
     variable = os.environ.get(CONFIG_VARIABLE)
-    candidate = Path(variable) if variable else stack_home() / STACK_CONFIG
-    if candidate.is_file():
-        return candidate
-    where = f"${CONFIG_VARIABLE} names {candidate}, which is not there" if variable else f"no {candidate}"
+    home = stack_home()
+    candidates = [Path(variable)] if variable else [home / name for name in STACK_CONFIGS]
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    where = f"${CONFIG_VARIABLE} names {variable}, which is not there" if variable else f"no {candidates[0]}"
     raise ConfigError(
         f"No configuration to work with: {where}.",
         hint=f"Give --config FILE, set {CONFIG_VARIABLE}, or start the local stack with `oncluster up`.",

@@ -91,7 +91,7 @@ class Stack:
         self.options = options
         self._env = env or SystemEnv()
         self.home = options.home.absolute()
-        self.mark = str(self._env.new_uuid())
+        self._guard = Guard(str(self._env.new_uuid()))
         hosts, self.ports = check(options, environ=environ, env=self._env)
         self.home.mkdir(parents=True, exist_ok=True)
         self.cluster = LocalCluster(
@@ -101,11 +101,11 @@ class Stack:
             ports=ClusterPorts(
                 zookeeper=self.ports.zookeeper, nodes=dict(zip(hosts, self.ports.nodes, strict=True))
             ),
-            mark=self.mark,
+            guard=self._guard,
+            is_durable=True,
             env=self._env,
         )
         self.airflow = AirflowStack(self._airflow_settings(), env=self._env) if options.with_airflow else None
-        self._guard: Guard | None = None
         self._phase = Phase.STARTING
         self._error = ""
 
@@ -135,7 +135,7 @@ class Stack:
                 },
             },
             environment={
-                MARK: self.mark,
+                MARK: self._guard.mark,
                 "ONCLUSTER_HOME": str(self.home),
                 "ONCLUSTER_CONFIG": str(self.cluster.config_file),
                 "ONCLUSTER_MIGRATIONS": str(self.migrations),
@@ -147,7 +147,7 @@ class Stack:
 
     async def start(self, steps: Steps) -> None:
         """Start everything at once; return when all of it answers. On any error nothing is left running."""
-        self._guard = Guard(self.mark)
+        self._guard.start()
         self._save()
         try:
             try:
@@ -166,7 +166,7 @@ class Stack:
 
     async def _start_cluster(self, steps: Steps) -> None:
         steps.running("ZooKeeper", "starting")
-        await self.cluster.zookeeper.start()
+        await self.cluster.start_zookeeper()
         steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
         hosts = self.cluster.hosts
         title = f"{len(hosts)} nodes"
@@ -203,10 +203,8 @@ class Stack:
             steps.running("stopping", "nodes and ZooKeeper")
             await self.cluster.stop()
         finally:
-            left = await sweep(self.mark, env=self._env)
-            if self._guard is not None:
-                self._guard.close()
-                self._guard = None
+            left = await sweep(self._guard.mark, env=self._env)
+            self._guard.close()
             if self._phase is not Phase.FAILED:
                 self._phase = Phase.STOPPED
             with contextlib.suppress(OSError):  # a full disk shall not hide why we stop
@@ -232,8 +230,8 @@ class Stack:
                     f" (exit code {process.return_code})",
                     f"The end of {process.log_file}:\n{process.log_tail(8)}",
                 )
-        if not self.cluster.zookeeper.is_running:
-            found["ZooKeeper"] = ("", f"Its log: {self.cluster.zookeeper.log_file}.")
+        if self.cluster.zookeeper.pid is None:
+            found["ZooKeeper"] = ("", f"Its log: {self.cluster.zookeeper.log_path}.")
         if self.airflow is not None:
             for name in self._dead_airflow():
                 log_file = self.airflow.logs / f"airflow-{name}.log"
@@ -248,9 +246,9 @@ class Stack:
 
     async def revive(self, steps: Steps) -> None:
         """Start again what has ended. Raises StartFailed, AirflowDown."""
-        if not self.cluster.zookeeper.is_running:
+        if self.cluster.zookeeper.pid is None:
             steps.running("ZooKeeper", "starting again")
-            await self.cluster.zookeeper.start()
+            await self.cluster.start_zookeeper()
             steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
         for node in self.cluster.nodes.values():
             if not node.is_running:
@@ -281,7 +279,7 @@ class Stack:
             for name, number in self.airflow.pids.items():
                 add(f"Airflow {name}", ProcessId.of(number), self.airflow.url if name == "api-server" else "")
         return StackState(
-            mark=self.mark,
+            mark=self._guard.mark,
             owner=ProcessEntry("owner", me.pid, me.started_s),
             phase=self._phase,
             error=self._error,

@@ -2,7 +2,9 @@
 
     DIR/cluster.xml                   a link to the cluster file given; may be edited while nodes run
     DIR/config.d/zookeeper.xml        overrides its <zookeeper> with the address of the embedded one
-    DIR/nodes/node01/config.xml       what is node01's own: paths, ports, host name, macros
+    DIR/nodes/node01/config.xml       what is node01's own: paths, ports, host name, macros (`macros_node01`
+    of
+                                      the cluster file, else made up)
     DIR/nodes/node01/config.d/        links to the two files above
 
 Like a ClickHouse server, a node reads the files in `config.d` next to its configuration on top of it.
@@ -54,7 +56,9 @@ class ClusterFiles:
             raise ConfigError(f"{self.cluster_file} names no cluster.", hint="Add <remote_servers>.")
         return tuple(names)
 
-    def write(self, *, zookeeper_port: int, http_ports: Mapping[str, int]) -> None:
+    def write(
+        self, *, zookeeper_port: int, http_ports: Mapping[str, int], session_timeout_ms: int = 30_000
+    ) -> None:
         """Write everything. `http_ports` names the nodes to be run, which may be fewer than the hosts."""
         topology = self.topology()
         overlay = self.directory / "config.d"
@@ -64,6 +68,7 @@ class ClusterFiles:
         node = ElementTree.SubElement(zookeeper, "node")
         _add(node, "host", HOST)
         _add(node, "port", zookeeper_port)
+        _add(zookeeper, "session_timeout_ms", session_timeout_ms)
         _write(overlay / "zookeeper.xml", [zookeeper])
         for host, port in http_ports.items():
             own = self.node_directory(host)
@@ -80,11 +85,11 @@ class ClusterFiles:
             "http_port": port,
             "tcp_port": TCP_PORT,
         }
-        elements = []
-        for name, value in values.items():
-            element = ElementTree.Element(name)
-            element.text = str(value)
-            elements.append(element)
+        elements = [_element(name, value) for name, value in values.items()]
+        if f"macros_{host}" in self.cluster_file.read_text():
+            elements.append(_element("include_from", self.shared))
+            elements.append(ElementTree.Element("macros", {"incl": f"macros_{host}"}))
+            return elements
         macros = ElementTree.Element("macros")
         for name, text in macros_of(host, topology).items():
             _add(macros, name, text)
@@ -92,7 +97,8 @@ class ClusterFiles:
 
 
 def macros_of(host: str, topology: Topology) -> dict[str, str]:
-    """A node's macros: `replica`, and `<cluster>_shard` with two digits for each cluster that it is in.
+    """Macros for a node for which the file has none as `macros_<host>`: `replica`, and `<cluster>_shard`
+    with two digits for each cluster that it is in.
 
     Of a cluster's name a trailing `_cluster` is left out: order_cluster gives `order_shard`.
     """
@@ -121,6 +127,12 @@ def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:
     _add(queue, "path", "/clickhouse/task_queue/ddl")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode") + "\n"
+
+
+def _element(name: str, value: object) -> ElementTree.Element:
+    element = ElementTree.Element(name)
+    element.text = str(value)
+    return element
 
 
 def _add(parent: ElementTree.Element, name: str, value: object) -> None:

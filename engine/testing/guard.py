@@ -2,55 +2,76 @@
 
 Safety argument. The guard acts only when the pipe is closed without the word that all was stopped in order,
 which happens when the owner has died. It ends only processes of this user that carry the owner's mark, a
-fresh
-random value for each owner. It ignores Ctrl-C and SIGTERM, which are the owner's to handle. If the guard
-itself
-is killed nothing else happens: the owner's own clean-up does not depend on it.
+fresh random value for each owner, and those that the owner named with number and start time. It ignores
+Ctrl-C and SIGTERM, which are the owner's to handle. If the guard itself is killed nothing else happens: the
+owner's own clean-up does not depend on it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 
-from engine.testing.processes import MARK, end_all, marked
+from engine.testing.processes import MARK, ProcessId, end_all, marked
 
-_ALL_STOPPED = b"stopped\n"
+_ALL_STOPPED = "stopped"
 
 
 class Guard:
-    """Start it before the first process that carries `mark`; `close()` after the last one was stopped."""
+    """`start()` before the first process of the owner, `close()` after the last one was stopped."""
 
     def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self._popen: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._popen.pid if self._popen else None
+
+    def start(self) -> None:
+        """Does nothing when it runs."""
+        if self._popen is not None:
+            return
         environ = {name: value for name, value in os.environ.items() if name != MARK}
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", "engine.testing.guard", mark],
+            [sys.executable, "-m", "engine.testing.guard", self.mark],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env=environ,
             start_new_session=True,
+            text=True,
         )
 
-    @property
-    def pid(self) -> int:
-        return self._popen.pid
+    def also(self, identity: ProcessId | None) -> None:
+        """Name a process that does not carry the mark."""
+        if identity is not None:
+            self._say(f"{identity.pid} {identity.started_s}")
 
     def close(self) -> None:
         """All was stopped in order: the guard goes without looking at anything. May be called twice."""
-        if self._popen.stdin is not None and not self._popen.stdin.closed:
-            try:
-                self._popen.stdin.write(_ALL_STOPPED)
-                self._popen.stdin.close()
-            except BrokenPipeError:  # somebody killed the guard
-                pass
+        if self._popen is None:
+            return
+        self._say(_ALL_STOPPED)
+        assert self._popen.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # somebody killed the guard
+            self._popen.stdin.close()
         self._popen.wait()
+        self._popen = None
+
+    def _say(self, line: str) -> None:
+        if self._popen is not None and self._popen.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                self._popen.stdin.write(f"{line}\n")
+                self._popen.stdin.flush()
 
 
-async def _end_marked(mark: str) -> None:
+async def _end(mark: str, named: list[ProcessId]) -> None:
+    await end_all([process for identity in named if (process := identity.process())], timeout_s=5.0)
     # Twice: a process may have forked while the first list was made.
     for _ in range(2):
         await end_all(marked(mark), timeout_s=5.0)
@@ -59,8 +80,13 @@ async def _end_marked(mark: str) -> None:
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    if sys.stdin.buffer.read() != _ALL_STOPPED:
-        asyncio.run(_end_marked(sys.argv[1]))
+    named = []
+    for line in sys.stdin:
+        if line.strip() == _ALL_STOPPED:
+            return
+        pid, started_s = line.split()
+        named.append(ProcessId(int(pid), float(started_s)))
+    asyncio.run(_end(sys.argv[1], named))
 
 
 if __name__ == "__main__":

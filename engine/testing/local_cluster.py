@@ -29,11 +29,13 @@ from typing import Any, Self, TypeVar
 from engine.config.model import ZooKeeper
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
+from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
+from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
 from engine.testing.ports import free_ports
-from engine.testing.processes import ChildProcess, sweep
+from engine.testing.processes import ChildProcess, ProcessId, sweep
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +128,8 @@ class LocalNode:
 class LocalCluster:
     """ZooKeeper and the nodes of one cluster file.
 
-    `hosts` limits which of the file's hosts are run (the others are known and absent). `zookeeper_servers`
-    is 1
-    or 3. `mark` names the owner for clean-up; a guard is started unless the owner brings its own mark.
+    `hosts` limits which of the file's hosts are run (the others are known and absent). `is_durable` has
+    ZooKeeper fsync its log, which only a loss of power can tell. A `guard` given is its owner's to close.
     """
 
     def __init__(
@@ -139,7 +140,9 @@ class LocalCluster:
         cluster_file: Path | None = None,
         ports: ClusterPorts | None = None,
         environ: Mapping[str, str] | None = None,
-        mark: str = "",
+        guard: Guard | None = None,
+        is_durable: bool = False,
+        session_timeout_ms: int = 30_000,
         env: Env | None = None,
     ) -> None:
         self.directory = directory.absolute()
@@ -149,12 +152,18 @@ class LocalCluster:
         known = self.files.hosts()
         self.hosts = tuple(hosts or known)
         self.ports = ports or ClusterPorts.free(self.hosts, env=self._env)
-        self._own_guard = not mark
-        self.mark = mark or str(self._env.new_uuid())
-        self._guard: Guard | None = None
-        self.files.write(zookeeper_port=self.ports.zookeeper, http_ports=self.ports.nodes)
+        self._owns_guard = guard is None
+        self.guard = guard or Guard(str(self._env.new_uuid()))
+        self.files.write(
+            zookeeper_port=self.ports.zookeeper,
+            http_ports=self.ports.nodes,
+            session_timeout_ms=session_timeout_ms,
+        )
         self.zookeeper = EmbeddedZooKeeper(
-            self.directory / "zookeeper", port=self.ports.zookeeper, env=self._env
+            self.directory / "zookeeper",
+            client_port=self.ports.zookeeper,
+            is_durable=is_durable,
+            env=self._env,
         )
         self.nodes: dict[str, LocalNode] = {}
         for name in self.hosts:
@@ -165,7 +174,7 @@ class LocalCluster:
                 log_file=self.directory / "logs" / f"{name}.log",
                 environ=environ,
                 cwd=self.files.node_directory(name),
-                mark=self.mark,
+                mark=self.guard.mark,
                 env=self._env,
             )
             self.nodes[name] = LocalNode(
@@ -193,14 +202,23 @@ class LocalCluster:
         Raises StartFailed, with the end of the log of what failed; nothing is left running then.
         """
         started_s = self._env.monotonic_s()
-        if self._own_guard and self._guard is None:
-            self._guard = Guard(self.mark)
         try:
-            await self.zookeeper.start()
+            await self.start_zookeeper()
             progress(f"ZooKeeper answers on port {self.ports.zookeeper} ({self._since(started_s)})")
             await self.start_nodes(progress=progress)
         except BaseException:
             await self.stop()
+            raise
+
+    async def start_zookeeper(self) -> None:
+        """Start ZooKeeper, or start it again with the same data. Raises KeeperUnavailable."""
+        self.guard.start()
+        self.zookeeper.spawn()
+        self.guard.also(ProcessId.of(self.zookeeper.pid) if self.zookeeper.pid else None)
+        try:
+            await self.zookeeper.wait_until_serving()
+        except BaseException:
+            await self.zookeeper.stop()
             raise
 
     async def start_nodes(
@@ -224,11 +242,9 @@ class LocalCluster:
         """Stop the nodes, then ZooKeeper, then whatever is left of either. May be called twice."""
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         await self.zookeeper.stop()
-        if self._own_guard:
-            await sweep(self.mark, env=self._env)
-            if self._guard is not None:
-                self._guard.close()
-                self._guard = None
+        if self._owns_guard:
+            await sweep(self.guard.mark, env=self._env)
+            self.guard.close()
 
     def _since(self, started_s: float) -> str:
         return f"{self._env.monotonic_s() - started_s:.1f} s"

@@ -138,6 +138,7 @@ async def test_the_guard_of_a_killed_owner_sweeps_and_goes(tmp_path: Path) -> No
 import os, signal, subprocess, sys
 from engine.testing.guard import Guard
 guard = Guard({mark!r})
+guard.start()
 child = subprocess.Popen([sys.executable, "-c", {FOREVER!r}], stdout=subprocess.DEVNULL,
     start_new_session=True, env={{**os.environ, {MARK!r}: {mark!r}}})
 print(guard.pid, child.pid, flush=True)
@@ -160,6 +161,7 @@ signal.pause()
 async def test_a_guard_that_was_told_of_an_orderly_end_touches_nothing(tmp_path: Path) -> None:
     mark = str(uuid.uuid4())
     guard = Guard(mark)
+    guard.start()
     process = child(tmp_path, FOREVER, mark=mark)
     process.start()
     await until_it_says(process, "up")
