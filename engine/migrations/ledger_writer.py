@@ -4,37 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
+from engine.ddl.outcome import HostOutcome
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt
 from engine.migrations.files import Direction
 from engine.migrations.ledger_store import LedgerStore
 from engine.migrations.states import CellState, Event, RunState
 from engine.names import HostId
-
-
-class Outcome(Protocol):
-    """What was seen of a host; `engine.ddl`'s HostOutcome."""
-
-    @property
-    def host(self) -> HostId: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def code(self) -> int: ...
-    @property
-    def error(self) -> str: ...
-    @property
-    def started_ms(self) -> int | None: ...
-    @property
-    def finished_ms(self) -> int | None: ...
-    @property
-    def duration_ms(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +145,7 @@ class LedgerWriter:
             if found != entry:
                 raise LedgerCorrupt(f"The ledger has {token} as {found}, the queue has it as {entry}.")
 
-    def record_outcomes(self, token: str, seen: Sequence[Outcome]) -> list[HostId]:
+    def record_outcomes(self, token: str, seen: Sequence[HostOutcome]) -> list[HostId]:
         """Appends what had changed and returns the hosts concerned.
 
         A host's final state is never followed by another. Raises LedgerCorrupt when it is contradicted.
@@ -180,7 +161,7 @@ class LedgerWriter:
             ):
                 known[HostId(row.host, row.port)] = CellState(row.state), row.code
             for outcome in seen:
-                state = CellState(str(outcome.state))
+                state = CellState(outcome.state.value)
                 before = known.get(outcome.host)
                 if before is not None and (before[0].is_final or before[0] is state):
                     _check_not_contradicted(token, outcome, state, before)
@@ -219,7 +200,7 @@ class LedgerWriter:
 
 
 def _check_not_contradicted(
-    token: str, outcome: Outcome, state: CellState, before: tuple[CellState, int]
+    token: str, outcome: HostOutcome, state: CellState, before: tuple[CellState, int]
 ) -> None:
     """A queue that was cleaned says less than before (`expired` for what was done), never the opposite."""
     said = before[0] in (CellState.DONE, CellState.FAILED)

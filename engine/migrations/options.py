@@ -26,6 +26,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from engine.ddl.output import OutputMode
 from engine.errors import Code, SqlError
 
 _DIRECTIVE = re.compile(
@@ -47,35 +48,6 @@ _KEYS = (
     "reason",
 )
 ENTRY_VERSIONS = (1, 2, 4, 5, 6, 7, 8)
-
-
-class OutputMode(enum.StrEnum):
-    """`distributed_ddl_output_mode`, and what a migration makes of it.
-
-    A host that fails stops a migration in every mode. The modes differ in what else it waits for.
-    """
-
-    THROW = "throw"
-    NONE = "none"
-    NULL_STATUS_ON_TIMEOUT = "null_status_on_timeout"
-    NEVER_THROW = "never_throw"
-    THROW_ONLY_ACTIVE = "throw_only_active"
-    NULL_STATUS_ON_TIMEOUT_ONLY_ACTIVE = "null_status_on_timeout_only_active"
-    NONE_ONLY_ACTIVE = "none_only_active"
-
-    @property
-    def goes_on_without_inactive_hosts(self) -> bool:
-        """The next statement is sent although listed hosts are off line; they catch up in queue order."""
-        return self.value.endswith("_only_active")
-
-    @property
-    def goes_on_after_timeout(self) -> bool:
-        """The next statement is sent although hosts are still at work; they take it up in queue order."""
-        return self in (
-            OutputMode.NULL_STATUS_ON_TIMEOUT,
-            OutputMode.NEVER_THROW,
-            OutputMode.NULL_STATUS_ON_TIMEOUT_ONLY_ACTIVE,
-        )
 
 
 class Scope(enum.Enum):

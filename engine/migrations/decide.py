@@ -1,0 +1,150 @@
+"""The decisions of a run, taken from what the ledger says. Pure; `engine.migrations.runner` acts on them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.migrations.errors import MigrationRefused
+from engine.migrations.files import Direction, Script, ScriptStatement
+from engine.migrations.ledger_writer import Attempt
+from engine.migrations.model import Progress, RunRequest, Step
+from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, RunState
+from engine.migrations.tokens import token_for
+from engine.migrations.verdict import Verdict
+from engine.names import HostId
+from engine.sql import redact
+
+SEVERITY = (RunState.DONE, RunState.PARTIAL, RunState.UNFINISHED, RunState.FAILED)
+"""Of several steps the run takes the last in this order."""
+
+
+def is_begun(record: MigrationRecord, step: Step) -> bool:
+    """The step is under way."""
+    return record.state.is_open and _is_of(record, step)
+
+
+def is_finished(record: MigrationRecord, step: Step) -> bool:
+    """The migration is in the state that the step leads to, by this step or by somebody's word."""
+    if not _is_of(record, step):
+        return False
+    if step.direction is Direction.UP:
+        return record.state.is_in_schema
+    return record.state is MigrationState.ROLLED_BACK
+
+
+def is_complete(record: MigrationRecord, statements: int) -> bool:
+    """Every statement was sent and every required host is done."""
+    rows = [row for row in record.rows if row.statement <= statements]
+    return len({row.statement for row in rows}) == statements and all(
+        row.state is CellState.DONE for row in rows
+    )
+
+
+def check_unchanged(record: MigrationRecord, step: Step) -> None:
+    """Raises MigrationRefused when another run has been at work after this one's lease ran out."""
+    if is_begun(record, step):
+        return
+    if step.direction is Direction.UP:
+        is_fresh = record.state.is_untouched and record.next_generation == step.generation
+    else:
+        is_fresh = (
+            record.direction is Direction.UP
+            and record.generation == step.generation
+            and not record.state.is_untouched
+        )
+    if not is_fresh:
+        raise MigrationRefused(
+            f"Version {step.version} is {record.state} now: another run has been at work meanwhile.",
+            hint="Begin a new run.",
+        )
+
+
+def attempts_to_send(
+    step: Step,
+    script: Script,
+    statement: ScriptStatement,
+    *,
+    known: Sequence[Attempt],
+    rows: Sequence[LedgerRow],
+    hosts: Sequence[HostId],
+    request: RunRequest,
+    ledger_id: str,
+    cluster: str,
+) -> list[Attempt]:
+    """Those under way, which may not have reached the queue; the first; or the repetition that was asked for.
+
+    A repetition goes to the hosts that failed and to no other, once per run: a run that is tried again does
+    not repeat its own failure.
+    """
+
+    def attempt(number: int, where: Sequence[HostId]) -> Attempt:
+        return Attempt(
+            token=token_for(
+                ledger_id=ledger_id,
+                cluster=cluster,
+                version=step.version,
+                direction=step.direction,
+                generation=step.generation,
+                statement=statement.index,
+                attempt=number,
+                checksum=statement.checksum,
+            ),
+            version=step.version,
+            title=step.title,
+            direction=step.direction,
+            generation=step.generation,
+            statement=statement.index,
+            attempt=number,
+            line=statement.line,
+            statement_checksum=statement.checksum,
+            file_checksum=script.checksum,
+            sql=redact(statement.sql),
+            hosts=tuple(where),
+        )
+
+    earlier = [item for item in known if item.statement == statement.index]
+    if not earlier:
+        return [attempt(1, hosts)]
+    under_way = {row.token for row in rows if not row.state.is_final}
+    result = [item for item in earlier if item.token in under_way]
+    failed = [row for row in rows if row.state.is_failure]
+    is_own_failure = any(row.run_id == request.run_id for row in failed)
+    if failed and request.leniency.retry_failed and not is_own_failure:
+        result.append(attempt(earlier[-1].attempt + 1, [row.host for row in failed]))
+    return result
+
+
+def one_row_per_open_attempt(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
+    """Of each attempt that has hosts without a final state, one row."""
+    return list({row.token: row for row in rows if not row.state.is_final}.values())
+
+
+def run_state_of(progress: Progress) -> RunState:
+    """What one statement, whose time is over, makes of its run."""
+    if not progress.rows:
+        return RunState.UNFINISHED
+    match progress.verdict:
+        case Verdict.DONE:
+            return RunState.DONE
+        case Verdict.PARTIAL:
+            return RunState.PARTIAL
+        case Verdict.FAILED:
+            return RunState.FAILED
+        case Verdict.WAIT | Verdict.UNFINISHED:
+            return RunState.UNFINISHED
+
+
+def describe(progress: Progress) -> str:
+    """`1_databases.up statement 2: done on 5 hosts, inactive on node03:9000`, for messages and notes."""
+    if not progress.rows:
+        return f"{progress.ref} was not sent"
+    parts = []
+    for state in progress.counts:
+        hosts = [row.host.readable for row in progress.rows if row.state is state]
+        names = ", ".join(hosts) if len(hosts) <= 3 else f"{len(hosts)} hosts"
+        parts.append(f"{state} on {names}")
+    return f"{progress.ref} is {', '.join(parts)}"
+
+
+def _is_of(record: MigrationRecord, step: Step) -> bool:
+    return (record.direction, record.generation) == (step.direction, step.generation)

@@ -1,0 +1,66 @@
+"""A whole run in one process: every step in order, as far as it goes.
+
+Stops at the first statement that may not be passed (failed, or not finished in time); what was sent goes on in the
+background, and the next `apply`, `rollback` or `status` takes it up. When the connection to Keeper is lost for
+good the error is raised as it is and nothing is given back: the lock ends with the session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.errors import OnclusterError
+from engine.migrations.model import Progress, Run, RunRequest, RunSummary, Step
+from engine.migrations.runner import MigrationRunner
+from engine.migrations.states import MigrationRecord
+
+
+class Listener(Protocol):
+    """Is told how a run goes; must not block."""
+
+    def on_begin(self, run: Run) -> None: ...
+    def on_statement(self, progress: Progress) -> None: ...
+    def on_migration(self, step: Step, record: MigrationRecord) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """Listens to nothing."""
+
+    def on_begin(self, run: Run) -> None:
+        return
+
+    def on_statement(self, progress: Progress) -> None:
+        return
+
+    def on_migration(self, step: Step, record: MigrationRecord) -> None:
+        return
+
+
+async def drive(
+    runner: MigrationRunner, request: RunRequest, *, listener: Listener | None = None
+) -> RunSummary:
+    """Begin, send and wait, finish. Raises what the steps raise; a refusal gives the lock back."""
+    told: Listener = listener or Silent()
+    run = await runner.begin(request)
+    told.on_begin(run)
+    try:
+        for step in run.steps:
+            if not await _drive_step(runner, run, step, told):
+                break
+            told.on_migration(step, await runner.finish_migration(run, step.version))
+        return await runner.finish(run)
+    except OnclusterError:
+        await runner.abandon(run)
+        raise
+
+
+async def _drive_step(runner: MigrationRunner, run: Run, step: Step, told: Listener) -> bool:
+    """Whether the next migration may begin."""
+    for ref in step.refs:
+        told.on_statement(await runner.submit_statement(run, ref))
+        progress = await runner.wait(run, ref, on_progress=told.on_statement)
+        if not progress.verdict.goes_on:
+            return False
+    return True

@@ -1,0 +1,145 @@
+"""From the DDL queue into the ledger: looks and watches. Reads the queue, changes nothing in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from engine.ddl.client import DDLQueueClient
+from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.migrations.ledger_writer import LedgerWriter
+from engine.names import HostId
+from engine.sql import redact
+
+_MAX_ERROR_CHARS = 8_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One attempt and its hosts. `entry` is empty while nobody has recorded it."""
+
+    token: str
+    entry: str
+    hosts: tuple[HostId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """Records what the queue says of attempts."""
+
+    client: DDLQueueClient
+    writer: LedgerWriter
+    env: Env
+
+    async def look(self, target: Target) -> None:
+        """One look. An entry that is gone without a record makes its open hosts `expired`."""
+        entry = target.entry or await self._find(target)
+        if not entry:
+            return
+        try:
+            status = await self.client.status(entry)
+        except SqlError as error:
+            if error.code != Code.UNFINISHED:
+                raise
+            self._record_gone(target)
+            return
+        self._record(target, status)
+
+    async def changes(
+        self,
+        targets: Sequence[Target],
+        *,
+        deadline_s: float | None,
+        keep_alive: Callable[[], Awaitable[None]] | None,
+        keep_alive_every_s: float,
+    ) -> AsyncIterator[bool]:
+        """Yields False after each change that was recorded, True once when the deadline has passed.
+
+        `deadline_s` is on `env.monotonic_s`. Ends when every host of every target has an outcome.
+        """
+        arrived: asyncio.Queue[tuple[Target, EntryStatus | OnclusterError | None]] = asyncio.Queue()
+        found = [replace(item, entry=item.entry or await self._find(item)) for item in targets]
+        followers = [asyncio.create_task(self._follow(item, arrived)) for item in found if item.entry]
+        running = len(followers)
+        keep_alive_s = self.env.monotonic_s() + keep_alive_every_s
+        try:
+            while running:
+                limits = [] if deadline_s is None else [deadline_s]
+                if keep_alive is not None:
+                    limits.append(keep_alive_s)
+                patience_s = max(0.0, min(limits) - self.env.monotonic_s()) if limits else None
+                try:
+                    async with asyncio.timeout(patience_s):
+                        target, seen = await arrived.get()
+                except TimeoutError:
+                    if deadline_s is not None and self.env.monotonic_s() >= deadline_s:
+                        yield True
+                        return
+                    if keep_alive is not None:
+                        await keep_alive()
+                        keep_alive_s = self.env.monotonic_s() + keep_alive_every_s
+                    continue
+                match seen:
+                    case None:
+                        running -= 1
+                        continue
+                    case SqlError(code=Code.UNFINISHED):
+                        self._record_gone(target)
+                    case OnclusterError():
+                        raise seen
+                    case EntryStatus():
+                        self._record(target, seen)
+                yield False
+        finally:
+            for follower in followers:
+                follower.cancel()
+            await asyncio.gather(*followers, return_exceptions=True)
+
+    async def _follow(
+        self, target: Target, arrived: asyncio.Queue[tuple[Target, EntryStatus | OnclusterError | None]]
+    ) -> None:
+        try:
+            async for status in self.client.watch(target.entry):
+                arrived.put_nowait((target, status))
+        except OnclusterError as error:
+            arrived.put_nowait((target, error))
+        arrived.put_nowait((target, None))
+
+    async def _find(self, target: Target) -> str:
+        """The entry of an attempt whose sender did not come to record it; empty if it was never enqueued."""
+        submission = await self.client.find(target.token)
+        if submission is None:
+            return ""
+        if not submission.entry:
+            self._record_gone(target)
+            return ""
+        self.writer.record_submission(target.token, entry=submission.entry, outcome=submission.outcome.value)
+        return submission.entry
+
+    def _record(self, target: Target, status: EntryStatus) -> None:
+        hosts = frozenset(target.hosts)
+        self.writer.record_outcomes(
+            target.token,
+            [
+                replace(outcome, error=redact(outcome.error)[:_MAX_ERROR_CHARS])
+                for outcome in status.hosts
+                if outcome.host in hosts
+            ],
+        )
+
+    def _record_gone(self, target: Target) -> None:
+        self.writer.record_outcomes(
+            target.token,
+            [
+                HostOutcome(
+                    host,
+                    HostState.EXPIRED,
+                    Code.UNFINISHED,
+                    "The entry was removed from the queue and its outcome on this host is not known.",
+                )
+                for host in target.hosts
+            ],
+        )

@@ -1,0 +1,420 @@
+"""Migration runs, step by step.
+
+    runner = MigrationRunner(keeper=…, migrations=load_folder(…), ledger=Ledger(…), topology=…, queue=…,
+    env=…)
+
+    run = await runner.begin(RunRequest(run_id="…", …))     # lock, checks, the run is recorded
+    for ref in run.refs:
+        progress = await runner.submit_statement(run, ref)  # recorded, then enqueued, once
+        progress = await runner.wait(run, ref)              # or collect(): one look, outcomes recorded
+        if not progress.verdict.goes_on: break
+        await runner.finish_migration(run, ref.version)     # `applied` when every host is done
+    summary = await runner.finish(run)                      # the run's state; the lock is given back
+
+`engine.migrations.drive` does this loop for the command line. Airflow makes each step a task: `run.to_json()`
+travels through XCom, and each task starts with
+
+    run = await runner.reenter(Run.from_json(data))         # needs binding=TTL in the request
+
+Every step may be repeated, by the same or another process, after a crash at any point of it: it first looks
+at what the ledger and the queue know. `collect` is how outcomes of hosts that were off line arrive in the
+ledger; `engine.migrations.upkeep.refresh` does it for all open migrations without a run.
+
+Safety argument.
+1. `begin` takes the lease (`lock`), then registers its fence with the ledger, then decides from the ledger
+   what is to be done. A crash after it leaves a lease that its run re-enters or others wait out.
+2. `submit_statement` records the attempt, with a token that follows from the ledger alone, before it
+   enqueues. A crash in between leaves an attempt that has no entry; the next call enqueues under the same
+   token. A crash after enqueuing leaves an entry that the next call attaches to. The queue takes each token
+   once, and takes none after the lease was lost (`guarded`).
+3. Outcomes are facts read from the queue; recording them twice adds nothing.
+4. A statement is sent only when all before it were sent and none of them has failed anywhere.
+5. `applied` is recorded when every required host is done, which the database checks again (M6).
+Never: send a statement again under a new token unless a person asked for it (`retry_failed`), and then only
+to hosts on which it failed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.config.model import DistributedDdl, Topology
+from engine.ddl.client import DDLQueueClient
+from engine.env import Env
+from engine.errors import OnclusterError
+from engine.keeper.base import Keeper
+from engine.migrations import lock
+from engine.migrations.decide import (
+    SEVERITY,
+    attempts_to_send,
+    check_unchanged,
+    describe,
+    is_begun,
+    is_complete,
+    is_finished,
+    one_row_per_open_attempt,
+    run_state_of,
+)
+from engine.migrations.errors import MigrationRefused
+from engine.migrations.files import Direction, MigrationSet, Script, ScriptStatement
+from engine.migrations.guarded import guarded
+from engine.migrations.ledger import Ledger
+from engine.migrations.ledger_writer import Attempt, LedgerWriter
+from engine.migrations.lock import Binding, Lease
+from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
+from engine.migrations.observe import Observer, Target
+from engine.migrations.preflight import preflight
+from engine.migrations.selection import select
+from engine.migrations.statements import Surroundings
+from engine.migrations.states import (
+    Event,
+    LedgerRow,
+    MigrationRecord,
+    RunState,
+    untouched,
+)
+from engine.migrations.verdict import Verdict, judge
+
+logger = logging.getLogger(__name__)
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationRunner:
+    """One folder, one cluster, one ledger, one Keeper session."""
+
+    keeper: Keeper
+    migrations: MigrationSet
+    ledger: Ledger
+    topology: Topology
+    queue: DistributedDdl
+    env: Env
+
+    @property
+    def cluster(self) -> str:
+        return self.migrations.cluster
+
+    @property
+    def lock_path(self) -> str:
+        return self.queue.paths.migrations(self.cluster)
+
+    @property
+    def surroundings(self) -> Surroundings:
+        return Surroundings(self.cluster, self.topology, self.queue)
+
+    # --- beginning and ending -----------------------------------------------------------------------------
+
+    async def begin(self, request: RunRequest) -> Run:
+        """Take the lock and decide what is to be done; nothing is sent.
+
+        Raises Busy (names the holder), ChangedMigration, ApprovalRequired, MigrationRefused,
+        MigrationFilesError (a statement that cannot be sent, with its place and ClickHouse's code), Keeper's
+        errors and LedgerUnavailable. The lock is given back then.
+        """
+        lease = await self.acquire(request)
+        try:
+            selected = select(
+                self.migrations,
+                self.ledger.records(self.cluster),
+                direction=request.direction,
+                target=request.target,
+                leniency=request.leniency,
+            )
+            preflight(selected, request, self.surroundings)
+            writer = self.writer(request.run_id, lease)
+            writer.record_run(
+                direction=request.direction,
+                target=request.target,
+                requested_by=request.requested_by,
+                approved_by=request.approved_by,
+            )
+            writer.record_run_state(RunState.RUNNING)
+        except OnclusterError:
+            await self.give_back(lease)
+            raise
+        steps = tuple(
+            Step(
+                item.migration.version,
+                item.migration.title,
+                request.direction,
+                item.generation,
+                len(item.script.statements),
+            )
+            for item in selected
+        )
+        logger.info("migration.begun run=%s cluster=%s steps=%d", request.run_id, self.cluster, len(steps))
+        return Run(request, self.cluster, steps, lease)
+
+    async def reenter(self, run: Run) -> Run:
+        """The run in this process: takes up its lease, or a new one if the old one ran out meanwhile.
+
+        Raises Busy when another run is at work now.
+        """
+        if run.request.binding is not Binding.TTL:
+            raise MigrationRefused("Only a run with binding=TTL can go on in another process.")
+        return run.with_lease(await self.acquire(run.request))
+
+    async def finish(self, run: Run) -> RunSummary:
+        """Record how the run ended and give the lock back."""
+        lease = self._lease(run)
+        summary = self.summarise(run)
+        self.writer(run.request.run_id, lease).record_run_state(summary.state, summary.note)
+        await self.give_back(lease)
+        logger.info("migration.ended run=%s cluster=%s state=%s", summary.run_id, self.cluster, summary.state)
+        return summary
+
+    async def abandon(self, run: Run) -> None:
+        """Give the lock back and leave the run as it stands; what was sent goes on."""
+        if run.lease is not None:
+            await self.give_back(run.lease)
+
+    def summarise(self, run: Run) -> RunSummary:
+        """How the run stands, from the ledger."""
+        records = self.ledger.records(self.cluster)
+        rows: list[LedgerRow] = []
+        state, note = RunState.DONE, ""
+        for step in run.steps:
+            record = records.get(step.version)
+            if record is not None and not (is_begun(record, step) or is_finished(record, step)):
+                record = None
+            rows += record.rows if record is not None else ()
+            step_state, step_note = self._step_state(run, step, record)
+            if SEVERITY.index(step_state) > SEVERITY.index(state):
+                state, note = step_state, step_note
+        return RunSummary(run.request.run_id, self.cluster, state, run.steps, tuple(rows), note)
+
+    # --- one statement ------------------------------------------------------------------------------------
+
+    async def submit_statement(self, run: Run, ref: StatementRef) -> Progress:
+        """Send the statement if it is to be sent; attach to it if it was.
+
+        A statement that is done, or whose migration is in the state the run wants, is not touched. Raises
+        MigrationRefused (out of order, or another run changed the migration meanwhile), StaleFence, Keeper's
+        errors; after UnknownOutcome call it again.
+        """
+        lease = self._lease(run)
+        step, script = self._step(run, ref)
+        record = self.record(step.version)
+        if is_finished(record, step):
+            return Progress(ref, Verdict.DONE, record.rows_of(ref.statement))
+        check_unchanged(record, step)
+        self._check_order(run, ref)
+        writer = self.writer(run.request.run_id, lease)
+        statement = script.statements[ref.statement - 1]
+        if not is_begun(record, step):
+            self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
+        for attempt in self._attempts(run, step, script, statement):
+            await self._send(run, lease, writer, statement, attempt)
+        return self._progress(run, ref)
+
+    async def collect(self, run: Run, ref: StatementRef) -> Progress:
+        """One look at the queue; what is new goes into the ledger. Raises StaleFence and Keeper's errors."""
+        lease = self._lease(run)
+        self._step(run, ref)
+        observer = self.observer(run.request.run_id, lease)
+        open_rows = one_row_per_open_attempt(self._progress(run, ref).rows)
+        for target in self.targets(self.record(ref.version), open_rows):
+            await observer.look(target)
+        return self._progress(run, ref)
+
+    async def wait(self, run: Run, ref: StatementRef, *, on_progress: OnProgress | None = None) -> Progress:
+        """Wait as long as the statement's options say, recording what is seen at once.
+
+        Ends with any verdict but WAIT. A timeout is a verdict (UNFINISHED), not an error. Raises StaleFence
+        and Keeper's errors.
+        """
+        lease = self._lease(run)
+        _, script = self._step(run, ref)
+        patience = run.request.patience(script.statements[ref.statement - 1].options)
+        observer = self.observer(run.request.run_id, lease)
+        progress = self._progress(run, ref)
+        deadline_s = None if patience.timeout_s < 0 else self.env.monotonic_s() + patience.timeout_s
+
+        def judged(*, is_time_over: bool) -> Progress:
+            now = self._progress(run, ref, is_time_over=is_time_over)
+            if on_progress is not None:
+                on_progress(now)
+            return now
+
+        progress = judged(is_time_over=False)
+        if progress.verdict is not Verdict.WAIT:
+            return progress
+        targets = self.targets(self.record(ref.version), one_row_per_open_attempt(progress.rows))
+        keep_alive = lock.renew if run.request.binding is Binding.TTL else None
+        async for is_time_over in observer.changes(
+            targets,
+            deadline_s=deadline_s,
+            keep_alive=None if keep_alive is None else lambda: keep_alive(self.keeper, lease),
+            keep_alive_every_s=run.request.ttl_s / 3,
+        ):
+            progress = judged(is_time_over=is_time_over)
+            if progress.verdict is not Verdict.WAIT or is_time_over:
+                break
+        return progress
+
+    async def finish_migration(self, run: Run, version: int) -> MigrationRecord:
+        """Record `applied` (`rolled_back`) if every required host is done; otherwise leave it open."""
+        lease = self._lease(run)
+        step = run.step(version)
+        if step is None:
+            return self.record(version)
+        script = self._script(step)
+        record = self.record(version)
+        if is_finished(record, step):
+            return record
+        writer = self.writer(run.request.run_id, lease)
+        if not script.statements and not is_begun(record, step):
+            check_unchanged(record, step)
+            self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
+            record = self.record(version)
+        if is_begun(record, step) and is_complete(record, len(script.statements)):
+            event = Event.APPLIED if step.direction is Direction.UP else Event.ROLLED_BACK
+            self._record_event(writer, event, step, script, run.request.requested_by)
+            logger.info("migration.%s version=%d cluster=%s", event.value, version, self.cluster)
+        return self.record(version)
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    async def acquire(self, request: RunRequest) -> Lease:
+        claim = lock.Claim(
+            run_id=request.run_id,
+            holder=request.holder or request.requested_by,
+            binding=request.binding,
+            ledger_id=self.ledger.ledger_id,
+            ledger_url=self.ledger.url,
+            ledger_max_fence=self.ledger.max_fence(self.cluster),
+            ttl_s=request.ttl_s,
+            adopt_ledger=request.adopt_ledger,
+        )
+        lease = await lock.acquire(self.keeper, self.lock_path, claim, env=self.env)
+        try:
+            self.ledger.register_fence(
+                self.cluster, lease.fence, run_id=request.run_id, holder=lease.text.holder
+            )
+        except OnclusterError:
+            await self.give_back(lease)
+            raise
+        return lease
+
+    async def give_back(self, lease: Lease) -> None:
+        """Best effort: a lease that cannot be given back now is waited out by the next run."""
+        try:
+            await lock.release(self.keeper, lease)
+        except OnclusterError as error:
+            logger.warning("migration.lock_not_released base=%s error=%s", lease.base, error)
+
+    def writer(self, run_id: str, lease: Lease) -> LedgerWriter:
+        return self.ledger.writer(self.cluster, run_id=run_id, fence=lease.fence)
+
+    def observer(self, run_id: str, lease: Lease) -> Observer:
+        client = DDLQueueClient(self.keeper, self.env, self.queue.paths)
+        return Observer(client, self.writer(run_id, lease), self.env)
+
+    def targets(self, record: MigrationRecord, rows: Sequence[LedgerRow]) -> list[Target]:
+        """The attempts of `rows`, to be observed."""
+        attempts = self.ledger.attempts(self.cluster, record.version, record.direction, record.generation)
+        hosts = {attempt.token: attempt.hosts for attempt in attempts}
+        return [Target(row.token, row.entry, hosts[row.token]) for row in rows]
+
+    def _lease(self, run: Run) -> Lease:
+        if run.lease is None:
+            raise MigrationRefused("This run holds no lock in this process.", hint="Call reenter() first.")
+        return run.lease
+
+    def record(self, version: int) -> MigrationRecord:
+        return self.ledger.records(self.cluster).get(version) or untouched(version)
+
+    def _step(self, run: Run, ref: StatementRef) -> tuple[Step, Script]:
+        step = run.step(ref.version)
+        if step is None or step.direction is not ref.direction:
+            raise MigrationRefused(f"{ref} is no part of the run {run.request.run_id}.")
+        script = self._script(step)
+        if len(script.statements) != step.statements or not 1 <= ref.statement <= step.statements:
+            raise MigrationRefused(f"{script.path} has changed since the run began.", hint="Begin a new run.")
+        return step, script
+
+    def _script(self, step: Step) -> Script:
+        migration = self.migrations.get(step.version)
+        script = migration.script(step.direction) if migration is not None else None
+        if script is None:
+            raise MigrationRefused(f"The {step.direction} file of version {step.version} is gone.")
+        return script
+
+    def _progress(self, run: Run, ref: StatementRef, *, is_time_over: bool = False) -> Progress:
+        step, script = self._step(run, ref)
+        record = self.record(ref.version)
+        rows = record.rows_of(ref.statement) if is_begun(record, step) else ()
+        if not rows:
+            verdict = Verdict.DONE if is_finished(record, step) else Verdict.WAIT
+            return Progress(ref, verdict, ())
+        patience = run.request.patience(script.statements[ref.statement - 1].options)
+        return Progress(ref, judge(rows, patience, is_time_over=is_time_over), rows)
+
+    def _step_state(self, run: Run, step: Step, record: MigrationRecord | None) -> tuple[RunState, str]:
+        if record is None:
+            return RunState.UNFINISHED, f"version {step.version} was not begun"
+        if is_finished(record, step):
+            return RunState.DONE, ""
+        state, note = RunState.DONE, ""
+        for ref in step.refs:
+            progress = self._progress(run, ref, is_time_over=True)
+            found = run_state_of(progress)
+            if SEVERITY.index(found) > SEVERITY.index(state):
+                state, note = found, describe(progress)
+        return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
+
+    def _check_order(self, run: Run, ref: StatementRef) -> None:
+        for earlier in run.refs:
+            if earlier == ref:
+                return
+            progress = self._progress(run, earlier, is_time_over=True)
+            if progress.failures or (not progress.rows and progress.verdict is not Verdict.DONE):
+                raise MigrationRefused(
+                    f"{ref} cannot be sent: {earlier} comes before it and {describe(progress)}."
+                )
+
+    def _attempts(self, run: Run, step: Step, script: Script, statement: ScriptStatement) -> list[Attempt]:
+        """The attempts that must stand in the queue now."""
+        return attempts_to_send(
+            step,
+            script,
+            statement,
+            known=self.ledger.attempts(self.cluster, step.version, step.direction, step.generation),
+            rows=self.record(step.version).rows_of(statement.index),
+            hosts=self.surroundings.prepare(statement, run.request, token="hosts").hosts,
+            request=run.request,
+            ledger_id=self.ledger.ledger_id,
+            cluster=self.cluster,
+        )
+
+    async def _send(
+        self, run: Run, lease: Lease, writer: LedgerWriter, statement: ScriptStatement, attempt: Attempt
+    ) -> None:
+        writer.record_attempt(attempt)
+        if attempt.token in self.ledger.entries(self.cluster):
+            return
+        prepared = self.surroundings.prepare(statement, run.request, token=attempt.token, hosts=attempt.hosts)
+        client = DDLQueueClient(
+            guarded(self.keeper, lease, entry_prefix=self.queue.paths.entry_prefix),
+            self.env,
+            self.queue.paths,
+        )
+        submission = await client.submit(prepared)
+        writer.record_submission(attempt.token, entry=submission.entry, outcome=submission.outcome.value)
+
+    def _record_event(
+        self, writer: LedgerWriter, event: Event, step: Step, script: Script, done_by: str
+    ) -> None:
+        writer.record_event(
+            event,
+            version=step.version,
+            title=step.title,
+            direction=step.direction,
+            generation=step.generation,
+            statements=len(script.statements),
+            file_checksum=script.checksum,
+            done_by=done_by,
+        )

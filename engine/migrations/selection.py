@@ -1,0 +1,233 @@
+"""Which migrations a run concerns, from the folder and the ledger. Pure.
+
+Up: every version up to the target that is not in the schema, in ascending order; what was begun is resumed.
+Down: everything above the target that was begun or applied, in descending order. Without a target: the last.
+
+Refused here, before anything is sent: a changed or missing file of something applied (M5), a gap, a version
+that arrived below what is applied, a rollback without a down file, going up over a half-finished rollback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
+from engine.migrations.files import Direction, Migration, MigrationSet, Script, gaps
+from engine.migrations.states import LedgerRow, MigrationRecord, MigrationState, untouched
+
+ALL = -1
+"""As the target of a rollback: everything goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One migration of a run: its script, and what the ledger knows. `generation` is the one to write
+    under."""
+
+    migration: Migration
+    script: Script
+    record: MigrationRecord
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """What the person who asks has taken on."""
+
+    gaps: bool = False
+    out_of_order: bool = False
+    retry_failed: bool = False
+
+
+def select(
+    migrations: MigrationSet,
+    records: Mapping[int, MigrationRecord],
+    *,
+    direction: Direction,
+    target: int | None,
+    leniency: Leniency = Leniency(),
+) -> tuple[Selected, ...]:
+    """Raises MigrationRefused and ChangedMigration."""
+    changed, _ = changes(migrations, records)
+    if changed:
+        raise ChangedMigration(changed)
+    if direction is Direction.UP:
+        return _select_up(migrations, records, target=target, leniency=leniency)
+    return _select_down(migrations, records, target=target, leniency=leniency)
+
+
+def _select_up(
+    migrations: MigrationSet,
+    records: Mapping[int, MigrationRecord],
+    *,
+    target: int | None,
+    leniency: Leniency,
+) -> tuple[Selected, ...]:
+    if target is not None and migrations.get(target) is None:
+        raise _unknown_target(migrations, target)
+    holes = gaps(migrations.versions)
+    if holes and not leniency.gaps:
+        listed = ", ".join(f"{before} → {after}" for before, after in holes)
+        raise MigrationRefused(
+            f"The versions in {migrations.folder} have gaps: {listed}. Is a file missing?",
+            hint="Repeat with --allow-gaps if they are meant.",
+        )
+    result = []
+    newest = max((v for v, record in records.items() if record.state.is_in_schema), default=-1)
+    for migration in migrations.migrations:
+        if target is not None and migration.version > target:
+            break
+        record = records.get(migration.version) or untouched(migration.version, migration.title)
+        if record.state.is_in_schema:
+            continue
+        if record.state.is_open and record.direction is Direction.DOWN:
+            raise MigrationRefused(
+                f"{migration.name} is being rolled back ({record.state}).",
+                hint="Finish that first: `oncluster migrate rollback`.",
+            )
+        if record.state.is_untouched and migration.version < newest and not leniency.out_of_order:
+            raise MigrationRefused(
+                f"{migration.name} is not applied, and the later version {newest} is.",
+                hint="Give it a version after that one, or repeat with --allow-out-of-order.",
+            )
+        _refuse_failed(migration, record, leniency)
+        if migration.up is None:
+            raise MigrationRefused(f"{migration.name} has no up file.")
+        result.append(Selected(migration, migration.up, record, record.next_generation))
+    return tuple(result)
+
+
+def _select_down(
+    migrations: MigrationSet,
+    records: Mapping[int, MigrationRecord],
+    *,
+    target: int | None,
+    leniency: Leniency,
+) -> tuple[Selected, ...]:
+    begun = sorted((v for v, r in records.items() if not r.state.is_untouched), reverse=True)
+    if target is None:
+        begun = begun[:1]
+    elif target != ALL and migrations.get(target) is None:
+        raise _unknown_target(migrations, target)
+    result = []
+    for version in begun:
+        if target is not None and version <= target:
+            break
+        migration, record = migrations.get(version), records[version]
+        if migration is None:
+            raise MigrationRefused(f"Version {version} ({record.title}) is applied and its files are gone.")
+        if migration.down is None:
+            raise MigrationRefused(
+                f"{migration.name} cannot be rolled back: it has no down file.",
+                hint="Write one, or `oncluster migrate mark` it once you have undone it yourself.",
+            )
+        if record.direction is Direction.DOWN:
+            _refuse_failed(migration, record, leniency)
+        result.append(Selected(migration, migration.down, record, record.generation))
+    return tuple(result)
+
+
+def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leniency) -> None:
+    if record.state is not MigrationState.FAILED or leniency.retry_failed:
+        return
+    failed = [row for row in record.rows if row.state.is_failure]
+    lines = "\n  ".join(
+        f"statement {row.statement} on {row.host.readable}: {row.state} (code {row.code}) {row.error}"
+        for row in failed
+    )
+    raise MigrationRefused(
+        f"{migration.name} failed {record.direction}:\n  {lines}",
+        code=next((row.code for row in failed if row.code), None),
+        hint="Remove the cause and repeat with --retry-failed, which sends what failed to the hosts where it "
+        "failed; or roll it back.",
+    )
+
+
+def _unknown_target(migrations: MigrationSet, target: int) -> MigrationRefused:
+    known = ", ".join(map(str, migrations.versions[-10:])) or "none"
+    return MigrationRefused(
+        f"There is no version {target} in {migrations.folder}.", hint=f"The last ones are: {known}."
+    )
+
+
+# --- changed files (M5) -----------------------------------------------------------------------------------
+
+
+def changes(
+    migrations: MigrationSet, records: Mapping[int, MigrationRecord]
+) -> tuple[list[Problem], list[Problem]]:
+    """(what forbids a run, what is only to be told: comments or layout differ)."""
+    problems: list[Problem] = []
+    notes: list[Problem] = []
+    for version, record in records.items():
+        if record.state.is_untouched:
+            continue
+        migration = migrations.get(version)
+        if migration is None:
+            problems.append(
+                Problem(
+                    str(migrations.folder),
+                    0,
+                    "missing-file",
+                    f"version {version} ({record.title}) is {record.state} and has no file any more",
+                )
+            )
+            continue
+        script = migration.script(record.direction)
+        if script is None:
+            what = f"{record.direction} file of {migration.name}"
+            problems.append(
+                Problem(str(migrations.folder), 0, "missing-file", f"the {what} is gone ({record.state})")
+            )
+            continue
+        found = _changed_statements(script, record)
+        problems += found
+        differs = script.checksum != record.file_checksum
+        if differs and record.state is MigrationState.MARKED:
+            problems.append(
+                Problem(str(script.path), 0, "changed-file", "the file differs from the one that was marked")
+            )
+        elif differs and not found and record.state.is_in_schema:
+            notes.append(
+                Problem(
+                    str(script.path), 0, "changed-comments", "comments or layout changed after it was applied"
+                )
+            )
+    return problems, notes
+
+
+def _changed_statements(script: Script, record: MigrationRecord) -> list[Problem]:
+    """A statement may change while it has failed on every host it was sent to, and on no other ground."""
+    if record.state is MigrationState.MARKED:
+        return []
+    problems = []
+    for number in sorted({row.statement for row in record.rows}):
+        rows = record.rows_of(number)
+        sent = max(rows, key=lambda row: row.attempt).statement_checksum
+        now = script.statements[number - 1] if number <= len(script.statements) else None
+        if now is not None and now.checksum == sent:
+            continue
+        if _failed_everywhere(rows) and record.state.is_open:
+            continue
+        what = "is gone from the file" if now is None else "is not the statement that was sent to the hosts"
+        problems.append(
+            Problem(
+                str(script.path),
+                now.line if now is not None else 0,
+                "changed-file",
+                f"statement {number} {what} (the migration is {record.state})",
+            )
+        )
+    if record.state is MigrationState.APPLIED and len(script.statements) > record.statements:
+        added = script.statements[record.statements]
+        problems.append(
+            Problem(
+                str(script.path), added.line, "changed-file", "a statement was added after it was applied"
+            )
+        )
+    return problems
+
+
+def _failed_everywhere(rows: Sequence[LedgerRow]) -> bool:
+    return all(row.state.is_failure for row in rows)

@@ -1,0 +1,83 @@
+"""From a statement of a file to the entry of the queue: its cluster, its hosts, its checks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from uuid import NAMESPACE_URL, uuid5
+
+from engine.config.model import DistributedDdl, Topology
+from engine.ddl.entry import DEFAULT_VERSION
+from engine.ddl.initiator import PreparedStatement, prepare
+from engine.errors import Code, SqlError
+from engine.migrations.files import Script, ScriptStatement
+from engine.migrations.model import RunRequest
+from engine.names import HostId
+from engine.sql import Statement, expand_macros, parse_statement
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a folder's statements are prepared against."""
+
+    cluster: str
+    topology: Topology
+    queue: DistributedDdl
+
+    def cluster_of(self, statement: ScriptStatement, parsed: Statement) -> str:
+        """The cluster the statement runs on. Raises SqlError 36 when it names another than it may.
+
+        A statement may say ON CLUSTER; then it is the folder's cluster, or the one of the option `cluster`.
+        """
+        wanted = statement.options.cluster or self.cluster
+        if parsed.on_cluster is None:
+            return wanted
+        named = expand_macros(parsed.on_cluster, {"cluster": self.cluster, **self.topology.macros})
+        if named != wanted:
+            raise SqlError(
+                Code.BAD_ARGUMENTS,
+                f"The statement is for cluster '{named}' and its folder for '{self.cluster}'.",
+                hint=f"Move it to that cluster's folder, or say so: -- oncluster-next: cluster={named}",
+            )
+        return wanted
+
+    def prepare(
+        self,
+        statement: ScriptStatement,
+        request: RunRequest,
+        *,
+        token: str,
+        hosts: Sequence[HostId] | None = None,
+    ) -> PreparedStatement:
+        """The entry. `hosts`: only these of the cluster's. Raises SqlError with ClickHouse's codes."""
+        parsed = parse_statement(statement.sql)
+        cluster = self.cluster_of(statement, parsed)
+        # A replicated table without a path of its own takes it from its UUID, which must be one everywhere.
+        shares_uuid = (parsed.engine or "").startswith("Replicated")
+        prepared = prepare(
+            statement.sql,
+            topology=replace(self.topology, macros={"cluster": self.cluster, **self.topology.macros}),
+            queue=self.queue,
+            token=token,
+            current_database=statement.options.database or request.database,
+            settings=dict(statement.options.settings),
+            entry_version=statement.options.entry_version or request.entry_version or DEFAULT_VERSION,
+            on_cluster=cluster if parsed.on_cluster is None else None,
+            shared_uuid=uuid5(NAMESPACE_URL, token) if shares_uuid else None,
+        )
+        if hosts is None or set(hosts) == set(prepared.hosts):
+            return prepared
+        entry = replace(
+            prepared.entry, hosts=tuple(host for host in prepared.hosts if host in frozenset(hosts))
+        )
+        return replace(prepared, entry=entry, data=entry.to_bytes())
+
+
+def needs_approval(statement: ScriptStatement) -> bool:
+    """It destroys something, or its file asks for it."""
+    return statement.options.approval_required or parse_statement(statement.sql).is_destructive
+
+
+def place(script: Script, statement: ScriptStatement) -> str:
+    """Where a statement stands, for messages."""
+    return f"{script.path}:{statement.line}"

@@ -1,0 +1,92 @@
+"""The ledger's care outside of runs: late outcomes, a person's word, a lock whose holder will not come
+back."""
+
+from __future__ import annotations
+
+from engine.errors import OnclusterError
+from engine.migrations import lock
+from engine.migrations.decide import is_complete, one_row_per_open_attempt
+from engine.migrations.errors import MigrationRefused
+from engine.migrations.files import Direction
+from engine.migrations.model import RunRequest
+from engine.migrations.runner import MigrationRunner
+from engine.migrations.states import Event, MigrationRecord
+
+
+async def refresh(runner: MigrationRunner, request: RunRequest) -> list[MigrationRecord]:
+    """Look at all that is open, record what is new, and what has become complete as applied or rolled back.
+
+    This is how a host that was off line during a run and caught up later comes into the ledger. Returns the
+    records that were open before. Raises Busy when a run is at work, which records by itself.
+    """
+    opened = [r for r in runner.ledger.records(runner.cluster).values() if r.state.is_open]
+    if not opened:
+        return []
+    lease = await runner.acquire(request)
+    try:
+        observer = runner.observer(request.run_id, lease)
+        for record in opened:
+            for target in runner.targets(record, one_row_per_open_attempt(record.rows)):
+                await observer.look(target)
+            now = runner.record(record.version)
+            if now.state.is_open and is_complete(now, now.statements):
+                runner.writer(request.run_id, lease).record_event(
+                    Event.APPLIED if now.direction is Direction.UP else Event.ROLLED_BACK,
+                    version=now.version,
+                    title=now.title,
+                    direction=now.direction,
+                    generation=now.generation,
+                    statements=now.statements,
+                    file_checksum=max(now.rows, key=lambda row: row.attempt).file_checksum,
+                    done_by=request.requested_by,
+                    note="seen after the run",
+                )
+    finally:
+        await runner.give_back(lease)
+    return [runner.record(record.version) for record in opened]
+
+
+async def mark(
+    runner: MigrationRunner, request: RunRequest, version: int, *, applied: bool, reason: str
+) -> MigrationRecord:
+    """A person declares a migration applied, or not applied; nothing is sent. Raises MigrationRefused."""
+    if not reason.strip():
+        raise MigrationRefused("Marking needs a reason; it stays in the ledger.")
+    migration = runner.migrations.get(version)
+    if migration is None or migration.up is None:
+        raise MigrationRefused(f"There is no version {version} in {runner.migrations.folder}.")
+    lease = await runner.acquire(request)
+    try:
+        record = runner.record(version)
+        if (applied and record.state.is_in_schema) or (not applied and record.state.is_untouched):
+            raise MigrationRefused(f"{migration.name} is {record.state} already.")
+        runner.writer(request.run_id, lease).record_event(
+            Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
+            version=version,
+            title=migration.title,
+            direction=Direction.UP if applied else Direction.DOWN,
+            generation=record.next_generation,
+            statements=len(migration.up.statements),
+            file_checksum=migration.up.checksum,
+            done_by=request.requested_by,
+            note=reason,
+        )
+        return runner.record(version)
+    finally:
+        await runner.give_back(lease)
+
+
+async def unlock(runner: MigrationRunner, request: RunRequest) -> lock.LeaseText | None:
+    """Take the lock from a holder that will not come back; it can neither send nor record any more.
+
+    Returns what the lock said, None if nobody held it.
+    """
+    broken = await lock.break_lease(runner.keeper, runner.lock_path)
+    if broken is None:
+        return None
+    try:
+        await runner.give_back(await runner.acquire(request))
+    except OnclusterError:
+        # Somebody was faster and holds it now, with a fence of their own; the old holder is out either way.
+        return broken
+    return broken
