@@ -26,7 +26,8 @@ from engine.env import Env
 from engine.errors import AuthFailed, KeeperAnswer, KeeperUnavailable
 from engine.keeper.base import KeeperFactory, WatchEvent
 from engine.keeper.faults import Direction, Fault, FaultPlan
-from engine.keeper.memory_session import LinkState, MemorySession, Reply, Request, RequestKind, absent_root
+from engine.keeper.link import LinkState, absent_root
+from engine.keeper.memory_session import MemorySession, Reply, Request, RequestKind
 from engine.keeper.tree import Caller, Identity, Tree, digest_identity
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
 

@@ -21,7 +21,6 @@ from engine.errors import (
     ConnectionLoss,
     KeeperAnswer,
     MultiFailed,
-    NoNode,
     OperationTimeout,
     SessionExpired,
 )
@@ -44,6 +43,7 @@ from engine.keeper.base import (
     WatchEvent,
 )
 from engine.keeper.checks import check_size
+from engine.keeper.link import LinkState
 from engine.keeper.watches import ArmedWatches, Rearm, WatchKind
 
 if TYPE_CHECKING:
@@ -81,12 +81,6 @@ class Request:
 
 Reply = tuple[Request, Any, KeeperAnswer | None, int]
 """The request, its result or its error, and the zxid up to which the server has seen changes."""
-
-
-class LinkState(enum.Enum):
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    OVER = "over"
 
 
 class MemorySession:
@@ -373,8 +367,3 @@ def _fail(future: asyncio.Future[Any], error: Exception) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()
-
-
-def absent_root(root: str) -> NoNode:
-    """What a client is told whose chroot does not exist; the text is ClickHouse's."""
-    return NoNode(root, f"Zookeeper root doesn't exist. You should create root node {root} before start.")

@@ -266,9 +266,9 @@ class Tree:
             path += suffix
             name += suffix
         if path in self.nodes:
-            raise NodeExists(path)
+            raise NodeExists(op.path)
         if parent.owner:
-            raise NoChildrenForEphemerals(path)
+            raise NoChildrenForEphemerals(op.path)
         owner = caller.session_id if mode.is_ephemeral else 0
         if self._undo is not None:
             self._undo.append(self._create_undo(path, name, parent, owner))
