@@ -5,7 +5,10 @@ edits the ranges it found on tokens and leaves all other text byte for byte.
 """
 
 from engine.sql.cluster import expand_macros, with_on_cluster, without_on_cluster
+from engine.sql.databases import mentions_empty_database, with_current_database, with_default_database
 from engine.sql.kinds import AlterCommand, StatementKind
+from engine.sql.one_line import one_line
+from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parse import parse_statement
 from engine.sql.split import leading_comments, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
@@ -19,10 +22,16 @@ __all__ = [
     "TokenKind",
     "expand_macros",
     "leading_comments",
+    "mentions_empty_database",
+    "one_line",
+    "output_settings",
     "parse_statement",
     "runs_once_per_shard",
     "split_statements",
     "tokenize",
+    "with_current_database",
+    "with_default_database",
     "with_on_cluster",
     "without_on_cluster",
+    "without_output_clauses",
 ]

@@ -29,16 +29,15 @@ def without_on_cluster(sql: str) -> str:
 def with_on_cluster(sql: str, cluster: str) -> str:
     """`sql` with ON CLUSTER where the grammar of its kind wants it; unchanged if it names `cluster` already.
 
-    `cluster` is a value: it is quoted as needed, and `{macro}` may stand in it. Raises SqlError 48 when the
-    statement cannot have the clause, and 36 when it names another cluster.
+    `cluster` is a value: it is quoted as needed, and `{macro}` may stand in it. A clause that names another
+    cluster, or a macro, is rewritten in its place: whether that is right is the caller's question. Raises
+    SqlError 48 when the statement cannot have the clause.
     """
     d = draft_of(sql)
-    if d.on_cluster is not None:
+    if d.cluster_span is not None:
         if d.on_cluster == cluster:
             return sql
-        raise SqlError(
-            Code.BAD_ARGUMENTS, f"The statement is for cluster '{d.on_cluster}', not for '{cluster}'"
-        )
+        return apply_edits(sql, [Edit(*d.cluster_span, f"ON CLUSTER {cluster_name(cluster)}")])
     if d.cluster_at is None:
         raise SqlError(
             Code.NOT_IMPLEMENTED,

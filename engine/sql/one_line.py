@@ -1,0 +1,25 @@
+"""A statement as one readable line."""
+
+from __future__ import annotations
+
+from engine.sql.tokens import scan
+
+
+def one_line(sql: str) -> str:
+    """`sql` on one line: each run of white space and comments is one space, the last semicolons go.
+
+    Literals and quoted names stay byte for byte, so a line break within one stays too.
+    """
+    pieces: list[str] = []
+    gap = False
+    for token in scan(sql):
+        if token.is_significant:
+            if gap and pieces:
+                pieces.append(" ")
+            pieces.append(token.text)
+            gap = False
+        else:
+            gap = True
+    while pieces and (pieces[-1] == ";" or pieces[-1] == " "):
+        pieces.pop()
+    return "".join(pieces)

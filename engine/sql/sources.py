@@ -1,0 +1,219 @@
+"""Which tables a SELECT, or an expression with subqueries, reads: found on tokens, without a full parser.
+
+What counts as a table: a name behind FROM, JOIN or a comma between them, and a name that is the right side of
+IN. What does not: common table expressions where they can be seen, table functions, parameters, aliases,
+names that already have a database.
+
+Source: ClickHouse's AddDefaultDatabaseVisitor, whose effect `tests/unit/test_sql_oracle.py` compares on the
+syntax tree. One difference is deliberate: within its own body a CTE that is not RECURSIVE is the table of
+that name, while ClickHouse takes it for itself and finds nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+from engine.names import TableName
+from engine.sql.cursor import Cursor, NameRef, Role
+from engine.sql.tokens import TokenKind, literal_value
+
+
+class _From(enum.Enum):
+    """Where in a FROM clause a bracket level is."""
+
+    OUTSIDE = enum.auto()
+    EXPECTS_TABLE = enum.auto()
+    BEHIND_TABLE = enum.auto()
+    IN_EXPRESSION = enum.auto()
+    """Behind ON: a comma ends it and joins one more table."""
+    IN_COLUMNS = enum.auto()
+    """Behind USING or ARRAY JOIN: commas stand between columns."""
+
+
+@dataclass(slots=True)
+class _Level:
+    """One level of brackets."""
+
+    is_select: bool = False
+    place: _From = _From.OUTSIDE
+    names: set[str] = field(default_factory=set)
+    """What WITH names here: seen on this level and inside it."""
+    hidden: str | None = None
+    """This level is the body of that CTE, which cannot see itself."""
+
+
+_BEGINS_SELECT = frozenset({"SELECT", "WITH", "FROM"})
+_ENDS_FROM = frozenset(
+    {
+        "WHERE",
+        "PREWHERE",
+        "GROUP",
+        "HAVING",
+        "ORDER",
+        "LIMIT",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "SETTINGS",
+        "WINDOW",
+        "QUALIFY",
+        "FORMAT",
+        "INTO",
+        "FETCH",
+        "SELECT",
+    }
+)
+_BEHIND_WITH = frozenset({"TOTALS", "ROLLUP", "CUBE", "FILL", "TIES", "NAME"})
+_BEFORE_WITH = frozenset(
+    {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "(", "AS", "QUERY", "EXPLAIN", ""}
+)
+_NO_TABLE_BEHIND_IN = frozenset({"PARTITION", "NULL", "TRUE", "FALSE", "SELECT", "CAST", "INTERVAL"})
+
+
+def read_tables(cursor: Cursor, begin: int) -> list[NameRef]:
+    """Every table read from token `begin` on, qualified or not, in order."""
+    return _Walk(cursor, begin).run()
+
+
+class _Walk:
+    def __init__(self, cursor: Cursor, begin: int) -> None:
+        self.cursor = cursor
+        self.words = cursor.words
+        self.tokens = cursor.tokens
+        self.begin = begin
+        self.levels = [_Level()]
+        self.bodies: dict[int, str] = {}
+        self.refs: list[NameRef] = []
+        self.aliases = {
+            literal_value(self.tokens[at + 1])
+            for at in range(begin, len(self.words) - 1)
+            if self.words[at] == "AS" and self.tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        }
+
+    def run(self) -> list[NameRef]:
+        at = self.begin
+        while at < len(self.words):
+            at = self._step(at)
+        return self.refs
+
+    def _step(self, at: int) -> int:
+        """Handle the token at `at`; the index of the next one to handle."""
+        word = self.words[at]
+        level = self.levels[-1]
+        if word in ("(", "[", "{"):
+            self._open(at, level)
+            return at + 1
+        if word in (")", "]", "}"):
+            if len(self.levels) > 1:
+                self.levels.pop()
+            return at + 1
+        if level.place is _From.EXPECTS_TABLE and self._is_name(at):
+            return self._table(at, level)
+        if not word or (at > self.begin and self.words[at - 1] == "."):
+            return at + 1
+        if word == "," and level.place in (_From.BEHIND_TABLE, _From.IN_EXPRESSION):
+            level.place = _From.EXPECTS_TABLE
+        elif word == "IN":
+            return self._in(at + 1)
+        elif word == "WITH":
+            self._with(at, level)
+        elif word == "FROM":
+            if level.is_select or at == self.begin or self.words[at - 1] == "(":
+                is_comparison = self.words[at - 1] == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
+                if not is_comparison:
+                    level.is_select = True
+                    level.place = _From.EXPECTS_TABLE
+        elif word == "JOIN" and level.is_select:
+            is_array = self.words[at - 1] == "ARRAY"
+            level.place = _From.IN_COLUMNS if is_array else _From.EXPECTS_TABLE
+        elif word in ("ON", "USING") and level.place is _From.BEHIND_TABLE:
+            if word == "ON":
+                level.place = _From.IN_EXPRESSION
+            elif self.words[at + 1 : at + 2] != ["("]:
+                level.place = _From.IN_COLUMNS
+        elif word in _ENDS_FROM:
+            level.place = _From.OUTSIDE
+            level.is_select = level.is_select or word == "SELECT"
+        return at + 1
+
+    def _open(self, at: int, level: _Level) -> None:
+        inner = _Level(hidden=self.bodies.get(at))
+        following = self.words[at + 1] if at + 1 < len(self.words) else ""
+        if level.place is _From.EXPECTS_TABLE and self.words[at] == "(":
+            level.place = _From.BEHIND_TABLE
+            if following not in _BEGINS_SELECT and following not in ("(", "VALUES", "EXPLAIN"):
+                inner.is_select = True
+                inner.place = _From.EXPECTS_TABLE
+        self.levels.append(inner)
+
+    def _is_name(self, at: int) -> bool:
+        token = self.tokens[at]
+        return token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+
+    def _table(self, at: int, level: _Level) -> int:
+        """A name where a table is expected: a table, or a function if a bracket follows."""
+        level.place = _From.BEHIND_TABLE
+        self.cursor.at = at
+        ref = self.cursor.table(Role.SOURCE)
+        if ref is None:
+            return at + 1
+        if self.cursor.word != "(" and not self._is_cte(ref.name):
+            self.refs.append(ref)
+        return self.cursor.at
+
+    def _in(self, at: int) -> int:
+        if at >= len(self.tokens) or not self._is_name(at) or self.words[at] in _NO_TABLE_BEHIND_IN:
+            return at
+        self.cursor.at = at
+        ref = self.cursor.table(Role.SOURCE)
+        if ref is None or self.cursor.word in ("(", "["):
+            return at
+        is_alias = not ref.name.database and ref.name.table in self.aliases
+        if not is_alias and not self._is_cte(ref.name):
+            self.refs.append(ref)
+        return self.cursor.at
+
+    def _is_cte(self, name: TableName) -> bool:
+        if name.database:
+            return False
+        hidden = False
+        for level in reversed(self.levels):
+            if name.table in level.names:
+                if not hidden:
+                    return True
+                hidden = False
+            hidden = hidden or level.hidden == name.table
+        return False
+
+    def _with(self, at: int, level: _Level) -> None:
+        """Read ahead over WITH's list: the names count from here on, the bodies are walked later."""
+        words = self.words
+        before = words[at - 1] if at > self.begin else ""
+        if before not in _BEFORE_WITH or words[at + 1 : at + 2] in ([w] for w in _BEHIND_WITH):
+            return
+        level.is_select = True
+        cursor = self.cursor
+        cursor.at = at + 1
+        recursive = cursor.accept("RECURSIVE")
+        while not cursor.at_end and cursor.word not in ("SELECT", "FROM", ")", ";"):
+            begins = cursor.at
+            name = cursor.identifier()
+            if name is not None:
+                cursor.skip_brackets()
+                if cursor.accept("AS"):
+                    cursor.accept("NOT")
+                    cursor.accept("MATERIALIZED")
+                    if cursor.word == "(":
+                        level.names.add(name)
+                        if not recursive:
+                            self.bodies[cursor.at] = name
+            # An expression with an alias, or the rest of a CTE: go on to the next comma.
+            cursor.at = begins
+            while not cursor.at_end and cursor.word not in (",", "SELECT", "FROM", ")", ";"):
+                if cursor.accept("AS") and cursor.token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER):
+                    level.names.add(literal_value(cursor.token))
+                elif not cursor.skip_brackets():
+                    cursor.at += 1
+            if not cursor.accept(","):
+                return
