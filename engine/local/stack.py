@@ -285,6 +285,7 @@ class Stack:
             error=self._error,
             zookeeper=f"{HOST}:{self.ports.zookeeper}",
             config_file=str(self.cluster.config_file),
+            migrations=str(self.migrations),
             ledger_url=self.ledger_url,
             nodes={node.name: node.url for node in self.cluster.nodes.values()},
             airflow_url=self.airflow.url if self.airflow else "",

@@ -50,6 +50,7 @@ class StackState:
     phase: Phase
     zookeeper: str
     config_file: str
+    migrations: str
     ledger_url: str = field(repr=False)
     nodes: dict[str, str] = field(default_factory=dict)
     airflow_url: str = ""

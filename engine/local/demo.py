@@ -1,0 +1,190 @@
+"""The demo: start everything, apply every cluster's migrations through Airflow, show what happened, stop.
+
+What it does is what a person would do: it triggers the migration DAGs through Airflow's API, answers the
+question before a destructive migration (and says that it was the demo that answered), and reads the ledger.
+Any process that ends on the way ends the demo with that process's name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from engine.env import Env, SystemEnv
+from engine.errors import OnclusterError
+from engine.local.airflow_api import AirflowApi, Question, TaskInstance
+from engine.local.demo_result import ClusterResult, DemoResult, read_ledger, read_schemas
+from engine.local.progress import Sink, Steps
+from engine.local.stack import Stack, StackOptions, require_stopped
+from engine.local.state import StackState
+from engine.migrations.files import load_folder
+
+_POLL_S = 0.3
+_RUN_TIMEOUT_S = 600.0
+
+Interference = Callable[[StackState, Steps], Awaitable[None]]
+"""Runs beside the migrations; the demo waits for its end too."""
+
+
+class MigrationRunFailed(OnclusterError):
+    """A run of a migration DAG failed; the hint has what its failed tasks said last."""
+
+
+def dag_id(cluster: str) -> str:
+    """The migration DAG of a cluster's folder."""
+    return f"migrate_{cluster}"
+
+
+async def run_demo(
+    options: StackOptions, sink: Sink, *, with_outage: bool = False, env: Env | None = None
+) -> DemoResult:
+    """The whole demo, in a directory that is emptied first. Nothing is left running, whatever happens.
+
+    Raises what starting raises, ProcessDied, MigrationRunFailed.
+    """
+    env = env or SystemEnv()
+    started_s = env.monotonic_s()
+    steps = Steps(sink, env=env)
+    home = options.home.absolute()
+    require_stopped(home)
+    shutil.rmtree(home, ignore_errors=True)
+    stack = Stack(options, env=env)
+
+    async def outage(state: StackState, steps: Steps) -> None:
+        await stop_a_node_for_a_while(stack, state, steps, env=env)
+
+    try:
+        await stack.start(steps)
+        migrating = asyncio.create_task(
+            migrate_all(stack.state(), steps, beside=outage if with_outage else None, env=env)
+        )
+        watching = asyncio.create_task(stack.watch())
+        try:
+            await asyncio.wait({migrating, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching  # raises ProcessDied
+            result = await migrating
+        finally:
+            for task in (migrating, watching):
+                task.cancel()
+            await asyncio.gather(migrating, watching, return_exceptions=True)
+    finally:
+        await stack.stop(steps)
+    return result.taking(env.monotonic_s() - started_s)
+
+
+async def migrate_all(
+    state: StackState, steps: Steps, *, beside: Interference | None = None, env: Env | None = None
+) -> DemoResult:
+    """Run the migration DAG of every cluster folder, all at the same time; returns what the ledger says.
+
+    Raises MigrationRunFailed.
+    """
+    env = env or SystemEnv()
+    folders = sorted(path for path in Path(state.migrations).iterdir() if path.is_dir())
+    answered: list[str] = []
+    async with AirflowApi(state.airflow_url, state.airflow_user, state.airflow_password, env=env) as api:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for folder in folders:
+                    group.create_task(_migrate(api, folder.name, steps, answered, env=env))
+                if beside is not None:
+                    group.create_task(beside(state, steps))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+    steps.running("reading the ledger")
+    clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
+    schemas = await read_schemas(state, [folder.name for folder in folders])
+    steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
+    return DemoResult(clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0)
+
+
+async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> None:
+    step = f"migrating {cluster}"
+    steps.running(step, "waiting for Airflow to find the DAG")
+    await api.wait_for_dag(dag_id(cluster))
+    run_id = await api.trigger(dag_id(cluster))
+    steps.running(step, f"run {run_id} started")
+
+    def on_change(instances: Sequence[TaskInstance]) -> None:
+        ended = [item for item in instances if item.state in ("success", "skipped")]
+        now = [item.task_id for item in instances if item.state in ("running", "deferred", "awaiting_input")]
+        steps.running(step, f"{len(ended)} of {len(instances)} tasks  {', '.join(now[:3])}")
+
+    answering = asyncio.create_task(_answer(api, cluster, run_id, steps, answered, env=env))
+    try:
+        outcome = await api.wait(
+            dag_id(cluster), run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change, interval_s=_POLL_S
+        )
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+    instances = await api.task_instances(dag_id(cluster), run_id)
+    if outcome != "success":
+        steps.failed(step, f"the run {run_id} ended as {outcome}")
+        raise MigrationRunFailed(
+            f"Migrating {cluster} failed: the run {run_id} ended as {outcome}.",
+            hint=await _last_words(api, cluster, run_id, instances),
+        )
+    steps.done(step, f"{len(instances)} tasks")
+
+
+async def _answer(
+    api: AirflowApi, cluster: str, run_id: str, steps: Steps, answered: list[str], *, env: Env
+) -> None:
+    """Say yes to every question of the run, once each."""
+    done: set[tuple[str, int]] = set()
+    while True:
+        for question in await api.questions(dag_id(cluster), run_id):
+            key = (question.task_id, question.map_index)
+            if key not in done:
+                done.add(key)
+                await api.answer(question, _yes(question))
+                answered.append(f"{cluster}: {question.subject}")
+                steps.done("approval", f"answered {_yes(question)!r} for you: {question.subject}")
+        await env.sleep(_POLL_S)
+
+
+def _yes(question: Question) -> str:
+    return "Approve" if "Approve" in question.options else question.options[0]
+
+
+async def _last_words(api: AirflowApi, cluster: str, run_id: str, instances: Sequence[TaskInstance]) -> str:
+    """The end of the log of each failed task."""
+    words = []
+    for item in instances:
+        if item.state == "failed":
+            text = await api.task_log(
+                dag_id(cluster), run_id, item.task_id, try_number=item.try_number, map_index=item.map_index
+            )
+            words.append(f"{item.task_id}:\n" + "\n".join(text.splitlines()[-15:]))
+    return "\n".join(words)
+
+
+async def stop_a_node_for_a_while(stack: Stack, state: StackState, steps: Steps, *, env: Env) -> None:
+    """Stop one node once the first statement of a migration is done, start it when others have gone on."""
+    cluster = sorted(path.name for path in Path(state.migrations).iterdir() if path.is_dir())[-1]
+    node = stack.cluster.node(stack.cluster.hosts[2])
+    steps.running("outage", f"{node.name} will be stopped during the migration of {cluster}")
+
+    migrations = load_folder(Path(state.migrations) / cluster).migrations
+    in_all = sum(len(item.up.statements) for item in migrations if item.up is not None)
+
+    def others_done() -> int:
+        rows = read_ledger(state.ledger_url, cluster, env=env).rows
+        return len({(row.version, row.statement) for row in rows if row.done and row.host != node.name})
+
+    while others_done() < 1:
+        await env.sleep(_POLL_S)
+    await node.stop()
+    at_stop = others_done()
+    steps.running("outage", f"{node.name} is stopped; the others go on")
+    while others_done() <= at_stop < in_all:
+        await env.sleep(_POLL_S)
+    await node.start()
+    steps.done("outage", f"{node.name} was away while the others executed a statement, and is back")
+
+
+__all__ = ["ClusterResult", "DemoResult", "MigrationRunFailed", "migrate_all", "run_demo"]
