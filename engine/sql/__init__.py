@@ -10,6 +10,7 @@ from engine.sql.kinds import AlterCommand, StatementKind
 from engine.sql.one_line import one_line
 from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parse import parse_statement
+from engine.sql.redact import redact
 from engine.sql.split import leading_comments, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
 from engine.sql.tokens import Token, TokenKind, tokenize
@@ -26,6 +27,7 @@ __all__ = [
     "one_line",
     "output_settings",
     "parse_statement",
+    "redact",
     "runs_once_per_shard",
     "split_statements",
     "tokenize",

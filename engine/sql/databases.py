@@ -3,7 +3,7 @@
 What ClickHouse's initiator does for ON CLUSTER (ddl-queue, initiator, item 11): every table without a
 database gets the current one, and `currentDatabase()` becomes its value. Left alone are the arguments of
 engines (`Distributed(c, '', t)` means each shard's default database) and dictionary sources, whose missing
-database is the dictionary's own on the executing server, and that was filled in. `x IN (t)` is left alone too:
+database is the dictionary's own on the executing server, and that was filled in. `x IN (t)` is left alone:
 unlike ClickHouse, which makes a table of it, this reads a list of one column.
 """
 
@@ -25,8 +25,8 @@ _CURRENT_DATABASE = frozenset({"CURRENTDATABASE", "CURRENT_DATABASE", "DATABASE"
 _NAMES_BEHIND = frozenset({"TABLE", "DATABASE", "VIEW", "DICTIONARY", "FUNCTION", "INTO", ".", "EXISTS"})
 _KEYWORDS = """
     ALL AND ANTI ANY ARRAY AS ASOF BETWEEN CASE CAST CROSS CUBE DATABASE DISTINCT ELSE END EXISTS FINAL FORMAT
-    FROM FULL FUNCTION GLOBAL GROUP HAVING IF ILIKE IN INNER INTERVAL INTO IS JOIN KEY LEFT LIKE LIMIT NOT NULL
-    OFFSET ON OR ORDER PREWHERE RIGHT ROLLUP SAMPLE SELECT SEMI SET SETTINGS TABLE TEMPORARY THEN TO UNION
+    FROM FULL FUNCTION GLOBAL GROUP HAVING IF ILIKE IN INNER INTERVAL INTO IS JOIN KEY LEFT LIKE LIMIT NOT
+    NULL OFFSET ON OR ORDER PREWHERE RIGHT ROLLUP SAMPLE SELECT SEMI SET SETTINGS TABLE TEMPORARY THEN TO UNION
     USING VIEW WHEN WHERE WINDOW WITH
 """
 _QUOTED_ANYWAY = frozenset(_KEYWORDS.split())
