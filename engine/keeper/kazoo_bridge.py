@@ -206,12 +206,14 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         return read_timeout_ms, connect_timeout_ms
 
     def _send_request(self, read_timeout: float, connect_timeout: float) -> None:
-        # Cleared before the queue is read: a request that comes later sends a byte of its own.
-        self._is_woken = False
         try:
             self._read_sock.recv(4096)
         except BlockingIOError:
             pass
+        # The order matters. Cleared after the bytes are taken, or a byte sent in between would be taken with
+        # the mark left standing, and nobody would wake this thread again. Cleared before the queue is read,
+        # or a request that comes after the reading would find the mark standing.
+        self._is_woken = False
         queue, pending = self.client._queue, self.client._pending
         packed = bytearray()
         while queue and len(packed) < _WRITE_AT_ONCE_BYTES:
