@@ -100,7 +100,8 @@ def up(
     When they run already, whatever of them has ended is started again.
     """
     from engine.local import supervisor
-    from engine.local.demo import migrate_all, show_result
+    from engine.local.demo import migrate_all
+    from engine.local.demo_result import show_result
     from engine.local.progress import ConsoleSink, Steps
 
     if with_demo and no_airflow:
@@ -226,7 +227,8 @@ def demo(
     Uses a directory of its own below the run directory, which is emptied first. Exit code 0 when every
     migration was applied on every host.
     """
-    from engine.local.demo import run_demo, show_result
+    from engine.local.demo import run_demo
+    from engine.local.demo_result import show_result
     from engine.local.progress import ConsoleSink
 
     directory = (home or stack_home()) / "demo"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.local.airflow_api import AirflowApi, Question, TaskInstance
-from engine.local.demo_result import ClusterResult, DemoResult, read_ledger, read_schemas
+from engine.local.demo_result import DemoResult, read_ledger, read_schemas
 from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack, StackOptions, require_stopped
 from engine.local.state import StackState
@@ -24,7 +24,7 @@ from engine.migrations.files import load_folder
 _POLL_S = 0.3
 _RUN_TIMEOUT_S = 600.0
 
-Interference = Callable[[StackState, Steps], Awaitable[None]]
+Interference = Callable[[StackState, Steps], Coroutine[None, None, None]]
 """Runs beside the migrations; the demo waits for its end too."""
 
 
@@ -96,7 +96,7 @@ async def migrate_all(
             raise failures.exceptions[0] from None
     steps.running("reading the ledger")
     clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
-    schemas = await read_schemas(state, [folder.name for folder in folders])
+    schemas = await read_schemas(state, clusters)
     steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
     return DemoResult(clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0)
 
@@ -185,6 +185,3 @@ async def stop_a_node_for_a_while(stack: Stack, state: StackState, steps: Steps,
         await env.sleep(_POLL_S)
     await node.start()
     steps.done("outage", f"{node.name} was away while the others executed a statement, and is back")
-
-
-__all__ = ["ClusterResult", "DemoResult", "MigrationRunFailed", "migrate_all", "run_demo"]

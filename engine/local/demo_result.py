@@ -21,6 +21,7 @@ from engine.errors import NodeUnavailable
 from engine.local.state import StackState
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import CellState, MigrationState
+from engine.sql import parse_statement
 
 _SCHEMA_QUERY = """
 SELECT database, table, create_table_query FROM (
@@ -132,26 +133,33 @@ def read_ledger(url: str, cluster: str, *, env: Env) -> ClusterResult:
     return ClusterResult(cluster, tuple(lines))
 
 
-async def read_schemas(state: StackState, clusters: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Cluster → host → a digest of what the databases of its migrations look like there.
+async def read_schemas(state: StackState, clusters: Sequence[ClusterResult]) -> dict[str, dict[str, str]]:
+    """Cluster → host → a digest of the databases that its migrations name, as they are on that host.
 
-    A database counts for a cluster when every host of the cluster has it. Raises NodeUnavailable.
+    Raises NodeUnavailable.
     """
     topology = load_topology(Path(state.config_file))
     definitions = {host: await _definitions(host, url) for host, url in state.nodes.items()}
     result: dict[str, dict[str, str]] = {}
-    for name in clusters:
-        hosts = [
-            host
-            for host in dict.fromkeys(r.host for r in topology.cluster(name).replicas)
-            if host in definitions
-        ]
-        shared = set.intersection(*(set(definitions[host]) for host in hosts)) if hosts else set()
-        result[name] = {
-            host: _digest([line for database in sorted(shared) for line in definitions[host][database]])
+    for cluster in clusters:
+        databases = _databases(cluster)
+        hosts = dict.fromkeys(replica.host for replica in topology.cluster(cluster.cluster).replicas)
+        result[cluster.cluster] = {
+            host: _digest([line for name in databases for line in definitions[host].get(name, [])])
             for host in hosts
+            if host in definitions
         }
     return result
+
+
+def _databases(cluster: ClusterResult) -> list[str]:
+    """Every database that a statement of the ledger names as its object."""
+    found: set[str] = set()
+    for sql in {row.sql for row in cluster.rows}:
+        statement = parse_statement(sql)
+        found.update(table.database for table in statement.tables)
+        found.add(statement.database or "")
+    return sorted(found - {""})
 
 
 async def _definitions(host: str, url: str) -> dict[str, list[str]]:
@@ -165,7 +173,7 @@ async def _definitions(host: str, url: str) -> dict[str, list[str]]:
         raise NodeUnavailable(f"{host} does not answer at {url}: {error}") from error
     found: dict[str, list[str]] = defaultdict(list)
     for line in text.splitlines():
-        found[line.split("\t")[0]].append(line.replace(host, "{replica}"))
+        found[line.split("\t")[0]].append(line)
     return found
 
 
@@ -187,11 +195,8 @@ def show_result(result: DemoResult, console: Console) -> None:
         console.print(Text(f"Approved by the demo in your place: {text}"))
     for name, digests in result.schemas.items():
         same = "the same" if len(set(digests.values())) == 1 else "NOT THE SAME"
-        console.print(
-            Text(
-                f"Schema of {name}: {same} on {len(digests)} hosts ({', '.join(sorted(set(digests.values())))})"
-            )
-        )
+        digest = ", ".join(sorted(set(digests.values())))
+        console.print(Text(f"Schema of {name}: {same} on {len(digests)} hosts ({digest})"))
     word = "Every migration is applied on every host." if result.succeeded else "NOT everything is applied."
     console.print(Text(f"{word} {result.seconds:.0f} s" if result.seconds else word, style="bold"))
 
