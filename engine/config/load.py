@@ -287,7 +287,7 @@ def _path(root: Element, path: Path) -> str:
 
 def _beside(config: Path, name: str) -> str:
     """A path of the configuration: a relative one begins where the configuration file is."""
-    return str(config.parent.absolute() / name) if name else ""
+    return os.path.normpath(config.parent.absolute() / name) if name else ""
 
 
 def _listen_host(root: Element, default: str) -> str:

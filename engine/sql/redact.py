@@ -4,12 +4,12 @@ What is *executed* needs the secret: never run what this returns. The rules go b
 they also hold for statements nobody understands, and where they doubt they hide: a name too many hidden is a
 nuisance, a password shown is a leak.
 
-Hidden are: `IDENTIFIED … BY 'x'` and its SALT; values of names such as `password = 'x'` and dictionary `PASSWORD
-'x'`; every value of a named collection; the password arguments of engines and table functions; keys of the
-encrypt functions; header values of `url(…)` and HTTP dictionaries; passwords within URLs and keys within
-connection strings, wherever these stand.
+Hidden are: `IDENTIFIED … BY 'x'` and its SALT; values of names such as `password = 'x'` and dictionaries'
+`PASSWORD 'x'`; every value of a named collection; the password arguments of engines and table functions; keys
+of the encrypt functions; header values of `url(…)` and HTTP dictionaries; passwords within URLs and keys
+within connection strings, wherever these stand.
 
-Source: ClickHouse's own list of secret arguments (FunctionSecretArgumentsFinder), which also hides by position.
+Source: ClickHouse's own list of secret arguments (FunctionSecretArgumentsFinder) goes by position too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SECRET_NAME = re.compile(
     r"|(?:kafka|rabbitmq|nats)_.*(?:password|secret|token|credential).*\Z",
     re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(r"(?P<before>\b[A-Za-z][A-Za-z0-9+.\-]*://[^\s:@/'\"]*:)[^\s'\"/]+(?=@)")
+_URL_PASSWORD = re.compile(r"(?P<before>\b[A-Za-z][A-Za-z0-9+.\-]*://[^\s:@/'\"]*:)[^\s'\"]+(?=@)")
 _CONNECTION_STRING = re.compile(
     r"(?P<before>\b(?:AccountKey|SharedAccessKey|SharedAccessSignature|Password|Pwd|sig|X-Amz-Signature"
     r"|X-Amz-Security-Token|access_token)=)[^;&\s'\"]+",
@@ -45,8 +45,10 @@ Argument = list[Token]
 
 
 def redact(sql: str) -> str:
-    """`sql` with its secrets replaced by `[HIDDEN]`. Never raises: of text that cannot be tokenized, what comes
-    behind the fault is hidden whole."""
+    """`sql` with its secrets replaced by `[HIDDEN]`.
+
+    Never raises: of text that cannot be tokenized, what comes behind the fault is hidden whole.
+    """
     tokens: list[Token] = []
     tail = ""
     try:
@@ -84,6 +86,7 @@ def _secrets(tokens: list[Token]) -> Iterator[Token]:
     words = [token.text.upper() if token.kind is TokenKind.WORD else token.text for token in tokens]
     is_collection = words[1:3] == ["NAMED", "COLLECTION"]
     has_credentials = "IDENTIFIED" in words
+    finders = _DATABASE_ENGINES if words[1:2] == ["DATABASE"] else _FUNCTIONS
     for at, token in enumerate(tokens):
         before = words[at - 1] if at else ""
         if token.kind in _QUOTED and has_credentials and before in ("BY", "SALT"):
@@ -94,7 +97,7 @@ def _secrets(tokens: list[Token]) -> Iterator[Token]:
             elif _is_secret_name(tokens[at - 1]) and at and tokens[at - 1].kind is TokenKind.WORD:
                 yield token  # As in a dictionary's SOURCE: PASSWORD 'x'.
         if at + 1 < len(tokens) and words[at + 1] == "(":
-            finder = _FUNCTIONS.get(literal_value(token).lower()) if token.kind in _NAMES else None
+            finder = finders.get(literal_value(token).lower()) if token.kind in _NAMES else None
             if finder is not None:
                 for argument in finder(_arguments(tokens, at + 1)):
                     yield from (t for t in argument if t.kind in _QUOTED)
@@ -210,18 +213,16 @@ def _http_header(arguments: list[Argument]) -> list[Argument]:
     ]
 
 
-def _mysql(arguments: list[Argument]) -> list[Argument]:
-    """A table: `host, db, table, user, password`; a database: `host, db, user, password`."""
-    positional = _positional(arguments)
-    return positional[3:4] if len(positional) == 4 else positional[4:5]
-
-
-_S3_LIKE = ["s3", "gcs", "oss", "cosn", "s3queue", "deltalake", "deltalakes3", "hudi", "iceberg", "icebergs3", "paimon", "paimons3", "s3table", "minio", "icebergcatalog", "datalakecatalog"]
+_S3_LIKE = """
+    s3 gcs oss cosn s3queue deltalake deltalakes3 hudi iceberg icebergs3 paimon paimons3 minio icebergcatalog
+    datalakecatalog
+"""
+_SQL_SERVERS = ("mysql", "postgresql", "materializedpostgresql", "materializedmysql")
 _CLUSTERS = (
     "s3cluster gcscluster deltalakecluster deltalakes3cluster hudicluster icebergcluster icebergs3cluster"
 )
 _FUNCTIONS: dict[str, Callable[[list[Argument]], list[Argument]]] = {
-    **{name: _s3(1) for name in _S3_LIKE},
+    **{name: _s3(1) for name in _S3_LIKE.split()},
     **{name: _s3(2) for name in _CLUSTERS.split()},
     **{name: _azure(2) for name in ("azureblobstorage", "azurequeue", "icebergazure", "deltalakeazure")},
     **{name: _azure(3) for name in ("azureblobstoragecluster", "icebergazurecluster")},
@@ -247,3 +248,5 @@ _FUNCTIONS: dict[str, Callable[[list[Argument]], list[Argument]]] = {
         )
     },
 }
+# A database has no table among its arguments: `host, db, user, password`.
+_DATABASE_ENGINES = _FUNCTIONS | {name: _at(4) for name in _SQL_SERVERS}
