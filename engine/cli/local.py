@@ -20,6 +20,7 @@ from engine.cli.common import (
 )
 
 if TYPE_CHECKING:
+    from engine.local.demo_result import DemoResult
     from engine.local.stack import StackOptions
     from engine.local.state import StackState
 
@@ -100,8 +101,6 @@ def up(
     When they run already, whatever of them has ended is started again.
     """
     from engine.local import supervisor
-    from engine.local.demo import migrate_all
-    from engine.local.demo_result import show_result
     from engine.local.progress import ConsoleSink, Steps
 
     if with_demo and no_airflow:
@@ -109,16 +108,23 @@ def up(
     options = _options(stack_home(home), port_base, cluster_file, migrations, with_airflow=not no_airflow)
 
     async def work() -> StackState:
-        with ConsoleSink(out) as sink:
-            state = await supervisor.up(options, sink)
-            result = await migrate_all(state, Steps(sink)) if with_demo else None
-        if result is not None:
-            show_result(result, out)
-        return state
+        with ConsoleSink(console()) as sink:
+            return await supervisor.up(options, sink)
 
-    out = console()
     state = run_async(work())
+    if with_demo:
+        from engine.local.demo import migrate_all
+        from engine.local.demo_result import show_result
+
+        async def migrate() -> DemoResult:
+            with ConsoleSink(console()) as sink:
+                return await migrate_all(state, Steps(sink))
+
+        result = run_async(migrate())
+        show_result(result, console())
     _explain(state, options)
+    if with_demo and not result.succeeded:
+        raise SystemExit(ExitCode.FAILED)
 
 
 def _explain(state: StackState, options: StackOptions) -> None:
@@ -204,7 +210,9 @@ def status(home: Path | None, as_json: bool) -> None:
         if phase is Phase.READY and not whole:
             click.echo("`oncluster up` starts again what has ended.")
         elif phase is Phase.FAILED and state is not None:
-            click.echo(f"Failed: {state.error or 'the supervisor was killed'}. `oncluster down` cleans up.")
+            left = any(row[1] == "running" for row in rows)
+            click.echo(f"Failed: {state.error or 'the process that owns the stack was killed.'}")
+            click.echo("`oncluster down` cleans up." if left else "Nothing of it is running.")
     raise SystemExit(ExitCode.OK if whole else ExitCode.FAILED)
 
 

@@ -108,6 +108,7 @@ class Stack:
         self.airflow = AirflowStack(self._airflow_settings(), env=self._env) if options.with_airflow else None
         self._phase = Phase.STARTING
         self._error = ""
+        self._error_hint = ""
 
     @property
     def ledger_url(self) -> str:
@@ -158,7 +159,9 @@ class Stack:
             except BaseExceptionGroup as failures:
                 raise failures.exceptions[0] from None
         except BaseException as error:
-            self._phase, self._error = Phase.FAILED, str(error) or type(error).__name__
+            self._phase = Phase.FAILED
+            self._error = getattr(error, "message", str(error)) or f"interrupted ({type(error).__name__})"
+            self._error_hint = getattr(error, "hint", "")
             await self._stop_all(steps)
             raise
         self._phase = Phase.READY
@@ -283,6 +286,7 @@ class Stack:
             owner=ProcessEntry("owner", me.pid, me.started_s),
             phase=self._phase,
             error=self._error,
+            error_hint=self._error_hint,
             zookeeper=f"{HOST}:{self.ports.zookeeper}",
             config_file=str(self.cluster.config_file),
             migrations=str(self.migrations),

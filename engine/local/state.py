@@ -58,9 +58,10 @@ class StackState:
     airflow_password: str = field(default="", repr=False)
     processes: tuple[ProcessEntry, ...] = ()
     error: str = ""
+    error_hint: str = ""
 
-    def with_phase(self, phase: Phase, *, error: str = "") -> StackState:
-        return replace(self, phase=phase, error=error or self.error)
+    def with_phase(self, phase: Phase) -> StackState:
+        return replace(self, phase=phase)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=2)

@@ -34,6 +34,8 @@ from engine.testing.processes import ProcessId, end_all, sweep
 log = logging.getLogger(__name__)
 
 EVENTS_FILE = "events.jsonl"
+_START = "start"
+"""A step that is not shown: it carries the reason when there is no state file to carry it."""
 _POLL_S = 0.1
 _STOP_TIMEOUT_S = 60.0
 
@@ -86,7 +88,7 @@ def main() -> None:
     try:
         asyncio.run(supervise(options))
     except OnclusterError as error:
-        Steps(FileSink(options.home / EVENTS_FILE)).failed("start", str(error))
+        Steps(FileSink(options.home / EVENTS_FILE)).failed(_START, str(error))
         log.error("stack.failed error=%s", error)
         sys.exit(1)
 
@@ -149,8 +151,10 @@ async def _follow(
     while True:
         alive = owner.is_alive
         for event in events.new():
+            if event.step == _START:
+                last = event.text
+                continue
             sink.show(event)
-            last = event.text
             if until_step and event.step == until_step:
                 if event.state == "failed":
                     raise StackFailed(event.text)
@@ -161,10 +165,11 @@ async def _follow(
         if not until_step and state is not None and state.phase is Phase.READY:
             return state
         if not alive:
-            reason = state.error if state is not None and state.error else last
+            if state is not None and state.error:
+                raise StackFailed(f"The stack did not start: {state.error}", hint=state.error_hint)
             raise StackFailed(
-                f"The stack did not start: {reason or 'its supervisor ended'}",
-                hint="" if reason else f"See {home / 'logs' / 'supervisor.log'}.",
+                f"The stack did not start: {last or 'its supervisor ended'}",
+                hint="" if last else f"See {home / 'logs' / 'supervisor.log'}.",
             )
         await env.sleep(_POLL_S)
 
