@@ -226,7 +226,7 @@ _FUNCTIONS: dict[str, Callable[[list[Argument]], list[Argument]]] = {
     **{name: _s3(2) for name in _CLUSTERS.split()},
     **{name: _azure(2) for name in ("azureblobstorage", "azurequeue", "icebergazure", "deltalakeazure")},
     **{name: _azure(3) for name in ("azureblobstoragecluster", "icebergazurecluster")},
-    **dict.fromkeys(("mysql", "postgresql", "materializedpostgresql", "materializedmysql"), _mysql),
+    **{name: _at(5) for name in _SQL_SERVERS},
     "mongodb": _at(5),
     "redis": _from(3),
     "externaldistributed": _at(6),
