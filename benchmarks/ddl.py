@@ -123,18 +123,20 @@ class Bench:
     async def _enqueue(self, system: System, count: int) -> list[str]:
         """Queue `count` entries in one transaction; returns their names, in order.
 
-        The benchmark is the queue's only writer now, so that the next number is the directory's cversion. If
-        it were not, the children would have no parent and nothing at all would be queued.
+        The benchmark is the queue's only writer now, so that the next number can be told: the number of
+        children ever made, which ZooKeeper shows as changes (children made and removed). If it were not, the
+        children would have no parent and nothing at all would be queued.
         """
         stat = await self._keeper.exists(system.queue.root)
         assert stat is not None, f"{system.queue.root} is missing"
+        next_number = (stat.cversion + stat.num_children) // 2
         names, ops = [], []
         for i in range(count):
             self._number += i % 2 == 0
             table = f"default.d{self._number}"
             create = f"CREATE TABLE {table} ON CLUSTER six {COLUMNS} ENGINE = {self._engine}"
             sql = create if i % 2 == 0 else f"DROP TABLE {table} ON CLUSTER six"
-            name = f"query-{stat.cversion + i:010d}"
+            name = f"query-{next_number + i:010d}"
             data = DDLLogEntry(1, sql, system.hosts, initiator=str(system.hosts[0])).to_bytes()
             ops.append(Create(system.queue.entry_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL))
             ops += [Create(system.queue.active(name)), Create(system.queue.finished(name))]
