@@ -22,10 +22,22 @@ _FORBIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 _BAD_COMPONENT = re.compile(r"//|/\.\.?(?:/|\Z)")
 
 
-def path_problem(path: str, *, is_sequential: bool = False) -> str:
+def below_root(root: str, path: str) -> str:
+    """The path as the server knows it, below the session's chroot. Raises BadArguments if it is not absolute."""
+    if path[:1] != "/":
+        raise BadArguments(path, "Path must start with / character")
+    if not root:
+        return path
+    return root if path == "/" else root + path
+
+
+def outside_root(root: str, path: str) -> str:
+    """The inverse of `below_root`."""
+    return path[len(root) :] or "/" if root else path
+
+
+def path_problem(path: str) -> str:
     """Why ZooKeeper would refuse to create this path; empty if it would not (PathUtils.validatePath)."""
-    if is_sequential:
-        path += "1"
     if path == "/":
         return ""
     if not path:

@@ -5,6 +5,11 @@ from __future__ import annotations
 import enum
 
 from engine.errors import NoNode
+from engine.keeper.base import Acl
+
+CREATOR_ACL = (Acl(31, "auth", ""),)
+"""All permissions for the identities of whoever creates the node; the default of sessions with an
+identity."""
 
 
 class LinkState(enum.Enum):

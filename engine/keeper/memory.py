@@ -24,9 +24,9 @@ from typing import Any
 
 from engine.env import Env
 from engine.errors import AuthFailed, KeeperAnswer, KeeperUnavailable
-from engine.keeper.base import KeeperFactory, WatchEvent
+from engine.keeper.base import OPEN_ACL, KeeperFactory, WatchEvent
 from engine.keeper.faults import Direction, Fault, FaultPlan
-from engine.keeper.link import LinkState, absent_root
+from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.memory_session import MemorySession, Reply, Request, RequestKind
 from engine.keeper.tree import Caller, Identity, Tree, digest_identity
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
@@ -87,9 +87,12 @@ class MemoryKeeperServer:
     # --- connecting ---------------------------------------------------------------------------------------
 
     async def connect(
-        self, *, session_timeout_s: float = 30.0, client: str = "", root: str = ""
+        self, *, session_timeout_s: float = 30.0, client: str = "", root: str = "", identity: str = ""
     ) -> MemorySession:
-        """Open a session. Raises KeeperUnavailable; NoNode if `root`, the chroot, does not exist."""
+        """Open a session. Raises KeeperUnavailable; NoNode if `root`, the chroot, does not exist.
+
+        With `identity` (`user:password`) nodes that are created with the default ACL belong to it.
+        """
         await self._env.sleep(self._draw(self._latency_s))
         if not self.is_up or client in self._partitions or (self.faults and self.faults.draws_refusal()):
             await self._env.sleep(self._connect_timeout_s)
@@ -99,10 +102,16 @@ class MemoryKeeperServer:
         least, most = self._session_timeout_range_s
         session_id, self._next_session_id = self._next_session_id, self._next_session_id + 1
         session = MemorySession(
-            self, session_id, timeout_s=min(max(session_timeout_s, least), most), client=client, root=root
+            self,
+            session_id,
+            timeout_s=min(max(session_timeout_s, least), most),
+            client=client,
+            root=root,
+            default_acl=CREATOR_ACL if identity else OPEN_ACL,
         )
         session.seen_zxid = self.tree.zxid
-        self._records[session_id] = _SessionRecord(session)
+        identities = frozenset({digest_identity(identity.encode())} if identity else ())
+        self._records[session_id] = _SessionRecord(session, identities)
         return session
 
     def factory(self, *, session_timeout_s: float = 30.0, client: str = "", root: str = "") -> KeeperFactory:

@@ -42,7 +42,7 @@ from engine.keeper.base import (
     Watch,
     WatchEvent,
 )
-from engine.keeper.checks import check_size
+from engine.keeper.checks import below_root, check_size, outside_root
 from engine.keeper.link import LinkState
 from engine.keeper.watches import ArmedWatches, Rearm, WatchKind
 
@@ -87,13 +87,21 @@ class MemorySession:
     """Implements `Keeper`. Made by `MemoryKeeperServer.connect`."""
 
     def __init__(
-        self, server: MemoryKeeperServer, session_id: int, *, timeout_s: float, client: str, root: str
+        self,
+        server: MemoryKeeperServer,
+        session_id: int,
+        *,
+        timeout_s: float,
+        client: str,
+        root: str,
+        default_acl: tuple[Acl, ...],
     ) -> None:
         self._server = server
         self.loop = asyncio.get_running_loop()
         self._session_id = session_id
         self._timeout_s = timeout_s
         self._root = root
+        self._default_acl = default_acl
         self._callbacks: list[Callable[[], None]] = []
         self._watchdog: asyncio.TimerHandle | None = None
         self.client = client
@@ -134,7 +142,7 @@ class MemorySession:
         mode: CreateMode = CreateMode.PERSISTENT,
         acl: Sequence[Acl] = OPEN_ACL,
     ) -> str:
-        op = Create(self._inside(path), data, mode, OPEN_ACL if acl is OPEN_ACL else tuple(acl))
+        op = Create(self._inside(path), data, mode, self._default_acl if acl is OPEN_ACL else tuple(acl))
         check_size((op,))
         return self._outside(await self._call(RequestKind.CREATE, op.path, op))
 
@@ -202,20 +210,18 @@ class MemorySession:
     # --- requests -----------------------------------------------------------------------------------------
 
     def _inside(self, path: str) -> str:
-        if not self._root:
-            return path
-        return self._root if path == "/" else self._root + path
+        return below_root(self._root, path)
 
     def _outside(self, path: str) -> str:
-        return path[len(self._root) :] or "/" if self._root else path
+        return outside_root(self._root, path)
 
     def _op_inside(self, op: Op) -> Op:
-        if not self._root:
+        if not self._root and self._default_acl is OPEN_ACL:
             return op
         path = self._inside(op.path)
         match op:
             case Create(_, data, mode, acl):
-                return Create(path, data, mode, acl)
+                return Create(path, data, mode, self._default_acl if acl is OPEN_ACL else acl)
             case Remove(_, version):
                 return Remove(path, version)
             case SetData(_, data, version):

@@ -4,7 +4,7 @@ Every write takes one transaction id, whether it succeeds or not, and appends wh
 from which watches are fired. Semantics are ZooKeeper's (PrepRequestProcessor and DataTree of 3.9), including
 the order in which errors are looked for:
 
-    create    bad path · bad ACL · no parent · no permission · exists · parent is ephemeral
+    create    bad ACL · no parent · no permission · bad path · exists · parent is ephemeral
     remove    root · no node · no permission (of the parent) · version · children
     set       no node · no permission · version
     check     no node · no permission · version
@@ -252,8 +252,8 @@ class Tree:
 
     def _create(self, op: Create, caller: Caller) -> str:
         path, mode = op.path, op.mode
-        if problem := path_problem(path, is_sequential=mode.is_sequential):
-            raise BadArguments(path, problem)
+        if "\0" in path:
+            raise BadArguments(path, path_problem(path))
         acl = fix_acl(op.acl, caller, path)
         if path == "/":
             raise NodeExists(path)
@@ -265,6 +265,8 @@ class Tree:
             suffix = f"{parent.creations:010d}"
             path += suffix
             name += suffix
+        if problem := path_problem(path):
+            raise BadArguments(op.path, problem)
         if path in self.nodes:
             raise NodeExists(op.path)
         if parent.owner:

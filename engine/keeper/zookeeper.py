@@ -65,16 +65,15 @@ from engine.keeper.base import (
     Watch,
     WatchEvent,
 )
-from engine.keeper.checks import check_size
+from engine.keeper.checks import below_root, check_size, outside_root
 from engine.keeper.kazoo_bridge import BridgeOptions, KazooBridge
-from engine.keeper.link import LinkState, absent_root
+from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.watches import ArmedWatches, Rearm, WatchKind
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_AUTH_ACL = (Acl(31, "auth", ""),)
 _CLOSE_PATIENCE_S = 5.0
 
 
@@ -150,7 +149,7 @@ class ZooKeeperSession:
         self._root = config.root.rstrip("/")
         self._operation_timeout_s = config.operation_timeout_ms / 1000
         self._connect_timeout_s = connect_timeout_s
-        self._default_acl = _AUTH_ACL if config.identity else OPEN_ACL
+        self._default_acl = CREATOR_ACL if config.identity else OPEN_ACL
         self._state = LinkState.SUSPENDED
         self._session_id = 0
         self._is_closing = False
@@ -303,12 +302,10 @@ class ZooKeeperSession:
     # --- requests -----------------------------------------------------------------------------------------
 
     def _inside(self, path: str) -> str:
-        if not self._root:
-            return path
-        return self._root if path == "/" else self._root + path
+        return below_root(self._root, path)
 
     def _outside(self, path: str) -> str:
-        return path[len(self._root) :] or "/" if self._root else path
+        return outside_root(self._root, path)
 
     def _wire_op(self, op: Op) -> Any:
         path = self._inside(op.path)

@@ -1,0 +1,131 @@
+"""One suite for every Keeper: each test runs on the memory Keeper and on a real ZooKeeper.
+
+`backend` opens sessions below a root of the test's own, so that all tests share one server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+from collections.abc import AsyncIterator, Iterator
+from typing import Protocol
+
+import pytest
+from kazoo.client import KazooClient
+
+from engine.config.model import ZooKeeper
+from engine.env import SystemEnv
+from engine.keeper import Keeper, zookeeper
+from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.keeper.memory import MemoryKeeperServer
+
+PATIENCE_S = 20.0
+_roots = itertools.count()
+
+
+class Backend(Protocol):
+    """What a test needs of a Keeper."""
+
+    async def open(self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "") -> Keeper:
+        """Another session; `root` is below the test's own root."""
+        ...
+
+    async def expire(self, keeper: Keeper) -> None:
+        """Have the server end the session, and wait until its owner has heard of it."""
+        ...
+
+
+async def _heard_of_the_end(keeper: Keeper) -> None:
+    over = asyncio.Event()
+    keeper.on_expired(over.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await over.wait()
+
+
+class MemoryBackend:
+    def __init__(self) -> None:
+        self.server = MemoryKeeperServer(
+            SystemEnv(), min_session_timeout_s=1.0, max_session_timeout_s=200.0, reconnect_delay_s=(0.0, 0.01)
+        )
+        self.opened: list[Keeper] = []
+
+    async def open(self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "") -> Keeper:
+        keeper = await self.server.connect(session_timeout_s=session_timeout_s, identity=identity, root=root)
+        self.opened.append(keeper)
+        return keeper
+
+    async def expire(self, keeper: Keeper) -> None:
+        self.server.expire_session(keeper.session_id)
+        await _heard_of_the_end(keeper)
+
+
+class ZooKeeperBackend:
+    def __init__(self, server: EmbeddedZooKeeper, root: str) -> None:
+        self.config = server.config
+        self.root = root
+        self.opened: list[Keeper] = []
+
+    async def open(self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "") -> Keeper:
+        config = dataclasses.replace(
+            self.config,
+            session_timeout_ms=int(session_timeout_s * 1000),
+            identity=identity,
+            root=self.root + root,
+        )
+        keeper = await zookeeper.connect(config, SystemEnv())
+        self.opened.append(keeper)
+        return keeper
+
+    async def expire(self, keeper: Keeper) -> None:
+        """Another connection takes the session over and closes it; the first one is told by the server."""
+        await asyncio.to_thread(_close_session, self.config, keeper._bridge._client.client_id)
+        await _heard_of_the_end(keeper)
+
+
+def _close_session(config: ZooKeeper, client_id: tuple[int, bytes]) -> None:
+    thief = KazooClient(config.connect_string, client_id=client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), is_durable=False)
+    server.start_blocking()
+    yield server
+    server.stop_blocking()
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
+def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | None:
+    """The server to test against, None for the memory Keeper. Not async: it starts before any event loop."""
+    return request.getfixturevalue("zookeeper_server") if request.param == "zookeeper" else None
+
+
+async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
+    root = f"/test-{next(_roots)}"
+    maker = await zookeeper.connect(server.config, SystemEnv())
+    await maker.create(root)
+    await maker.close()
+    return ZooKeeperBackend(server, root)
+
+
+@pytest.fixture
+async def backend(real_server: EmbeddedZooKeeper | None) -> AsyncIterator[Backend]:
+    made = MemoryBackend() if real_server is None else await make_zookeeper_backend(real_server)
+    yield made
+    for keeper in made.opened:
+        await keeper.close()
+
+
+@pytest.fixture
+async def keeper(backend: Backend) -> Keeper:
+    return await backend.open()
+
+
+@pytest.fixture
+async def other(backend: Backend) -> Keeper:
+    """A second session."""
+    return await backend.open()
