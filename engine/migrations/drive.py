@@ -1,8 +1,8 @@
 """A whole run in one process: every step in order, as far as it goes.
 
-Stops at the first statement that may not be passed (failed, or not finished in time); what was sent goes on in the
-background, and the next `apply`, `rollback` or `status` takes it up. When the connection to Keeper is lost for
-good the error is raised as it is and nothing is given back: the lock ends with the session.
+Stops at the first statement that may not be passed (failed, or not finished in time); what was sent goes on
+in the background, and the next `apply`, `rollback` or `status` takes it up. When the connection to Keeper is
+lost for good the error is raised as it is and nothing is given back: the lock ends with the session.
 """
 
 from __future__ import annotations

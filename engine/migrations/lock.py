@@ -320,7 +320,7 @@ def _check_ledger(found: LeaseText, claim: Claim) -> None:
         raise MigrationRefused(
             f"This cluster's migrations are recorded in the ledger {found.ledger_id} at {found.ledger_url}, "
             f"and this is the ledger {claim.ledger_id} at {claim.ledger_url}.",
-            hint="Use that ledger (--ledger-url). If it is lost: `oncluster migrate mark` what is applied here, "
+            hint="Use that ledger (--ledger-url). If it is lost: mark what is applied here, "
             "then repeat with --adopt-ledger.",
         )
 

@@ -1,0 +1,160 @@
+"""The rules of `engine.migrations.lint` that look at one statement. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.errors import Code, SqlError
+from engine.migrations.files import Direction, Script, ScriptStatement
+from engine.migrations.statements import Surroundings
+from engine.sql import Statement, StatementKind, Token, TokenKind, parse_statement, redact, tokenize
+
+Note = tuple[str, str, int]
+"""Rule, message, ClickHouse's code or 0."""
+
+_K = StatementKind
+_DATA = frozenset({_K.SELECT, _K.INSERT, _K.SHOW, _K.DESCRIBE, _K.EXISTS, _K.EXPLAIN, _K.SET, _K.USE})
+_MAKES = frozenset(
+    {
+        *(_K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_MATERIALIZED_VIEW, _K.CREATE_DICTIONARY),
+        *(_K.CREATE_DATABASE, _K.CREATE_FUNCTION, _K.CREATE_INDEX, _K.CREATE_NAMED_COLLECTION),
+        *(_K.CREATE_USER, _K.CREATE_ROLE, _K.CREATE_QUOTA, _K.CREATE_ROW_POLICY, _K.CREATE_SETTINGS_PROFILE),
+    }
+)
+_REMOVES = frozenset(
+    {
+        *(_K.DROP_TABLE, _K.DROP_VIEW, _K.DROP_DICTIONARY, _K.DROP_DATABASE, _K.DROP_FUNCTION, _K.DROP_INDEX),
+        *(_K.DROP_NAMED_COLLECTION, _K.DROP_USER, _K.DROP_ROLE, _K.DROP_QUOTA, _K.DROP_ROW_POLICY),
+        *(
+            _K.DROP_SETTINGS_PROFILE,
+            _K.DETACH_TABLE,
+            _K.DETACH_VIEW,
+            _K.DETACH_DICTIONARY,
+            _K.DETACH_DATABASE,
+        ),
+        *(_K.RENAME_TABLE, _K.RENAME_DICTIONARY, _K.RENAME_DATABASE),
+    }
+)
+_NOT_REPEATABLE = frozenset({_K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES})
+_PARTS_OF_A_TABLE = frozenset({"COLUMN", "INDEX", "PROJECTION", "CONSTRAINT", "STATISTICS"})
+_GUARDED_BY = {"ADD": "IF NOT EXISTS", "DROP": "IF EXISTS", "CLEAR": "IF EXISTS", "RENAME": "IF EXISTS"}
+
+
+def check_statement(script: Script, statement: ScriptStatement, surroundings: Surroundings) -> list[Note]:
+    """Everything there is to say about the statement, silenced or not."""
+    parsed = parse_statement(statement.sql)
+    words = [token for token in tokenize(statement.sql) if token.is_significant]
+    notes: list[Note] = []
+    notes += _cluster(statement, parsed, surroundings)
+    notes += _support(parsed)
+    if script.direction is Direction.UP and parsed.is_destructive:
+        notes.append(("destructive", f"{_what(parsed)} loses what is there", 0))
+    if script.direction is Direction.UP and parsed.rewrites_data:
+        notes.append(("rewrites-data", f"{_what(parsed)} may write stored data anew on every replica", 0))
+    notes += _repeatable(parsed, words)
+    notes += _engine(statement, parsed, words, surroundings)
+    if redact(statement.sql) != statement.sql:
+        notes.append(
+            ("secret", "a secret stands in the file and goes through Keeper; use a named collection", 0)
+        )
+    return notes
+
+
+def _what(parsed: Statement) -> str:
+    if parsed.alter_commands:
+        return ", ".join(dict.fromkeys(command.value for command in parsed.alter_commands))
+    return parsed.kind.value
+
+
+def _cluster(statement: ScriptStatement, parsed: Statement, surroundings: Surroundings) -> Iterator[Note]:
+    try:
+        name = surroundings.cluster_of(statement, parsed)
+        if name != surroundings.cluster:
+            surroundings.topology.cluster(name)
+    except SqlError as error:
+        rule = "unknown-cluster" if error.code == Code.CLUSTER_DOESNT_EXIST else "other-cluster"
+        yield rule, f"{error.message} {error.hint}".rstrip(), error.code
+
+
+def _support(parsed: Statement) -> Iterator[Note]:
+    if parsed.kind in _DATA:
+        message = f"{parsed.kind} does not go through ON CLUSTER; load and check data outside of migrations"
+        yield "data-statement", message, int(Code.NOT_IMPLEMENTED)
+    elif not parsed.supports_on_cluster:
+        yield "not-on-cluster", f"ClickHouse has no ON CLUSTER for {_what(parsed)}", int(Code.NOT_IMPLEMENTED)
+    elif not parsed.alter_is_allowed_on_cluster:
+        yield "not-on-cluster", f"ClickHouse refuses {_what(parsed)} ON CLUSTER", int(Code.NOT_IMPLEMENTED)
+
+
+def _repeatable(parsed: Statement, words: list[Token]) -> Iterator[Note]:
+    if parsed.kind in _MAKES and not (parsed.if_not_exists or parsed.or_replace):
+        yield "not-repeatable", f"{parsed.kind} without IF NOT EXISTS", 0
+    elif parsed.kind in _REMOVES and not parsed.if_exists:
+        yield "not-repeatable", f"{parsed.kind} without IF EXISTS", 0
+    elif parsed.kind in _NOT_REPEATABLE:
+        yield "not-repeatable", f"{parsed.kind} a second time undoes the first", 0
+    elif parsed.kind is _K.ALTER_TABLE:
+        upper = [word.text.upper() if word.kind is TokenKind.WORD else "" for word in words]
+        for at in range(len(upper) - 1):
+            verb, noun = upper[at], upper[at + 1]
+            guard = _GUARDED_BY.get(verb)
+            if guard is None or noun not in _PARTS_OF_A_TABLE or not _begins_command(words[at - 1]):
+                continue
+            if " ".join(upper[at + 2 : at + 2 + len(guard.split())]) != guard:
+                yield "not-repeatable", f"{verb} {noun} without {guard}", 0
+
+
+def _begins_command(before: Token) -> bool:
+    """A verb opens a command after the table's name, after a comma or within command parentheses."""
+    return before.text in (",", "(") or before.kind in (
+        TokenKind.WORD,
+        TokenKind.IDENTIFIER,
+        TokenKind.STRING,
+    )
+
+
+def _engine(
+    statement: ScriptStatement, parsed: Statement, words: list[Token], surroundings: Surroundings
+) -> Iterator[Note]:
+    engine = parsed.engine or ""
+    if parsed.kind not in (_K.CREATE_TABLE, _K.CREATE_MATERIALIZED_VIEW) or not engine.endswith("MergeTree"):
+        return
+    try:
+        cluster = surroundings.topology.cluster(surroundings.cluster_of(statement, parsed))
+    except SqlError:
+        return
+    replicas = max((len(shard.replicas) for shard in cluster.shards), default=0)
+    if not engine.startswith(("Replicated", "Shared")):
+        if replicas > 1:
+            yield (
+                "not-replicated",
+                f"{engine} on shards of {replicas} replicas: each keeps only the rows that are sent to it",
+                0,
+            )
+        return
+    arguments = _string_arguments(engine, words)
+    if len(arguments) < 2 or not engine.startswith("Replicated"):
+        return
+    path, replica = arguments[:2]
+    if len(cluster.shards) > 1 and not any(macro in path for macro in ("{shard}", "{uuid}")):
+        yield (
+            "replicated-path",
+            f"the path {path} has neither {{shard}} nor {{uuid}}: shards would share it",
+            0,
+        )
+    if replicas > 1 and "{replica}" not in replica:
+        yield "replicated-path", f"the replica's name {replica} lacks {{replica}}: replicas would share it", 0
+
+
+def _string_arguments(engine: str, words: list[Token]) -> list[str]:
+    """The strings that open an engine's argument list."""
+    result: list[str] = []
+    for at, word in enumerate(words[:-1]):
+        if word.text == engine and words[at + 1].text == "(":
+            for token in words[at + 2 :]:
+                if token.kind is TokenKind.STRING:
+                    result.append(token.text)
+                elif token.text != ",":
+                    break
+            break
+    return result

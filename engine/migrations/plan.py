@@ -1,0 +1,368 @@
+"""What a run would do, said before it does anything. The values and the pure part; the looking around is
+`engine.migrations.gather`.
+
+For every statement and host: the text that would run, where, whether it rewrites or destroys data, whether
+the host is on line, how much waits for it in the queue, and how much data the statement touches.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.config.model import Cluster
+from engine.errors import Refused
+from engine.migrations.errors import Problem
+from engine.migrations.files import Direction, MigrationSet
+from engine.migrations.model import RunRequest
+from engine.migrations.selection import Selected
+from engine.migrations.statements import Surroundings, needs_approval
+from engine.migrations.states import CellState, MigrationState
+from engine.names import HostId, TableName
+from engine.sql import Statement, StatementKind, parse_statement, redact, runs_once_per_shard
+
+
+class Where(enum.StrEnum):
+    """On which hosts a statement takes effect by itself."""
+
+    EVERY_HOST = "every host"
+    ONCE_PER_SHARD = "once per shard"
+    ONCE_PER_SHARD_IF_REPLICATED = "once per shard if the table is replicated, else every host"
+
+
+class Presence(enum.StrEnum):
+    """Whether a host is on line. Servers before 2024 do not say; they are `unknown` until they are asked."""
+
+    ACTIVE = "active"
+    INACTIVE = "inactive"
+    UNKNOWN = "unknown"
+
+
+class Action(enum.StrEnum):
+    """What would happen to one statement on one host."""
+
+    RUN = "run"
+    RETRY = "retry"
+    WAIT = "wait"
+    NOTHING = "nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What a node says of a table that a statement acts on; rows and bytes are those of its active parts."""
+
+    engine: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What was found by looking around; empty where nobody was asked or could answer."""
+
+    presence: Mapping[HostId, Presence] = field(default_factory=dict)
+    backlog: Mapping[HostId, int] = field(default_factory=dict)
+    tables: Mapping[tuple[HostId, TableName], TableFacts] = field(default_factory=dict)
+    holder: str = ""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedHost:
+    host: HostId
+    shard: int
+    presence: Presence
+    action: Action
+    state: str
+    backlog: int
+    rows: int | None = None
+    size_bytes: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "host": self.host.readable,
+            "shard": self.shard,
+            "presence": self.presence.value,
+            "action": self.action.value,
+            "state": self.state,
+            "backlog": self.backlog,
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStatement:
+    """`sql` is what goes into the queue, without secrets."""
+
+    statement: int
+    line: int
+    sql: str
+    cluster: str
+    where: Where
+    is_destructive: bool
+    rewrites_data: bool
+    needs_approval: bool
+    timeout_s: int
+    output_mode: str
+    hosts: tuple[PlannedHost, ...]
+    error: str = ""
+    code: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "statement": self.statement,
+            "line": self.line,
+            "sql": self.sql,
+            "cluster": self.cluster,
+            "where": self.where.value,
+            "destructive": self.is_destructive,
+            "rewrites_data": self.rewrites_data,
+            "needs_approval": self.needs_approval,
+            "timeout_s": self.timeout_s,
+            "output_mode": self.output_mode,
+            "error": self.error,
+            "code": self.code,
+            "hosts": [host.to_json() for host in self.hosts],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMigration:
+    version: int
+    title: str
+    path: str
+    state: MigrationState
+    checksum: str
+    statements: tuple[PlannedStatement, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "title": self.title,
+            "path": self.path,
+            "state": self.state.value,
+            "checksum": self.checksum,
+            "statements": [statement.to_json() for statement in self.statements],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`problems` forbid the run; `notes` are worth knowing."""
+
+    cluster: str
+    direction: Direction
+    target: int | None
+    migrations: tuple[PlannedMigration, ...]
+    problems: tuple[Problem, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.migrations
+
+    @property
+    def statements(self) -> tuple[PlannedStatement, ...]:
+        return tuple(statement for migration in self.migrations for statement in migration.statements)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Something that would be sent destroys data, or its file asks for approval."""
+        return any(
+            statement.needs_approval and any(h.action in (Action.RUN, Action.RETRY) for h in statement.hosts)
+            for statement in self.statements
+        )
+
+    @property
+    def inactive_hosts(self) -> tuple[HostId, ...]:
+        found = {host.host for s in self.statements for host in s.hosts if host.presence is Presence.INACTIVE}
+        return tuple(sorted(found))
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "cluster": self.cluster,
+            "direction": self.direction.value,
+            "target": self.target,
+            "needs_approval": self.needs_approval,
+            "inactive_hosts": [host.readable for host in self.inactive_hosts],
+            "problems": [
+                {"path": p.path, "line": p.line, "rule": p.rule, "message": p.message, "code": p.code}
+                for p in self.problems
+            ],
+            "notes": list(self.notes),
+            "migrations": [migration.to_json() for migration in self.migrations],
+        }
+
+
+def build_plan(
+    migrations: MigrationSet,
+    selected: Sequence[Selected],
+    request: RunRequest,
+    surroundings: Surroundings,
+    facts: Facts,
+    *,
+    problems: Sequence[Problem] = (),
+    notes: Sequence[str] = (),
+) -> Plan:
+    """Raises nothing for statements that cannot be sent: they carry their error and are among the
+    problems."""
+    engines = _engines(migrations)
+    planned = []
+    found = list(problems)
+    for item in selected:
+        statements = tuple(
+            _statement(item, number, request, surroundings, facts, engines)
+            for number in range(1, len(item.script.statements) + 1)
+        )
+        found += [
+            Problem(str(item.script.path), s.line, "not-sendable", s.error, s.code)
+            for s in statements
+            if s.error
+        ]
+        planned.append(
+            PlannedMigration(
+                item.migration.version,
+                item.migration.title,
+                str(item.script.path),
+                item.record.state,
+                item.script.checksum,
+                statements,
+            )
+        )
+    said = [*notes, *facts.notes]
+    if facts.holder:
+        said.append(f"A run is at work now: {facts.holder}.")
+    return Plan(
+        surroundings.cluster,
+        request.direction,
+        request.target,
+        tuple(planned),
+        tuple(sorted(found)),
+        tuple(said),
+    )
+
+
+def tables_of(selected: Sequence[Selected], request: RunRequest) -> list[TableName]:
+    """The tables whose size matters to a plan: of statements that change or drop what is there."""
+    names: dict[TableName, None] = {}
+    for item in selected:
+        for statement in item.script.statements:
+            parsed = parse_statement(statement.sql)
+            if parsed.is_destructive or parsed.rewrites_data or parsed.alter_commands:
+                database = statement.options.database or request.database
+                for table in parsed.tables:
+                    names[table if table.database else TableName(database, table.table)] = None
+    return list(names)
+
+
+def _statement(
+    item: Selected,
+    number: int,
+    request: RunRequest,
+    surroundings: Surroundings,
+    facts: Facts,
+    engines: Mapping[TableName, str],
+) -> PlannedStatement:
+    statement = item.script.statements[number - 1]
+    parsed = parse_statement(statement.sql)
+    database = statement.options.database or request.database
+    tables = [t if t.database else TableName(database, t.table) for t in parsed.tables]
+    patience = request.patience(statement.options)
+    error, code = "", 0
+    hosts: tuple[PlannedHost, ...] = ()
+    sql, name = statement.sql, surroundings.cluster
+    try:
+        prepared = surroundings.prepare(statement, request, token="plan")
+        name = prepared.cluster
+        sql = prepared.entry.query.partition("*/ ")[2]
+        hosts = _hosts(item, number, request, surroundings.topology.cluster(name), facts, tables)
+    except Refused as refusal:
+        error, code = f"{refusal.message} {refusal.hint}".rstrip(), refusal.code
+    return PlannedStatement(
+        statement=number,
+        line=statement.line,
+        sql=redact(sql),
+        cluster=name,
+        where=_where(parsed, tables, facts, engines),
+        is_destructive=parsed.is_destructive,
+        rewrites_data=parsed.rewrites_data,
+        needs_approval=needs_approval(statement),
+        timeout_s=patience.timeout_s,
+        output_mode=patience.output_mode.value,
+        hosts=hosts,
+        error=error,
+        code=code,
+    )
+
+
+def _hosts(
+    item: Selected,
+    number: int,
+    request: RunRequest,
+    cluster: Cluster,
+    facts: Facts,
+    tables: Sequence[TableName],
+) -> tuple[PlannedHost, ...]:
+    is_same = item.record.direction is request.direction and item.record.state.is_open
+    states = {row.host: row.state for row in item.record.rows_of(number)} if is_same else {}
+    result = []
+    for shard in cluster.shards:
+        for replica in shard.replicas:
+            host = replica.host_id
+            known = [facts.tables[host, t] for t in tables if (host, t) in facts.tables]
+            result.append(
+                PlannedHost(
+                    host=host,
+                    shard=shard.number,
+                    presence=facts.presence.get(host, Presence.UNKNOWN),
+                    action=_action(states.get(host), retry_failed=request.leniency.retry_failed),
+                    state=states[host].value if host in states else "",
+                    backlog=facts.backlog.get(host, 0),
+                    rows=sum(t.rows for t in known) if known else None,
+                    size_bytes=sum(t.size_bytes for t in known) if known else None,
+                )
+            )
+    return tuple(result)
+
+
+def _action(state: CellState | None, *, retry_failed: bool) -> Action:
+    if state is None:
+        return Action.RUN
+    if state.is_failure:
+        return Action.RETRY if retry_failed else Action.NOTHING
+    return Action.NOTHING if state is CellState.DONE else Action.WAIT
+
+
+def _where(
+    parsed: Statement, tables: Sequence[TableName], facts: Facts, engines: Mapping[TableName, str]
+) -> Where:
+    if not runs_once_per_shard(parsed):
+        return Where.EVERY_HOST
+    found = {t.engine for (_, name), t in facts.tables.items() if name in tables}
+    found |= {engines[name] for name in tables if name in engines}
+    if not found:
+        return Where.ONCE_PER_SHARD_IF_REPLICATED
+    is_replicated = [engine.startswith(("Replicated", "Shared")) for engine in found]
+    if all(is_replicated):
+        return Where.ONCE_PER_SHARD
+    return Where.ONCE_PER_SHARD_IF_REPLICATED if any(is_replicated) else Where.EVERY_HOST
+
+
+def _engines(migrations: MigrationSet) -> dict[TableName, str]:
+    """The engines of the tables that the folder itself creates; renames are followed."""
+    engines: dict[TableName, str] = {}
+    for migration in migrations.migrations:
+        for statement in migration.up.statements if migration.up is not None else ():
+            parsed = parse_statement(statement.sql)
+            database = statement.options.database
+            tables = [t if t.database else TableName(database, t.table) for t in parsed.tables]
+            if parsed.kind is StatementKind.CREATE_TABLE and parsed.engine:
+                engines.update(dict.fromkeys(tables, parsed.engine))
+            elif parsed.kind is StatementKind.RENAME_TABLE:
+                for old, new in zip(tables[::2], tables[1::2], strict=False):
+                    if old in engines:
+                        engines[new] = engines[old]
+    return engines

@@ -1,0 +1,3 @@
+-- oncluster: database=logs
+DROP TABLE IF EXISTS query_samples;
+DROP TABLE IF EXISTS load_log;

@@ -1,0 +1,1 @@
+DROP DATABASE IF EXISTS flights ON CLUSTER order_cluster;

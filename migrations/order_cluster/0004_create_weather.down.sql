@@ -1,0 +1,1 @@
+DROP TABLE IF EXISTS flights.weather ON CLUSTER order_cluster;

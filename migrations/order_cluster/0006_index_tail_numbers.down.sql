@@ -1,0 +1,1 @@
+ALTER TABLE flights.flights DROP INDEX IF EXISTS tailnum_bloom;

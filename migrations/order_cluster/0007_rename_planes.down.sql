@@ -1,0 +1,1 @@
+RENAME TABLE IF EXISTS flights.aircraft TO flights.planes ON CLUSTER order_cluster;
