@@ -1,0 +1,146 @@
+"""The local stack's plans: ports, state, and the errors that come before anything is started."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from engine.errors import Busy, ConfigError, Corrupt, Unavailable
+from engine.local import stack as stack_module
+from engine.local.progress import EventReader, FileSink, Steps, StepState
+from engine.local.stack import StackOptions, check
+from engine.local.stack_ports import DEFAULT_BASE, StackPorts
+from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
+from engine.testing.processes import ProcessId
+
+
+def state(**changes: object) -> StackState:
+    me = ProcessId.of(os.getpid())
+    assert me is not None
+    facts: dict[str, object] = {
+        "mark": "m",
+        "owner": ProcessEntry("owner", me.pid, me.started_s),
+        "phase": Phase.READY,
+        "zookeeper": "127.0.0.1:1",
+        "config_file": "/c.xml",
+        "migrations": "/m",
+        "ledger_url": "sqlite:////l.db",
+        "airflow_password": "secret",
+        "processes": (ProcessEntry("node01", 4711, 1.5, "http://127.0.0.1:2"),),
+    }
+    return StackState(**(facts | changes))  # type: ignore[arg-type]
+
+
+def test_ports_have_fixed_places_above_the_base() -> None:
+    ports = StackPorts.choose(nodes=6, port_base=None, environ={})
+    assert ports.nodes == tuple(range(DEFAULT_BASE + 23, DEFAULT_BASE + 29))
+    assert (ports.airflow, ports.zookeeper) == (DEFAULT_BASE + 80, DEFAULT_BASE + 81)
+    assert StackPorts.choose(nodes=1, port_base=5000, environ={}).nodes == (5023,)
+
+
+def test_the_option_wins_over_the_environment_and_single_ports_over_both() -> None:
+    environ = {"ONCLUSTER_PORT_BASE": "6000", "ONCLUSTER_AIRFLOW_PORT": "7", "ONCLUSTER_NODE_PORT": "300"}
+    assert StackPorts.choose(nodes=2, port_base=5000, environ=environ) == StackPorts(
+        airflow=7, zookeeper=5081, nodes=(300, 301)
+    )
+    assert StackPorts.choose(nodes=2, port_base=None, environ=environ).zookeeper == 6081
+
+
+def test_base_zero_takes_free_ports() -> None:
+    ports = StackPorts.choose(nodes=6, port_base=0, environ={})
+    assert len({ports.airflow, ports.zookeeper, *ports.nodes}) == 8
+    ports.require_free()
+
+
+@pytest.mark.parametrize(
+    ("nodes", "base", "environ", "says"),
+    [
+        (6, 65_500, {}, "no port"),
+        (60, 5000, {}, "do not fit"),
+        (6, None, {"ONCLUSTER_AIRFLOW_PORT": "eighty"}, "ONCLUSTER_AIRFLOW_PORT"),
+    ],
+)
+def test_ports_that_cannot_be_are_refused(
+    nodes: int, base: int | None, environ: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        StackPorts.choose(nodes=nodes, port_base=base, environ=environ)
+
+
+def test_a_port_in_use_is_named_with_its_holder(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Busy, match=rf"{port} \(for Airflow\) by .*process {os.getpid()}"):
+            check(StackOptions(home=tmp_path, port_base=0), environ={"ONCLUSTER_AIRFLOW_PORT": str(port)})
+
+
+def test_a_host_that_the_cluster_file_does_not_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="node77"):
+        check(StackOptions(home=tmp_path, port_base=0, hosts=("node77",)), environ={})
+
+
+def test_a_nearly_full_disk_is_refused_before_anything_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stack_module, "_NEEDED_BYTES", 2**62)
+    with pytest.raises(Unavailable, match="MiB left"):
+        check(StackOptions(home=tmp_path / "not" / "there", port_base=0), environ={})
+
+
+def test_a_second_stack_in_the_same_directory_is_refused(tmp_path: Path) -> None:
+    write_state(tmp_path, state())
+    with pytest.raises(Busy, match="already running"):
+        check(StackOptions(home=tmp_path, port_base=0), environ={})
+
+    gone = ProcessEntry("owner", os.getpid(), 1.0)  # the number is ours, the start time is not
+    write_state(tmp_path, state(owner=gone))
+    assert check(StackOptions(home=tmp_path, port_base=0), environ={})[0][0] == "node01"
+
+
+def test_the_state_survives_its_file_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    assert read_state(tmp_path) is None
+    write_state(tmp_path, state())
+    assert read_state(tmp_path) == state()
+    assert stat.S_IMODE((tmp_path / "state.json").stat().st_mode) == 0o600
+    assert "secret" not in repr(state())
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"mark": "m"}', "[]"])
+def test_a_damaged_state_is_reported_with_its_file(tmp_path: Path, text: str) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(Corrupt, match=r"state\.json"):
+        read_state(tmp_path)
+
+
+def test_options_survive_the_way_to_the_background_process(tmp_path: Path) -> None:
+    options = StackOptions(
+        home=tmp_path, port_base=0, cluster_file=tmp_path / "c.yaml", hosts=("a", "b"), with_airflow=False
+    )
+    assert StackOptions.from_json(options.to_json()) == options
+
+
+def test_events_are_read_once_and_half_a_line_is_left_for_later(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reader = EventReader(path)
+    assert reader.new() == []
+    steps = Steps(FileSink(path))
+    steps.running("Größe", "starting…")
+    steps.done("Größe", "ready")
+    assert [(event.step, event.state, event.text) for event in reader.new()] == [
+        ("Größe", StepState.RUNNING, "starting…"),
+        ("Größe", StepState.DONE, "ready"),
+    ]
+    assert reader.new() == []
+    whole = path.read_text().splitlines()[0] + "\n"
+    with path.open("a") as file:
+        file.write(whole[:10])
+    assert reader.new() == []
+    with path.open("a") as file:
+        file.write(whole[10:])
+    assert len(reader.new()) == 1
