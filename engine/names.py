@@ -142,6 +142,15 @@ class QueuePaths:
         parent, _, name = self.root.rpartition("/")
         return f"{parent}/oncluster/{name}/tokens"
 
+    @property
+    def outcomes_root(self) -> str:
+        """Where the cleaner writes down what became of an entry before it removes it."""
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/oncluster/{name}/outcomes"
+
+    def outcome(self, name: str) -> str:
+        return f"{self.outcomes_root}/{name}"
+
     def token(self, token: str) -> str:
         return f"{self.tokens_root}/{escape_for_file_name(token)}"
 

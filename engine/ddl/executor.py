@@ -1,7 +1,7 @@
 """The seam between the queue and whatever runs SQL on this host.
 
 `LocalExecutor` is all the worker needs. What it returns as a digest decides how much the worker can promise
-after a crash, so `Fingerprint` gives that text a shape; any other text is taken as the digest of a definition.
+after a crash, so `Fingerprint` gives that text a shape; other text is taken as the digest of a definition.
 """
 
 from __future__ import annotations

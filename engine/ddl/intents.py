@@ -1,6 +1,6 @@
-"""What this host has begun, on disk: the record that makes a statement take effect at most once across a crash.
+"""What this host has begun, on disk: so that a statement takes effect at most once across a crash.
 
-The safety argument, step by step. `i` is the intent of entry `e`; each line says what a crash after it leaves.
+The safety argument, step by step. `i` is the intent of an entry; each line says what a crash after it leaves.
 
 1. digest before := what the statement would change   nothing was recorded: the entry runs as if new
 2. begin(i), on disk when it returns                  an intent without outcome: compare digests
@@ -13,15 +13,16 @@ The safety argument, step by step. `i` is the intent of entry `e`; each line say
 5. status into `finished/`                            the entry counts as processed, here and everywhere
 
 Step 2 is forced to disk before step 3, because an effect that survives a power cut must not find its intent
-forgotten. Step 4 is not: if it is lost, the digests still tell. An intent is keyed by the entry's name and czxid
-and carries a hash of its text, because names start again when somebody re-creates the queue.
+forgotten. Step 4 is not: if it is lost, the digests still tell. An intent is keyed by the entry's name and
+czxid and carries a hash of its text, because names start again when somebody re-creates the queue.
 
-It never claims an effect that it cannot see, and never removes an intent whose entry may still be in the queue.
+It never claims an effect that it cannot see, and never drops an intent whose entry may still be in the queue.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from engine.ddl.status import ExecutionStatus
+from engine.ddl.text import decode_bytes, encode_bytes
 from engine.errors import Corrupt
 
 
@@ -84,7 +86,7 @@ CREATE TABLE IF NOT EXISTS intents (
     object TEXT NOT NULL,
     digest_before TEXT NOT NULL,
     code INTEGER,
-    message TEXT,
+    message BLOB,
     PRIMARY KEY (queue, entry, czxid)
 ) WITHOUT ROWID
 """
@@ -108,7 +110,7 @@ class _Pending:
 
 
 class SqliteIntentStore:
-    """One file, one writing thread; requests that arrive together share one transaction and one fsync.
+    """One file, one writing thread; requests that arrive together share a transaction and an fsync.
 
     Measured on the development machine: see `benchmarks/`; the cost is that of one fsync per `begin`.
     Raises Corrupt when the file is not a usable database.
@@ -135,7 +137,7 @@ class SqliteIntentStore:
         intents = {}
         for entry, czxid, entry_digest, object_, digest_before, code, message in rows:
             key = IntentKey(queue, entry, czxid)
-            status = None if code is None else ExecutionStatus(code, message)
+            status = None if code is None else ExecutionStatus(code, decode_bytes(message))
             intents[key] = Intent(key, entry_digest, object_, digest_before, status)
         return intents
 
@@ -145,7 +147,8 @@ class SqliteIntentStore:
         await self._write([(_BEGIN, values)], is_forced=True)
 
     async def finish(self, key: IntentKey, status: ExecutionStatus) -> None:
-        values = (status.code, status.message, key.queue, key.entry, key.czxid)
+        message = encode_bytes(status.message)
+        values = (status.code, message, key.queue, key.entry, key.czxid)
         await self._write([(_FINISH, values)], is_forced=False)
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
@@ -174,7 +177,7 @@ class SqliteIntentStore:
             rows = [row for pending in batch for row in pending.rows]
             is_forced = any(pending.is_forced for pending in batch)
             try:
-                await self._call(lambda rows=rows, is_forced=is_forced: self._commit(rows, is_forced))
+                await self._call(functools.partial(self._commit, rows, is_forced))
             except sqlite3.Error as error:
                 failure = Corrupt(f"The intent record cannot be written: {error}.")
                 for pending in batch:

@@ -1,0 +1,71 @@
+"""Tasks of this host in queue order, handed out so that statements of one object never overtake each
+other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from engine.ddl.task import Footprint, Task, footprint_of
+
+
+@dataclass(slots=True)
+class _Slot:
+    task: Task
+    footprint: Footprint
+    is_taken: bool = False
+
+
+class Backlog:
+    """Waiting and running tasks. With one lane it is a plain queue."""
+
+    def __init__(self, *, lanes: int) -> None:
+        self._lanes = lanes
+        self._slots: list[_Slot] = []
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, name: object) -> bool:
+        return any(slot.task.name == name for slot in self._slots)
+
+    def names(self) -> frozenset[str]:
+        return frozenset(slot.task.name for slot in self._slots)
+
+    def add(self, task: Task) -> None:
+        """Tasks come in queue order."""
+        footprint = Footprint(is_barrier=True) if self._lanes == 1 else footprint_of(task)
+        self._slots.append(_Slot(task, footprint))
+        self._changed.set()
+
+    def try_take(self) -> Task | None:
+        """The first waiting task that conflicts with nothing before it."""
+        for at, slot in enumerate(self._slots):
+            if slot.is_taken:
+                continue
+            if not any(slot.footprint.conflicts_with(earlier.footprint) for earlier in self._slots[:at]):
+                slot.is_taken = True
+                return slot.task
+            if slot.footprint.is_barrier:
+                return None
+        return None
+
+    async def take(self) -> Task:
+        """Waits for one."""
+        while True:
+            task = self.try_take()
+            if task is not None:
+                return task
+            self._changed.clear()
+            await self._changed.wait()
+
+    def done(self, task: Task) -> None:
+        """The task has run here; what it conflicts with may go on."""
+        self._slots = [slot for slot in self._slots if slot.task is not task]
+        self._changed.set()
+
+    async def wait_until_shorter_than(self, length: int) -> None:
+        while len(self._slots) >= length:
+            self._changed.clear()
+            await self._changed.wait()

@@ -1,0 +1,324 @@
+"""Submitting statements to the queue, each token exactly once, and finding them again.
+
+Safety argument of `submit`:
+
+1. multi{create <tokens>/<token>, create <root>/query- (sequential)}. Either both exist or neither. A crash
+   or a lost reply here leaves a token and its entry, or nothing; whoever tries again is told NodeExists by
+   the token and attaches. The multi may be repeated blindly for that reason.
+2. multi{create active, create finished}, and in the same breath the entry's name into the token's data. A
+   crash before it leaves an entry without directories, which every worker copes with, and a token without
+   a name, which is found by its czxid: both nodes of step 1 were made by one transaction. `active` and
+   `finished` are never made one after the other: workers of 18.16 die of an entry that has only one of them.
+
+Never: enqueue again because an entry is not there. An entry that was cleaned up is attached to as *gone*.
+Token nodes are never removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.initiator import PreparedStatement, check_token
+from engine.ddl.outcome import EntryStatus
+from engine.ddl.queue_table import QueueRow, read_queue_rows
+from engine.ddl.session import SessionSource, retrying, session_source
+from engine.ddl.status_reader import StatusReader
+from engine.env import Env
+from engine.errors import (
+    BadVersion,
+    Corrupt,
+    KeeperAnswer,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OnclusterError,
+    Refused,
+    UnknownOutcome,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Op
+from engine.keeper.recipes import SessionHolder, create_ancestors, create_if_not_exists
+from engine.names import HostId, QueuePaths, entry_number
+
+logger = logging.getLogger(__name__)
+
+_UUID_CLAUSE = re.compile(r"\bUUID '[0-9A-Fa-f-]{36}' ")
+_LOOKUP_BATCH = 200
+
+
+class SubmitOutcome(enum.StrEnum):
+    ENQUEUED = "enqueued"
+    ATTACHED = "attached"
+    """The token had been submitted before, by anybody; nothing was enqueued."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """Where the statement of a token stands in the queue.
+
+    `is_gone`: it was submitted once and has been removed from the queue since; `entry` is empty if nobody
+    knows any more under which name. `DDLQueueClient.status` may still know its outcome.
+    """
+
+    entry: str
+    token: str
+    hosts: tuple[HostId, ...]
+    outcome: SubmitOutcome
+    is_gone: bool = False
+    czxid: int = 0
+
+
+class DDLQueueClient:
+    """One queue, for whoever submits or watches. Any number of clients may look at the same entry.
+
+    `keeper` is one session or a holder of sessions; with a holder `watch` and `submit` survive its end.
+    """
+
+    def __init__(self, keeper: Keeper | SessionHolder | SessionSource, env: Env, paths: QueuePaths) -> None:
+        self._source = session_source(keeper)
+        self._env = env
+        self._paths = paths
+        self._reader = StatusReader(self._source, env, paths)
+        self._known_replicas: set[HostId] = set()
+
+    @property
+    def paths(self) -> QueuePaths:
+        return self._paths
+
+    # --- submitting ---------------------------------------------------------------------------------------
+
+    async def submit(self, prepared: PreparedStatement) -> Submission:
+        """Put the statement into the queue unless its token has been there before.
+
+        Raises Refused 36 when the token was used for another statement; KeeperUnavailable (nothing
+        happened) or UnknownOutcome (call again with the same token) when Keeper stays away.
+        """
+        token_path = self._paths.token(prepared.token)
+        ops: tuple[Op, ...] = (
+            Create(token_path),
+            Create(self._paths.entry_prefix, prepared.data, CreateMode.PERSISTENT_SEQUENTIAL),
+        )
+
+        async def enqueue(keeper: Keeper) -> str | None:
+            for _ in range(2):
+                try:
+                    made = (await keeper.multi(ops))[1]
+                except MultiFailed as refusal:
+                    if isinstance(refusal.error, NodeExists) and refusal.index == 0:
+                        return None
+                    if not isinstance(refusal.error, NoNode):
+                        raise
+                    await self._create_roots(keeper)
+                else:
+                    return str(made).rpartition("/")[2]
+            raise Corrupt(f"The queue {self._paths.root} vanishes while it is being made")
+
+        entry = await retrying(self._source, self._env, enqueue)
+        if entry is None:
+            return await self._attach(prepared)
+        logger.info("ddl.enqueued entry=%s token=%s hosts=%d", entry, prepared.token, len(prepared.hosts))
+        czxid = await self._finish_submission(prepared.token, entry, prepared.hosts)
+        return Submission(entry, prepared.token, prepared.hosts, SubmitOutcome.ENQUEUED, czxid=czxid)
+
+    async def find(self, token: str) -> Submission | None:
+        """The submission of a token; None if it was never submitted."""
+        path = self._paths.token(check_token(token))
+
+        async def look(keeper: Keeper) -> Submission | None:
+            await keeper.sync(path)
+            try:
+                node = await keeper.get(path)
+            except NoNode:
+                return None
+            entry, recorded_hosts = _decode_token(node.data)
+            czxid = node.stat.czxid
+            if not entry:
+                entry = await self._entry_of_transaction(keeper, czxid)
+                if entry:
+                    await self._remember(keeper, token, entry, ())
+            if not entry:
+                return Submission("", token, (), SubmitOutcome.ATTACHED, is_gone=True, czxid=czxid)
+            try:
+                found = await keeper.get(self._paths.entry(entry))
+            except NoNode:
+                found = None
+            if found is None or found.stat.czxid != czxid:
+                return Submission(
+                    entry, token, recorded_hosts, SubmitOutcome.ATTACHED, is_gone=True, czxid=czxid
+                )
+            hosts = DDLLogEntry.from_bytes(found.data, where=entry).hosts
+            return Submission(entry, token, hosts, SubmitOutcome.ATTACHED, czxid=czxid)
+
+        return await retrying(self._source, self._env, look)
+
+    async def _attach(self, prepared: PreparedStatement) -> Submission:
+        submission = await self.find(prepared.token)
+        if submission is None:
+            raise Corrupt(f"The token {prepared.token} was there and is not there any more")
+        if not submission.is_gone:
+            await self._check_same_statement(prepared, submission.entry)
+            await self._finish_submission(prepared.token, submission.entry, submission.hosts)
+        logger.info(
+            "ddl.attached entry=%s token=%s gone=%s", submission.entry, prepared.token, submission.is_gone
+        )
+        return submission
+
+    async def _check_same_statement(self, prepared: PreparedStatement, entry: str) -> None:
+        async def read(keeper: Keeper) -> bytes:
+            return (await keeper.get(self._paths.entry(entry))).data
+
+        try:
+            stored = DDLLogEntry.from_bytes(await retrying(self._source, self._env, read), where=entry)
+        except NoNode:
+            return
+        if _UUID_CLAUSE.sub("", stored.query) != _UUID_CLAUSE.sub("", prepared.entry.query):
+            raise Refused(
+                f"The token {prepared.token} was used for another statement ({entry}).",
+                hint="A token names one statement for ever; use a new one.",
+            )
+
+    async def _finish_submission(self, token: str, entry: str, hosts: tuple[HostId, ...]) -> int:
+        """Step 2. Whatever fails here is only logged: workers and `find` do without it."""
+        try:
+            keeper = await self._source.session()
+        except OnclusterError as error:
+            logger.warning("ddl.submission_unfinished entry=%s error=%s", entry, error)
+            return 0
+        results = await asyncio.gather(
+            self._create_status_dirs(keeper, entry),
+            self._remember(keeper, token, entry, hosts),
+            self._create_replica_dirs(keeper, hosts),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, OnclusterError):
+                logger.warning("ddl.submission_unfinished entry=%s error=%s", entry, result)
+            elif isinstance(result, BaseException):
+                raise result
+        return results[1] if isinstance(results[1], int) else 0
+
+    async def _create_status_dirs(self, keeper: Keeper, entry: str) -> None:
+        try:
+            await keeper.multi([Create(self._paths.active(entry)), Create(self._paths.finished(entry))])
+        except MultiFailed as refusal:
+            # A worker was faster, or the cleaner was: both are theirs to decide.
+            if not isinstance(refusal.error, (NodeExists, NoNode)):
+                raise
+
+    async def _remember(self, keeper: Keeper, token: str, entry: str, hosts: Sequence[HostId]) -> int:
+        """Write the entry's name into its token; returns their common czxid."""
+        data = json.dumps({"entry": entry, "hosts": [str(host) for host in hosts]}, separators=(",", ":"))
+        try:
+            return (await keeper.set(self._paths.token(token), data.encode(), version=0)).czxid
+        except BadVersion:
+            return 0
+
+    async def _create_replica_dirs(self, keeper: Keeper, hosts: Sequence[HostId]) -> None:
+        """`replicas/<host_id>` for every host of the entry, as ClickHouse of 2024 and later expects them."""
+        unknown = [host for host in dict.fromkeys(hosts) if host not in self._known_replicas]
+        if not unknown:
+            return
+        present = await keeper.exists_many([self._paths.replica(host) for host in unknown])
+        missing = [host for host, stat in zip(unknown, present, strict=True) if stat is None]
+        await asyncio.gather(*(self._create_replica_dir(keeper, host) for host in missing))
+        self._known_replicas.update(unknown)
+
+    async def _create_replica_dir(self, keeper: Keeper, host: HostId) -> None:
+        try:
+            await keeper.create(self._paths.replica(host))
+        except NodeExists:
+            pass
+        except NoNode:
+            await _create_with_ancestors(keeper, self._paths.replica(host))
+
+    async def _create_roots(self, keeper: Keeper) -> None:
+        for path in (self._paths.tokens_root, self._paths.root, self._paths.replicas_root):
+            await _create_with_ancestors(keeper, path)
+
+    async def _entry_of_transaction(self, keeper: Keeper, czxid: int) -> str:
+        """The entry made by the transaction `czxid`; empty if it is not in the queue."""
+        try:
+            names = [
+                n for n in (await keeper.children(self._paths.root)).names if entry_number(n) is not None
+            ]
+        except NoNode:
+            return ""
+        for end in range(len(names), 0, -_LOOKUP_BATCH):  # the newest first
+            batch = names[max(0, end - _LOOKUP_BATCH) : end]
+            stats = await keeper.exists_many([self._paths.entry(name) for name in batch])
+            for name, stat in zip(batch, stats, strict=True):
+                if stat is not None and stat.czxid == czxid:
+                    return name
+        return ""
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    async def status(self, entry: str) -> EntryStatus:
+        """Where every host stands now, or what was recorded when the entry was removed.
+
+        Raises SqlError 341 when the entry is gone without a record; MalformedEntry for a text nobody can
+        read.
+        """
+        return await self._reader.status(entry)
+
+    async def status_many(self, entries: Sequence[str]) -> Sequence[EntryStatus | OnclusterError]:
+        """Of each entry its status, or why there is none."""
+
+        async def one(entry: str) -> EntryStatus | OnclusterError:
+            try:
+                return await self.status(entry)
+            except (KeeperAnswer, UnknownOutcome):
+                raise
+            except OnclusterError as error:
+                return error
+
+        return await asyncio.gather(*(one(entry) for entry in entries))
+
+    def watch(self, entry: str) -> AsyncIterator[EntryStatus]:
+        """The present status, then a new one at each change, until every host has an outcome.
+
+        Driven by watches: nothing is polled. Raises SqlError 341 when the entry is removed meanwhile.
+        """
+        return self._reader.watch(entry)
+
+    async def list(self) -> tuple[str, ...]:
+        """Names of all entries, oldest first."""
+
+        async def look(keeper: Keeper) -> tuple[str, ...]:
+            try:
+                names = (await keeper.children(self._paths.root)).names
+            except NoNode:
+                return ()
+            return tuple(name for name in names if entry_number(name) is not None)
+
+        return await retrying(self._source, self._env, look)
+
+    async def queue_rows(self) -> Sequence[QueueRow]:
+        """The rows of `system.distributed_ddl_queue`."""
+
+        async def look(keeper: Keeper) -> Sequence[QueueRow]:
+            return await read_queue_rows(keeper, self._paths)
+
+        return await retrying(self._source, self._env, look)
+
+
+async def _create_with_ancestors(keeper: Keeper, path: str) -> None:
+    await create_ancestors(keeper, path)
+    await create_if_not_exists(keeper, path)
+
+
+def _decode_token(data: bytes) -> tuple[str, tuple[HostId, ...]]:
+    """The entry's name and hosts, empty where the submitter did not come to write them."""
+    if not data:
+        return "", ()
+    try:
+        facts = json.loads(data)
+        return str(facts["entry"]), tuple(HostId.parse(str(text)) for text in facts["hosts"])
+    except (ValueError, KeyError, TypeError, Refused) as error:
+        raise Corrupt(f"A token's data cannot be read: {data[:80]!r}") from error

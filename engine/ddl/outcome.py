@@ -1,0 +1,96 @@
+"""What became of an entry: one outcome for each host, as values.
+
+A timeout is not among the states: whoever waits may stop waiting, the entry goes on.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from engine.names import HostId
+
+
+class HostState(enum.StrEnum):
+    """Where one host stands with one entry."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RUNNING = "running"
+    WAITING = "waiting"
+    INACTIVE = "inactive"
+    """Not started, and the host is known to be away."""
+    EXPIRED = "expired"
+    """The entry was removed, by age or number, before the host had an outcome."""
+
+    @property
+    def is_final(self) -> bool:
+        return self in (HostState.DONE, HostState.FAILED, HostState.EXPIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class HostOutcome:
+    """One host's part. `code` and `error` are the text of `finished/`; times are Keeper's, Unix milliseconds.
+
+    `duration_ms` counts from the entry's creation to the outcome, as `system.distributed_ddl_queue` does.
+    """
+
+    host: HostId
+    state: HostState
+    code: int = 0
+    error: str = ""
+    started_ms: int | None = None
+    finished_ms: int | None = None
+    duration_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardOutcome:
+    """Of a once-per-shard statement: which replica of the shard executed it, None while nobody has."""
+
+    shard: str
+    executed_by: HostId | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryStatus:
+    """One entry and all its hosts, in the order of the entry. `query` still has its ON CLUSTER.
+
+    `is_gone` says that the entry itself is not in the queue any more and that this is what was recorded
+    about it.
+    """
+
+    entry: str
+    entry_created_ms: int
+    query: str
+    hosts: tuple[HostOutcome, ...]
+    initiator: str = ""
+    czxid: int = 0
+    is_gone: bool = False
+    shards: tuple[ShardOutcome, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Every host has an outcome that will not change."""
+        return all(outcome.state.is_final for outcome in self.hosts)
+
+    @property
+    def failed(self) -> tuple[HostOutcome, ...]:
+        """Hosts that reported an error."""
+        return tuple(o for o in self.hosts if o.state is HostState.FAILED)
+
+    @property
+    def unfinished(self) -> tuple[HostOutcome, ...]:
+        """Hosts that may still report."""
+        return tuple(o for o in self.hosts if not o.state.is_final)
+
+    @property
+    def is_done_on_all_hosts(self) -> bool:
+        return all(outcome.state is HostState.DONE for outcome in self.hosts)
+
+    def outcome(self, host: HostId) -> HostOutcome:
+        """Raises KeyError for a host that the entry does not list."""
+        for outcome in self.hosts:
+            if outcome.host == host:
+                return outcome
+        raise KeyError(str(host))

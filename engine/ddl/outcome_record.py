@@ -1,0 +1,129 @@
+"""What became of an entry that is not in the queue any more.
+
+The cleaner writes it, outside the queue's directory, before it removes an entry: the outcomes that hosts
+reported, and *expired* for those that did not. `done` or `failed` in a record is never turned into
+`expired` later.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.initiator import token_of, without_token
+from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
+from engine.errors import Corrupt, NoNode, Refused
+from engine.keeper.base import Keeper, Stat
+from engine.names import HostId, QueuePaths
+
+_LONGEST_ERROR = 2000
+_LONGEST_QUERY = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeRecord:
+    """One removed entry."""
+
+    entry: str
+    czxid: int
+    created_ms: int
+    token: str
+    initiator: str
+    query: str
+    hosts: tuple[HostOutcome, ...]
+
+    def to_bytes(self) -> bytes:
+        facts = {
+            "entry": self.entry,
+            "czxid": self.czxid,
+            "created_ms": self.created_ms,
+            "token": self.token,
+            "initiator": self.initiator,
+            "query": self.query[:_LONGEST_QUERY],
+            "hosts": [
+                [str(o.host), o.state.value, o.code, o.error[:_LONGEST_ERROR], o.finished_ms]
+                for o in self.hosts
+            ],
+        }
+        return json.dumps(facts, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> OutcomeRecord:
+        """Raises Corrupt."""
+        try:
+            facts = json.loads(data)
+            created_ms = int(facts["created_ms"])
+            hosts = tuple(
+                HostOutcome(
+                    HostId.parse(host),
+                    HostState(state),
+                    code=int(code),
+                    error=str(error),
+                    finished_ms=finished_ms,
+                    duration_ms=None if finished_ms is None else max(0, int(finished_ms) - created_ms),
+                )
+                for host, state, code, error, finished_ms in facts["hosts"]
+            )
+            return cls(
+                entry=str(facts["entry"]),
+                czxid=int(facts["czxid"]),
+                created_ms=created_ms,
+                token=str(facts["token"]),
+                initiator=str(facts["initiator"]),
+                query=str(facts["query"]),
+                hosts=hosts,
+            )
+        except (ValueError, KeyError, TypeError, Refused) as error:
+            raise Corrupt(f"An outcome record cannot be read: {data[:80]!r}") from error
+
+    @classmethod
+    def of(
+        cls, name: str, stat: Stat, entry: DDLLogEntry | None, outcomes: Mapping[HostId, HostOutcome]
+    ) -> OutcomeRecord:
+        """The record of an entry about to be removed; `entry` None when its text cannot be read."""
+        hosts = entry.hosts if entry is not None else tuple(outcomes)
+        expired = HostState.EXPIRED
+        return cls(
+            entry=name,
+            czxid=stat.czxid,
+            created_ms=stat.ctime_ms,
+            token=(token_of(entry) or "") if entry is not None else "",
+            initiator=(entry.initiator or "") if entry is not None else "",
+            query=without_token(entry.query) if entry is not None else "",
+            hosts=tuple(outcomes.get(host) or HostOutcome(host, expired) for host in hosts),
+        )
+
+    def merged(self, earlier: OutcomeRecord | None) -> OutcomeRecord:
+        """This record, with outcomes that an earlier record of the same entry knows and this one lacks."""
+        if earlier is None or earlier.czxid != self.czxid:
+            return self
+        known = {o.host: o for o in earlier.hosts if o.state is not HostState.EXPIRED}
+        hosts = tuple(known.get(o.host, o) if o.state is HostState.EXPIRED else o for o in self.hosts)
+        return OutcomeRecord(
+            self.entry, self.czxid, self.created_ms, self.token, self.initiator, self.query, hosts
+        )
+
+    @property
+    def expired(self) -> tuple[HostId, ...]:
+        return tuple(o.host for o in self.hosts if o.state is HostState.EXPIRED)
+
+    def to_status(self) -> EntryStatus:
+        return EntryStatus(
+            entry=self.entry,
+            entry_created_ms=self.created_ms,
+            query=self.query,
+            hosts=self.hosts,
+            initiator=self.initiator,
+            czxid=self.czxid,
+            is_gone=True,
+        )
+
+
+async def read_outcome_record(keeper: Keeper, paths: QueuePaths, entry: str) -> OutcomeRecord | None:
+    """The record of a removed entry, None if there is none."""
+    try:
+        return OutcomeRecord.from_bytes((await keeper.get(paths.outcome(entry))).data)
+    except NoNode:
+        return None

@@ -1,0 +1,229 @@
+"""Running a task on this host, at most once across crashes. The safety argument stands in
+`engine.ddl.intents`.
+
+A run belongs to the process, not to a Keeper session: when the session ends in the middle, the statement
+goes on, and the next session finds its outcome here instead of starting it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.ddl.executor import FencedExecutor, FenceLost, Fingerprint, LocalExecutor
+from engine.ddl.intents import Intent, IntentKey, IntentStore
+from engine.ddl.recovery import NextStep, next_step, unknown_outcome
+from engine.ddl.status import SUCCESS, ExecutionStatus
+from engine.ddl.task import Task
+from engine.env import Env
+from engine.errors import Code, Corrupt, OnclusterError, SqlError
+from engine.keeper.base import Op
+
+logger = logging.getLogger(__name__)
+
+RETRIABLE_CODES = frozenset(
+    {
+        Code.KEEPER_EXCEPTION,
+        Code.UNFINISHED,
+        Code.NOT_A_LEADER,
+        Code.TABLE_IS_READ_ONLY,
+        Code.CANNOT_ASSIGN_ALTER,
+        Code.CANNOT_ALLOCATE_MEMORY,
+        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
+        Code.MEMORY_LIMIT_EXCEEDED,
+    }
+)
+"""Errors after which the statement is tried again; every other one is an outcome (`ddl-queue`, section
+6.6)."""
+_MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
+"""Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
+
+
+class TryAgain(OnclusterError):
+    """The statement did not get to an outcome; it stays this host's to run."""
+
+
+def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
+    """The status that reports an error."""
+    text = (
+        error.display_text if isinstance(error, SqlError) else f"Code: {error.code}. DB::Exception: {error}"
+    )
+    return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    task: Task
+    fence: Sequence[Op] | None
+
+
+class StatementRunner:
+    """Runs tasks of one queue and knows the outcome of every one it ran."""
+
+    def __init__(
+        self,
+        *,
+        executor: LocalExecutor,
+        intents: IntentStore,
+        env: Env,
+        queue: str,
+        profile_settings: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._executor = executor
+        self._intents = intents
+        self._env = env
+        self._queue = queue
+        self._profile_settings = profile_settings
+        self._known: dict[IntentKey, Intent] = {}
+        self._runs: dict[IntentKey, asyncio.Task[ExecutionStatus]] = {}
+        self._is_loaded = False
+
+    async def load(self) -> None:
+        """Read what an earlier process left. Once."""
+        if not self._is_loaded:
+            self._known = dict(await self._intents.load(self._queue))
+            self._is_loaded = True
+
+    def key(self, task: Task) -> IntentKey:
+        return IntentKey(self._queue, task.name, task.czxid)
+
+    def begun(self, task: Task) -> Intent | None:
+        """What is recorded of this very entry."""
+        intent = self._known.get(self.key(task))
+        return intent if intent is not None and intent.entry_digest == task.entry_digest else None
+
+    async def fingerprint(self, task: Task) -> str:
+        """What the statement would change, as it stands now; empty when the executor cannot tell."""
+        try:
+            return await self._executor.definition_digest(task.statement, task.database)
+        except SqlError as error:
+            logger.warning("ddl.no_digest entry=%s error=%s", task.name, error.message)
+            return ""
+
+    async def run(self, task: Task, *, fence: Sequence[Op] | None = None) -> ExecutionStatus:
+        """The outcome of the task: run now, or of a run that has been under way, or as recorded before a
+        crash.
+
+        Cancelling this call leaves the run going. Raises TryAgain, and FenceLost.
+        """
+        key = self.key(task)
+        run = self._runs.get(key)
+        if run is None:
+            run = asyncio.create_task(self._run(_Attempt(task, fence)), name=f"ddl {task.name}")
+            self._runs[key] = run
+        try:
+            status = await asyncio.shield(run)
+        finally:
+            if run.done() and self._runs.get(key) is run:
+                del self._runs[key]
+        return status
+
+    async def settle(self, task: Task, status: ExecutionStatus) -> None:
+        """Record an outcome that was decided elsewhere (the shard's other replica, an error before the
+        run)."""
+        intent = self.begun(task)
+        if intent is not None and intent.status is None:
+            await self._finish(intent, status)
+
+    @property
+    def running(self) -> int:
+        return len(self._runs)
+
+    async def drain(self) -> None:
+        """Wait for the runs under way; their outcomes are recorded."""
+        if self._runs:
+            await asyncio.wait(list(self._runs.values()))
+
+    def forgettable(self, present: frozenset[str]) -> list[IntentKey]:
+        """Recorded entries that are not among the queue's present names and are not running."""
+        return [key for key in self._known if key.entry not in present and key not in self._runs]
+
+    async def forget(self, keys: Iterable[IntentKey]) -> None:
+        keys = list(keys)
+        await self._intents.forget(keys)
+        for key in keys:
+            self._known.pop(key, None)
+
+    # --- one run ------------------------------------------------------------------------------------------
+
+    async def _run(self, attempt: _Attempt) -> ExecutionStatus:
+        task = attempt.task
+        intent = self.begun(task)
+        if intent is not None and intent.status is not None:
+            return intent.status
+        if intent is None:
+            digest = await self.fingerprint(task)
+            intent = Intent(self.key(task), task.entry_digest, task.object_text, digest)
+            await self._intents.begin(intent)
+            self._known[intent.key] = intent
+        else:
+            decided = await self._recover(task, intent)
+            if decided is not None:
+                return await self._finish(intent, decided)
+        try:
+            await self._execute(attempt)
+        except FenceLost:
+            raise
+        except SqlError as error:
+            if error.code in RETRIABLE_CODES:
+                if error.code not in _MAY_HAVE_HAPPENED:
+                    del self._known[intent.key]  # begun anew by the next attempt
+                raise TryAgain(error.message, code=error.code) from error
+            logger.info("ddl.failed entry=%s code=%d", task.name, error.code)
+            return await self._finish(intent, status_of(error))
+        except Corrupt:
+            raise
+        except OnclusterError as error:
+            raise TryAgain(error.message, code=error.code) from error
+        except Exception as error:
+            raise TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION) from error
+        return await self._finish(intent, SUCCESS)
+
+    async def _recover(self, task: Task, intent: Intent) -> ExecutionStatus | None:
+        """The outcome of a run whose end nobody recorded; None: it has to run."""
+        before = Fingerprint.from_text(intent.digest_before)
+        now = Fingerprint.from_text(await self.fingerprint(task))
+        step = next_step(task.statement, task.query, before, now)
+        logger.warning("ddl.recovered entry=%s object=%s step=%s", task.name, intent.object, step.value)
+        match step:
+            case NextStep.REPORT_DONE:
+                return SUCCESS
+            case NextStep.REPORT_UNKNOWN:
+                return unknown_outcome(task.statement, begun_by="an earlier process of this host")
+            case NextStep.EXECUTE:
+                return None
+
+    async def _execute(self, attempt: _Attempt) -> None:
+        task = attempt.task
+        query_id = str(self._env.new_uuid())
+        settings = {**self._profile_settings(), **task.entry.setting_values}
+        settings.pop("implicit_transaction", None)
+        initial_query_id = task.entry.initial_query_id or query_id
+        user = task.entry.initiator_user or "default"
+        executor = self._executor
+        if attempt.fence is not None and isinstance(executor, FencedExecutor):
+            await executor.execute_fenced(
+                task.executed_text,
+                settings=settings,
+                query_id=query_id,
+                initial_query_id=initial_query_id,
+                user=user,
+                fence=attempt.fence,
+            )
+        else:
+            await executor.execute(
+                task.executed_text,
+                settings=settings,
+                query_id=query_id,
+                initial_query_id=initial_query_id,
+                user=user,
+            )
+
+    async def _finish(self, intent: Intent, status: ExecutionStatus) -> ExecutionStatus:
+        await self._intents.finish(intent.key, status)
+        self._known[intent.key] = Intent(
+            intent.key, intent.entry_digest, intent.object, intent.digest_before, status
+        )
+        return status

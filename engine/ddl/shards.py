@@ -1,0 +1,282 @@
+"""Statements that one replica of each shard executes for all of them.
+
+Safety argument. `tries_to_execute` counts attempts, and its version is the fence: it rises with every
+attempt.
+
+1. `shards/<shard>` and `tries_to_execute` exist; `executed` does not. A crash leaves empty directories.
+2. `lock`, ephemeral: only its owner begins an attempt. The session's end frees it.
+3. multi{check lock, set tries_to_execute n+1}: no earlier attempt can take effect from here on. Then
+   multi{check lock, check tries_to_execute, write attempt}. `attempt` is this project's own: who, and what
+   the object looked like before. A crash before the effect leaves an attempt without effect; after the
+   effect, one with it. The same replica, back again, knows from its intents; another one compares what its
+   table looks like now with `attempt`, where the executor says that replicas share that view.
+4. The effect, conditional on the version of step 3 where the executor can do that: a replica that was
+   paused for longer than its session finds its fence gone and changes nothing.
+5. The report's one multi creates `executed` and this host's outcome, and gives the lock back. Other
+   replicas see `executed` and report success, even of a statement that failed: the failure is this host's
+   outcome.
+
+Where an attempt of another replica ended without outcome and nothing tells whether it took effect, statements
+that are harmless to repeat run again; others end here with UNFINISHED 341. A ClickHouse server leaves no
+`attempt`; after it we do what another ClickHouse server would do, which is to try again.
+
+Source: ClickHouse's tryExecuteQueryOnLeaderReplica (`ddl-queue`, section 6.6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import logging
+from dataclasses import dataclass
+
+from engine.ddl.executor import FenceLost, Fingerprint
+from engine.ddl.recovery import NextStep, next_step, unknown_outcome
+from engine.ddl.runner import StatementRunner, TryAgain
+from engine.ddl.status import SUCCESS, ExecutionStatus
+from engine.ddl.task import Task
+from engine.env import Env
+from engine.errors import Code, MultiFailed, NodeExists, NoNode, SessionExpired
+from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData, WatchEvent
+from engine.keeper.recipes import create_if_not_exists
+from engine.names import QueuePaths
+
+logger = logging.getLogger(__name__)
+
+MAX_TRIES_TO_EXECUTE = 3
+"""The counter may go beyond it by one: up to four attempts for a shard, as in ClickHouse."""
+MAX_EXECUTION_TIMEOUT_S = 3600.0
+_LONGEST_WAIT_S = 10.0
+"""Watches wake us; this is for a watch that nobody will fire."""
+
+
+class ShardEnd(enum.Enum):
+    """How a once-per-shard statement ended here."""
+
+    EXECUTED_HERE = "executed here"
+    EXECUTED_BY_OTHER = "executed by another replica"
+    GAVE_UP = "gave up"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    end: ShardEnd
+    status: ExecutionStatus
+    lock_path: str | None = None
+    executed_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """The data of `attempt`: who began the latest attempt, and on what."""
+
+    host: str
+    digest_before: str
+
+    def to_bytes(self) -> bytes:
+        return json.dumps({"host": self.host, "before": self.digest_before}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Attempt | None:
+        try:
+            facts = json.loads(data)
+            return cls(str(facts["host"]), str(facts["before"]))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+
+class ShardExecution:
+    """One task on one replica, in one session."""
+
+    def __init__(
+        self, keeper: Keeper, env: Env, paths: QueuePaths, runner: StatementRunner, task: Task
+    ) -> None:
+        self._keeper = keeper
+        self._env = env
+        self._runner = runner
+        self._task = task
+        shard = task.place.shard.node_name
+        self._shards_path = paths.shards(task.name)
+        self._shard_path = paths.shard(task.name, shard)
+        self._executed_path = paths.shard(task.name, shard, "executed")
+        self._tries_path = paths.shard(task.name, shard, "tries_to_execute")
+        self._lock_path = paths.shard(task.name, shard, "lock")
+        self._attempt_path = paths.shard(task.name, shard, "attempt")
+        self._changed = asyncio.Event()
+
+    async def run(self) -> ShardResult:
+        """Until this replica or another has executed, or nobody will.
+
+        Raises NoNode when the entry goes away, SessionExpired and the like from Keeper.
+        """
+        await self._make_nodes()
+        deadline_s = self._env.monotonic_s() + MAX_EXECUTION_TIMEOUT_S
+        while self._env.monotonic_s() < deadline_s:
+            self._changed.clear()
+            if await self._keeper.exists(self._executed_path, watch=self._on_change) is not None:
+                await self._release()
+                return ShardResult(ShardEnd.EXECUTED_BY_OTHER, SUCCESS)
+            if await self._acquire():
+                result = await self._attempt()
+                if result is not None:
+                    return result
+                await self._pause(longest_s=1.0)
+                continue
+            if await self._tries() > MAX_TRIES_TO_EXECUTE:
+                # The last attempt may still be under way: as long as its owner lives, it has the lock.
+                if await self._keeper.exists(self._lock_path, watch=self._on_change) is None:
+                    return await self._exhausted()
+            elif await self._keeper.exists(self._lock_path, watch=self._on_change) is None:
+                continue
+            await self._pause(longest_s=_LONGEST_WAIT_S)
+        await self._release()
+        return _gave_up(Code.TIMEOUT_EXCEEDED, "Cannot execute replicated DDL query, timeout exceeded")
+
+    async def _make_nodes(self) -> None:
+        try:
+            await self._keeper.multi(
+                [
+                    Create(self._shards_path),
+                    Create(self._shard_path),
+                    Create(self._tries_path, b"0"),
+                ]
+            )
+        except MultiFailed as refusal:
+            if not isinstance(refusal.error, NodeExists):
+                raise refusal.error from None
+            await create_if_not_exists(self._keeper, self._shards_path)
+            await create_if_not_exists(self._keeper, self._shard_path)
+            await create_if_not_exists(self._keeper, self._tries_path, b"0")
+
+    # --- the lock -----------------------------------------------------------------------------------------
+
+    async def _acquire(self) -> bool:
+        try:
+            await self._keeper.create(
+                self._lock_path, str(self._task.host).encode(), mode=CreateMode.EPHEMERAL
+            )
+        except NodeExists:
+            stat = await self._keeper.exists(self._lock_path)
+            return stat is not None and stat.ephemeral_owner == self._keeper.session_id
+        return True
+
+    async def _release(self) -> None:
+        stat = await self._keeper.exists(self._lock_path)
+        if stat is not None and stat.ephemeral_owner == self._keeper.session_id:
+            try:
+                await self._keeper.remove(self._lock_path)
+            except NoNode:
+                logger.warning("ddl.shard_lock_lost entry=%s", self._task.name)
+
+    # --- one attempt, under the lock ----------------------------------------------------------------------
+
+    async def _attempt(self) -> ShardResult | None:
+        """None: no outcome, look again."""
+        await self._keeper.sync(self._shard_path)
+        if await self._keeper.exists(self._executed_path) is not None:
+            return None
+        task = self._task
+        node = await self._keeper.get(self._tries_path)
+        tries, version = _number(node.data), node.stat.version
+        begun = self._runner.begun(task)
+        if begun is not None and begun.status is not None:
+            return ShardResult(ShardEnd.EXECUTED_HERE, begun.status, self._lock_path, str(task.host))
+        if tries > MAX_TRIES_TO_EXECUTE and begun is None:
+            await self._release()
+            return await self._exhausted()
+        if not await self._count_attempt(tries, version):
+            return None
+        earlier = await self._earlier_attempt()
+        digest = await self._runner.fingerprint(task)
+        if earlier is not None and earlier.host != str(task.host):
+            decided = self._judge(earlier, digest)
+            if decided is not None:
+                return decided
+        if not await self._write_attempt(version + 1, Attempt(str(task.host), digest), earlier):
+            return None
+        try:
+            status = await self._runner.run(task, fence=[Check(self._tries_path, version=version + 1)])
+        except (TryAgain, FenceLost) as error:
+            logger.warning("ddl.shard_attempt_failed entry=%s try=%d error=%s", task.name, tries + 1, error)
+            return None
+        return ShardResult(ShardEnd.EXECUTED_HERE, status, self._lock_path, str(task.host))
+
+    async def _earlier_attempt(self) -> Attempt | None:
+        try:
+            return Attempt.from_bytes((await self._keeper.get(self._attempt_path)).data)
+        except NoNode:
+            return None
+
+    def _judge(self, earlier: Attempt, digest: str) -> ShardResult | None:
+        """Another replica began and recorded no end: did it happen? Its fence is broken, so it will not
+        any more."""
+        task = self._task
+        before = Fingerprint.from_text(earlier.digest_before)
+        now = Fingerprint.from_text(digest)
+        is_shared = before is not None and now is not None and before.is_shared and now.is_shared
+        step = next_step(task.statement, task.query, before if is_shared else None, now)
+        logger.warning("ddl.shard_takeover entry=%s from=%s step=%s", task.name, earlier.host, step.value)
+        match step:
+            case NextStep.EXECUTE:
+                return None
+            case NextStep.REPORT_DONE:
+                return ShardResult(ShardEnd.EXECUTED_HERE, SUCCESS, self._lock_path, earlier.host)
+            case NextStep.REPORT_UNKNOWN:
+                status = unknown_outcome(task.statement, begun_by=earlier.host)
+                return ShardResult(ShardEnd.EXECUTED_HERE, status, self._lock_path, str(task.host))
+
+    async def _count_attempt(self, tries: int, version: int) -> bool:
+        """Step 3: from here on no earlier attempt can take effect. False when somebody else came first."""
+        return await self._write_under_lock(
+            SetData(self._tries_path, str(tries + 1).encode(), version=version)
+        )
+
+    async def _write_attempt(self, version: int, attempt: Attempt, earlier: Attempt | None) -> bool:
+        data = attempt.to_bytes()
+        write: Op = Create(self._attempt_path, data) if earlier is None else SetData(self._attempt_path, data)
+        return await self._write_under_lock(Check(self._tries_path, version=version), write)
+
+    async def _write_under_lock(self, *ops: Op) -> bool:
+        try:
+            await self._keeper.multi([Check(self._lock_path), *ops])
+        except MultiFailed as refusal:
+            logger.warning("ddl.shard_attempt_refused entry=%s error=%s", self._task.name, refusal)
+            return False
+        return True
+
+    async def _tries(self) -> int:
+        return _number((await self._keeper.get(self._tries_path)).data)
+
+    async def _exhausted(self) -> ShardResult:
+        await self._keeper.sync(self._shard_path)
+        if await self._keeper.exists(self._executed_path) is not None:
+            return ShardResult(ShardEnd.EXECUTED_BY_OTHER, SUCCESS)
+        return _gave_up(Code.UNFINISHED, "Cannot execute replicated DDL query, maximum retries exceeded")
+
+    # --- waiting ------------------------------------------------------------------------------------------
+
+    def _on_change(self, event: WatchEvent) -> None:
+        self._changed.set()
+
+    async def _pause(self, *, longest_s: float) -> None:
+        """Until `executed` or the lock changes; a random moment more, so that not all replicas rush."""
+        try:
+            async with asyncio.timeout(self._env.rng.uniform(0.5, 1.0) * longest_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        if self._keeper.is_expired:
+            raise SessionExpired("The session ended while waiting for the shard")
+
+
+def _gave_up(code: Code, message: str) -> ShardResult:
+    status = ExecutionStatus(int(code), f"Code: {int(code)}. DB::Exception: {message} ({code.name})")
+    return ShardResult(ShardEnd.GAVE_UP, status)
+
+
+def _number(data: bytes) -> int:
+    try:
+        return int(data)
+    except ValueError:
+        return 0

@@ -1,0 +1,313 @@
+"""Reading where the hosts of an entry stand: once, or again at every change.
+
+Cost for an entry of n hosts, watched from start to end: one read for each host's outcome, and at most one
+listing for each moment at which something changed; changes of the same moment share one. Statuses already
+read are not read again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.initiator import without_token
+from engine.ddl.outcome import EntryStatus, HostOutcome, HostState, ShardOutcome
+from engine.ddl.outcome_record import read_outcome_record
+from engine.ddl.session import SessionSource, retrying
+from engine.ddl.status import ExecutionStatus
+from engine.env import Env
+from engine.errors import Code, NoNode, SqlError
+from engine.keeper.base import Children, Keeper, Stat, Watch, WatchEvent
+from engine.names import HostId, QueuePaths
+
+logger = logging.getLogger(__name__)
+
+_GATHERING_S_PER_HOST = 20e-6
+_LONGEST_GATHERING_S = 0.05
+_GRACE_S = 0.25
+"""A host that has not begun is asked for its presence only after this: most statements are done by then."""
+
+
+@dataclass(slots=True)
+class _View:
+    """What is known of one entry so far."""
+
+    name: str
+    entry: DDLLogEntry
+    stat: Stat
+    outcomes: dict[HostId, HostOutcome] = field(default_factory=dict)
+    active: frozenset[str] = frozenset()
+    started_ms: dict[str, int] = field(default_factory=dict)
+    away: frozenset[HostId] = frozenset()
+    has_active_dir: bool = False
+    has_finished_dir: bool = False
+    ids: dict[str, HostId] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.ids = {str(host): host for host in self.entry.hosts}
+
+    @property
+    def unfinished(self) -> list[HostId]:
+        return [host for host in self.entry.hosts if host not in self.outcomes]
+
+    def status(self) -> EntryStatus:
+        return EntryStatus(
+            entry=self.name,
+            entry_created_ms=self.stat.ctime_ms,
+            query=without_token(self.entry.query),
+            hosts=tuple(self.outcomes.get(host) or self._present_state(host) for host in self.entry.hosts),
+            initiator=self.entry.initiator or "",
+            czxid=self.stat.czxid,
+        )
+
+    def _present_state(self, host: HostId) -> HostOutcome:
+        if str(host) in self.active:
+            return HostOutcome(host, HostState.RUNNING, started_ms=self.started_ms.get(str(host)))
+        return HostOutcome(host, HostState.INACTIVE if host in self.away else HostState.WAITING)
+
+    def record(self, host: HostId, data: bytes, stat: Stat) -> None:
+        status = ExecutionStatus.from_bytes(data)
+        self.outcomes[host] = HostOutcome(
+            host,
+            HostState.DONE if status.is_success else HostState.FAILED,
+            code=status.code,
+            error=status.message,
+            started_ms=self.started_ms.get(str(host)),
+            finished_ms=stat.ctime_ms,
+            duration_ms=max(0, stat.ctime_ms - self.stat.ctime_ms),
+        )
+
+
+@dataclass(slots=True)
+class _Alarm:
+    """Collects what changed since it was last looked at. Each flag is set by one watch."""
+
+    event: asyncio.Event = field(default_factory=asyncio.Event)
+    finished: bool = True
+    active: bool = True
+    presence: bool = False
+
+    def on_finished(self, _: WatchEvent) -> None:
+        self.finished = True
+        self.event.set()
+
+    def on_active(self, _: WatchEvent) -> None:
+        self.active = True
+        self.event.set()
+
+    def on_presence(self, _: WatchEvent) -> None:
+        self.presence = True
+        self.event.set()
+
+    def ring_all(self) -> None:
+        self.finished = self.active = True
+        self.event.set()
+
+
+class StatusReader:
+    """Reads entries of one queue through whatever session its source has."""
+
+    def __init__(self, source: SessionSource, env: Env, paths: QueuePaths) -> None:
+        self._source = source
+        self._env = env
+        self._paths = paths
+
+    async def status(self, entry: str) -> EntryStatus:
+        """Raises SqlError 341 when neither the entry nor a record of it is there."""
+
+        async def read(keeper: Keeper) -> EntryStatus | None:
+            await keeper.sync(self._paths.root)
+            view = await self._open(keeper, entry)
+            if view is None:
+                return None
+            await self._refresh(keeper, view, _Alarm(), is_watching=False)
+            await self._read_presence(keeper, view, watch=None)
+            status = view.status()
+            shards = await self._read_shards(keeper, entry)
+            return dataclasses.replace(status, shards=shards)
+
+        status = await retrying(self._source, self._env, read)
+        return status if status is not None else await self._status_of_gone(entry)
+
+    async def watch(self, entry: str) -> AsyncIterator[EntryStatus]:
+        """Yields at once, then at every change. Raises SqlError 341 when the entry goes away."""
+        view = await retrying(self._source, self._env, lambda keeper: self._open(keeper, entry))
+        if view is None:
+            raise entry_is_gone(self._paths.entry(entry))
+        alarm = _Alarm()
+        shown: EntryStatus | None = None
+        session: Keeper | None = None
+        presence_at_s = self._env.monotonic_s() + _GRACE_S
+        timer: asyncio.Task[None] | None = None
+        try:
+            while True:
+
+                async def look(keeper: Keeper) -> bool:
+                    nonlocal session
+                    if keeper is not session:  # a new session has no watches
+                        session = keeper
+                        alarm.finished = alarm.active = True
+                        await keeper.sync(self._paths.root)
+                    alarm.event.clear()
+                    is_there = await self._refresh(keeper, view, alarm, is_watching=True)
+                    if is_there and alarm.presence and view.unfinished:
+                        alarm.presence = False
+                        await self._read_presence(keeper, view, watch=alarm.on_presence)
+                    return is_there
+
+                if not await retrying(self._source, self._env, look):
+                    raise entry_is_gone(self._paths.entry(entry))
+                status = view.status()
+                if status != shown:
+                    shown = status
+                    yield status
+                if status.is_complete:
+                    return
+                if timer is None:
+                    timer = asyncio.create_task(self._ask_for_presence(alarm, presence_at_s))
+                await alarm.event.wait()
+                await self._gather_changes(len(view.entry.hosts))
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    async def _ask_for_presence(self, alarm: _Alarm, at_s: float) -> None:
+        await self._env.sleep(max(0.0, at_s - self._env.monotonic_s()))
+        alarm.presence = True
+        alarm.event.set()
+
+    async def _gather_changes(self, hosts: int) -> None:
+        """With many hosts, wait a few milliseconds, so that outcomes of one moment share one listing."""
+        pause_s = min(_LONGEST_GATHERING_S, hosts * _GATHERING_S_PER_HOST)
+        if pause_s > 0.001:
+            await self._env.sleep(pause_s)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def _open(self, keeper: Keeper, entry: str) -> _View | None:
+        try:
+            node = await keeper.get(self._paths.entry(entry))
+        except NoNode:
+            return None
+        return _View(entry, DDLLogEntry.from_bytes(node.data, where=entry), node.stat)
+
+    async def _refresh(self, keeper: Keeper, view: _View, alarm: _Alarm, *, is_watching: bool) -> bool:
+        """Bring the view up to date with what the alarm says has changed; False when the entry is gone."""
+        look_at_finished, look_at_active = alarm.finished, alarm.active
+        alarm.finished = alarm.active = False
+        try:
+            finished, active = await asyncio.gather(
+                self._list(
+                    keeper, self._paths.finished(view.name), alarm.on_finished if is_watching else None
+                )
+                if look_at_finished
+                else _nothing(),
+                self._list(keeper, self._paths.active(view.name), alarm.on_active if is_watching else None)
+                if look_at_active
+                else _nothing(),
+            )
+            if look_at_finished:
+                view.has_finished_dir = finished is not None
+                await self._read_outcomes(keeper, view, finished.names if finished else ())
+            if look_at_active:
+                view.has_active_dir = active is not None
+                await self._read_active(keeper, view, active.names if active else ())
+        except BaseException:
+            alarm.finished, alarm.active = look_at_finished, look_at_active
+            raise
+        if view.has_finished_dir and view.has_active_dir:
+            return True
+        return await self._is_still_there(keeper, view, alarm if is_watching else None)
+
+    async def _is_still_there(self, keeper: Keeper, view: _View, alarm: _Alarm | None) -> bool:
+        stat = await keeper.exists(self._paths.entry(view.name))
+        if stat is None or stat.czxid != view.stat.czxid:
+            return False
+        if alarm is not None:
+            # Nobody has made the directories yet: their creation is the change to wait for.
+            finished, active, entry = await asyncio.gather(
+                keeper.exists(self._paths.finished(view.name), watch=alarm.on_finished),
+                keeper.exists(self._paths.active(view.name), watch=alarm.on_active),
+                keeper.exists(self._paths.entry(view.name), watch=alarm.on_finished),
+            )
+            if entry is None:
+                return False
+            if (finished is not None) > view.has_finished_dir or (active is not None) > view.has_active_dir:
+                alarm.ring_all()  # made between the listing and the watch
+        return True
+
+    async def _list(self, keeper: Keeper, path: str, watch: Watch | None) -> Children | None:
+        try:
+            return await keeper.children(path, watch=watch)
+        except NoNode:
+            return None
+
+    async def _read_outcomes(self, keeper: Keeper, view: _View, names: Sequence[str]) -> None:
+        new = [view.ids[n] for n in names if n in view.ids and view.ids[n] not in view.outcomes]
+        if not new:
+            return
+        nodes = await keeper.get_many([self._paths.finished(view.name, host) for host in new])
+        for host, node in zip(new, nodes, strict=True):
+            if not isinstance(node, Exception):
+                view.record(host, node.data, node.stat)
+
+    async def _read_active(self, keeper: Keeper, view: _View, names: Sequence[str]) -> None:
+        view.active = frozenset(names)
+        new = [name for name in names if name not in view.started_ms]
+        if not new:
+            return
+        stats = await keeper.exists_many([self._paths.active(view.name, name) for name in new])
+        for name, stat in zip(new, stats, strict=True):
+            if stat is not None:
+                view.started_ms[name] = stat.ctime_ms
+
+    async def _read_presence(self, keeper: Keeper, view: _View, *, watch: Watch | None) -> None:
+        """Which unfinished hosts are known to be away.
+
+        A host whose directory never held an `active` may be a server that does not know of the directory, and
+        nothing is said about it.
+        """
+        hosts = view.unfinished
+        found = await asyncio.gather(
+            *(self._list(keeper, self._paths.replica(host), watch) for host in hosts)
+        )
+        view.away = frozenset(
+            host
+            for host, children in zip(hosts, found, strict=True)
+            if children is not None and not children.names and children.stat.cversion > 0
+        )
+
+    async def _read_shards(self, keeper: Keeper, entry: str) -> tuple[ShardOutcome, ...]:
+        shards = await self._list(keeper, self._paths.shards(entry), None)
+        if shards is None:
+            return ()
+        nodes = await keeper.get_many([self._paths.shard(entry, shard, "executed") for shard in shards.names])
+        return tuple(
+            ShardOutcome(shard, None if isinstance(node, Exception) else HostId.parse(node.data.decode()))
+            for shard, node in zip(shards.names, nodes, strict=True)
+        )
+
+    async def _status_of_gone(self, entry: str) -> EntryStatus:
+        record = await retrying(
+            self._source, self._env, lambda keeper: read_outcome_record(keeper, self._paths, entry)
+        )
+        if record is None:
+            raise entry_is_gone(self._paths.entry(entry))
+        return record.to_status()
+
+
+async def _nothing() -> None:
+    return None
+
+
+def entry_is_gone(path: str) -> SqlError:
+    """UNFINISHED 341, in ClickHouse's words."""
+    return SqlError(
+        Code.UNFINISHED,
+        f"Cannot provide query execution status. The query's node {path} has been deleted by the cleaner "
+        "since it was finished (or its lifetime is expired)",
+    )

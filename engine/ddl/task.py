@@ -1,0 +1,138 @@
+"""An entry as one host understands it: what to run here, where it stands, what it touches. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from engine.config.model import Topology
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.identity import Resolver
+from engine.ddl.matching import ClusterPlace, find_place
+from engine.errors import Code, SqlError
+from engine.names import HostId, TableName
+from engine.sql import (
+    Statement,
+    StatementKind,
+    expand_macros,
+    mentions_empty_database,
+    parse_statement,
+    with_default_database,
+    without_on_cluster,
+)
+
+_K = StatementKind
+DEFAULT_DATABASE = "default"
+_ALONE = frozenset(
+    {
+        _K.ALTER_TABLE,
+        _K.DROP_TABLE,
+        _K.TRUNCATE_TABLE,
+        _K.OPTIMIZE,
+        _K.DELETE,
+        _K.UPDATE,
+        _K.CREATE_INDEX,
+        _K.DROP_INDEX,
+    }
+)
+"""Statements about a table that need nothing but this table."""
+_AS = re.compile(r"\bAS\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One entry that this host has to execute. `query` is what runs: without ON CLUSTER, database filled
+    in."""
+
+    name: str
+    czxid: int
+    entry: DDLLogEntry
+    entry_digest: str
+    host: HostId
+    statement: Statement
+    query: str
+    place: ClusterPlace
+
+    @property
+    def database(self) -> str:
+        """What an unqualified name means here."""
+        return self.place.replica.default_database or DEFAULT_DATABASE
+
+    @property
+    def tables(self) -> tuple[TableName, ...]:
+        """The objects acted on, qualified."""
+        return tuple(TableName(t.database or self.database, t.table) for t in self.statement.tables)
+
+    @property
+    def executed_text(self) -> str:
+        """What reaches the local server; the comment is how its query log names the entry."""
+        return f"/* ddl_entry={self.name} */ {self.query}"
+
+    @property
+    def object_text(self) -> str:
+        """For records and logs."""
+        return ", ".join(map(str, self.tables)) or self.statement.database or self.statement.name or ""
+
+
+def digest_of(data: bytes) -> str:
+    """Tells entries of one name apart."""
+    return hashlib.sha256(data).hexdigest()
+
+
+async def interpret(
+    name: str,
+    czxid: int,
+    data: bytes,
+    entry: DDLLogEntry,
+    *,
+    host: HostId,
+    topology: Topology,
+    resolver: Resolver,
+    ports: frozenset[int],
+) -> Task:
+    """Raises SqlError: 62 text · 78 no statement for a cluster · 371 the cluster, or this host in it, is
+    not known here."""
+    statement = parse_statement(entry.query)
+    if not statement.takes_on_cluster:
+        raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Received unknown DDL query")
+    cluster_name = expand_macros(statement.on_cluster or "", topology.macros)
+    database = next((t.database for t in statement.tables), statement.database or "")
+    place = await find_place(
+        topology.clusters.get(cluster_name),
+        host,
+        task=name,
+        cluster_name=cluster_name,
+        query_database=database,
+        resolver=resolver,
+        ports=ports,
+    )
+    query = without_on_cluster(entry.query)
+    if place.replica.default_database and mentions_empty_database(query):
+        query = with_default_database(query, place.replica.default_database)
+    return Task(name, czxid, entry, digest_of(data), host, statement, query, place)
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What must not run at the same time. `is_barrier`: with nothing at all.
+
+    Statements of one object take effect in queue order on each host; a statement that may read other
+    objects (a view, CREATE … AS) waits for all before it.
+    """
+
+    tables: frozenset[TableName] = frozenset()
+    is_barrier: bool = False
+
+    def conflicts_with(self, other: Footprint) -> bool:
+        return self.is_barrier or other.is_barrier or bool(self.tables & other.tables)
+
+
+def footprint_of(task: Task) -> Footprint:
+    statement = task.statement
+    stands_alone = statement.kind in _ALONE or (
+        statement.kind is _K.CREATE_TABLE and not _AS.search(task.query)
+    )
+    if not stands_alone or not statement.tables or statement.targets:
+        return Footprint(is_barrier=True)
+    return Footprint(frozenset(task.tables))

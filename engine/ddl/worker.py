@@ -1,0 +1,494 @@
+"""The worker of one queue on one host: reads entries in order, executes those that name this host, reports.
+
+How the parts fit. `scan` follows the queue by a watch, reads new entries in batches ahead of the
+execution, and puts what is this host's into the `Backlog`. Each of `pool_size` lanes takes a task, claims
+it (`report`), runs it (`runner`, or `shards` for statements that one replica of each shard runs) and
+reports. The report of one task and the claim of the next are one request.
+
+Safety argument, by what ends in the middle.
+
+- The Keeper session: lanes stop, claims go with the session; a statement under way goes on, its outcome is
+  kept by the runner, and the next session reports it. Nothing that ran is run again.
+- The process: the runner's intents, see `engine.ddl.intents`.
+- A connection: the request may have been executed; claims and reports look at what is there (`report`).
+- The queue's directory was made anew (its czxid changed): names mean other entries, so everything remembered
+  about names is dropped.
+
+An entry that nobody can read gets its error under this node's own host id and holds up nobody. An entry
+that is not for this host is never touched. An entry whose hosts DNS does not know may be for this host: it
+holds back later statements for `DNS_PATIENCE_S` and is looked at again after it.
+
+Source: ClickHouse's DDLWorker (`ddl-queue`, section 6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any
+
+from engine.config.model import DistributedDdl, Topology
+from engine.ddl.backlog import Backlog
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.executor import LocalExecutor
+from engine.ddl.identity import NodeIdentity, Resolver
+from engine.ddl.intents import IntentStore
+from engine.ddl.matching import HostMatcher
+from engine.ddl.replicas import ReplicaMarker
+from engine.ddl.report import Claim, Report, Reporter
+from engine.ddl.runner import StatementRunner, TryAgain, status_of
+from engine.ddl.shards import ShardEnd, ShardExecution
+from engine.ddl.status import BEFORE_EXECUTION, ExecutionStatus
+from engine.ddl.task import Task, interpret
+from engine.env import Env
+from engine.errors import (
+    Busy,
+    Code,
+    ConfigError,
+    ConnectionLoss,
+    Corrupt,
+    KeeperAnswer,
+    KeeperUnavailable,
+    MalformedEntry,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+    UnknownOutcome,
+)
+from engine.keeper.base import Keeper, KeeperFactory, Node, WatchEvent
+from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.names import HostId, entry_number
+from engine.sql import runs_once_per_shard
+
+logger = logging.getLogger(__name__)
+
+RETRY_PAUSE_S = 5.0
+"""After a failure that is not Keeper's, and between two tries of a retriable statement (ClickHouse: 5 s)."""
+RECONNECT_PAUSE_S = 0.2
+DNS_PATIENCE_S = 30.0
+_PREFETCH = 64
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class DDLWorker:
+    """Call `run` once; `stop` ends it.
+
+    - `factory` opens Keeper sessions; the worker owns the one it uses.
+    - `topology` gives the present clusters and macros; call `topology_changed` when they are others.
+    - `profile_settings` are the settings of `distributed_ddl.profile`.
+    - `on_round` is called after each scan of the queue (the cleaner wants to know).
+    """
+
+    def __init__(
+        self,
+        *,
+        factory: KeeperFactory,
+        env: Env,
+        executor: LocalExecutor,
+        intents: IntentStore,
+        identity: NodeIdentity,
+        topology: Callable[[], Topology],
+        queue: DistributedDdl,
+        resolver: Resolver,
+        profile_settings: Callable[[], Mapping[str, str]] = dict,
+        on_round: Callable[[Sequence[str]], None] | None = None,
+    ) -> None:
+        if queue.pool_size <= 0:
+            raise SqlError(Code.ARGUMENT_OUT_OF_BOUND, "distributed_ddl.pool_size should be greater then 0")
+        self._factory = factory
+        self._env = env
+        self._executor = executor
+        self._identity = identity
+        self._topology = topology
+        self._queue = queue
+        self._paths = queue.paths
+        self._resolver = resolver
+        self._on_round = on_round
+        self._runner = StatementRunner(
+            executor=executor, intents=intents, env=env, queue=queue.path, profile_settings=profile_settings
+        )
+        self._settled: set[str] = set()
+        self._undecided: dict[str, float] = {}
+        self._queue_czxid = 0
+        self._host_guess: HostId | None = None
+        self._wake = asyncio.Event()
+        self._is_stopping = False
+        self._topology_serial = 0
+        self.max_entry = -1
+        """The largest entry number this host has handled (ClickHouse's metric MaxDDLEntryID)."""
+        if queue.pool_size > 1:
+            logger.warning(
+                "ddl.pool_size size=%d statements of different objects may overtake", queue.pool_size
+            )
+
+    # --- life ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until `stop`. Raises Corrupt and ConfigError; survives everything that Keeper does."""
+        await self._runner.load()
+        keeper: Keeper | None = None
+        try:
+            while not self._is_stopping:
+                try:
+                    if keeper is None or keeper.is_expired:
+                        keeper = await self._factory()
+                    await self._serve(keeper)
+                except (ConnectionLoss, SessionExpired, OperationTimeout, KeeperUnavailable) as error:
+                    logger.warning("ddl.worker_reconnects error=%s", error)
+                    await self._pause(RECONNECT_PAUSE_S)
+                except (Corrupt, ConfigError):
+                    raise
+                except KeeperAnswer as error:
+                    logger.warning("ddl.worker_starts_over error=%s", error)
+                    self._forget_all()
+                    await self._pause(RECONNECT_PAUSE_S)
+                except OnclusterError as error:
+                    logger.warning("ddl.worker_starts_over error=%s", error)
+                    self._forget_all()
+                    await self._pause(RETRY_PAUSE_S)
+        finally:
+            if keeper is not None:
+                await _close(keeper)
+
+    def stop(self) -> None:
+        """End `run` soon. A statement under way is not interrupted; `drain` waits for it."""
+        self._is_stopping = True
+        self._wake.set()
+
+    async def drain(self) -> None:
+        """Wait until nothing of this queue runs here; call after `run` has ended."""
+        await self._runner.drain()
+
+    def topology_changed(self) -> None:
+        """The clusters were re-read: mark new host ids, look again at entries of hosts that were not
+        found."""
+        self._topology_serial += 1
+        self._wake.set()
+
+    async def forget_intents(self, present: frozenset[str]) -> None:
+        """Drop the records of entries that are not in the queue any more; `present` was read after a sync."""
+        await self._runner.forget(self._runner.forgettable(present))
+
+    # --- one session --------------------------------------------------------------------------------------
+
+    async def _serve(self, keeper: Keeper) -> None:
+        self._check_session(keeper)
+        await create_ancestors(keeper, self._paths.entry("x"))
+        await keeper.sync(self._paths.root)
+        marker = ReplicaMarker(keeper, self._paths, self._identity, self._resolver)
+        await marker.mark(self._topology())
+        matcher = HostMatcher(
+            self._identity,
+            self._resolver,
+            host_name=self._queue.host_name,
+            is_claimed_by_us=marker.is_claimed_by_us,
+        )
+        await matcher.check_host_name()
+        reporter = Reporter(keeper, self._paths, self._identity)
+        backlog = Backlog(lanes=self._queue.pool_size)
+        over = asyncio.Event()
+        keeper.on_expired(over.set)
+        scan = _Scan(self, keeper, marker, matcher, reporter, backlog)
+        await _first_to_end(
+            scan.run(),
+            _until_expired(over),
+            *(self._lane(keeper, reporter, backlog) for _ in range(self._queue.pool_size)),
+        )
+
+    async def _lane(self, keeper: Keeper, reporter: Reporter, backlog: Backlog) -> None:
+        """Claim, run, report; the report goes along with the next claim when there is a next task."""
+        unreported: tuple[Task, Report] | None = None
+        while True:
+            task = backlog.try_take()
+            if task is None:
+                if unreported is not None:
+                    await reporter.report(unreported[1])
+                    self._settle(unreported[0].name)
+                    unreported = None
+                    continue
+                task = await backlog.take()
+            claim = await self._claim(reporter, task, unreported)
+            if unreported is not None:
+                self._settle(unreported[0].name)
+                unreported = None
+            match claim:
+                case Claim.CLAIMED:
+                    report = await self._execute(keeper, reporter, task)
+                    if report is not None:
+                        unreported = (task, report)
+                case Claim.GONE:
+                    logger.info("ddl.entry_gone entry=%s", task.name)
+                    self._settle(task.name)
+                case Claim.BEING_REMOVED:
+                    # Half an entry: a cleaner is at work, or died at it. Whoever finds it whole again runs
+                    # it.
+                    logger.info("ddl.entry_being_removed entry=%s", task.name)
+                    self._undecided[task.name] = self._env.monotonic_s()
+            backlog.done(task)
+
+    async def _claim(self, reporter: Reporter, task: Task, unreported: tuple[Task, Report] | None) -> Claim:
+        after = unreported[1] if unreported is not None else None
+        while True:
+            try:
+                return await reporter.claim(task.name, task.host, after=after)
+            except Busy as error:
+                # Another server, or another process of this one, executes under our name.
+                logger.warning("ddl.claim_refused entry=%s holder=%s", task.name, error.holder)
+                after = None
+
+    async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
+        """The report of a claimed task; None when the entry went away or waits for another time."""
+        logger.info("ddl.claimed entry=%s host=%s object=%s", task.name, task.host, task.object_text)
+        while True:
+            try:
+                return await self._run_here_or_for_the_shard(keeper, task)
+            except NoNode as error:
+                if await keeper.exists(self._paths.entry(task.name)) is not None:
+                    raise
+                logger.warning("ddl.entry_gone entry=%s error=%s", task.name, error)
+                self._settle(task.name)
+                return None
+            except TryAgain as error:
+                logger.warning("ddl.will_try_again entry=%s code=%d error=%s", task.name, error.code, error)
+                await reporter.unclaim(task.name, task.host)
+                await self._pause(RETRY_PAUSE_S)
+                if await reporter.claim(task.name, task.host) is not Claim.CLAIMED:
+                    self._settle(task.name)
+                    return None
+
+    async def _run_here_or_for_the_shard(self, keeper: Keeper, task: Task) -> Report:
+        try:
+            is_for_shard = await self._runs_once_per_shard(task)
+        except SqlError as error:
+            status = status_of(error, prefix=BEFORE_EXECUTION)
+            await self._runner.settle(task, status)
+            return Report(task.name, task.host, status)
+        if not is_for_shard:
+            return Report(task.name, task.host, await self._runner.run(task))
+        execution = ShardExecution(keeper, self._env, self._paths, self._runner, task)
+        result = await execution.run()
+        await self._runner.settle(task, result.status)
+        if result.end is not ShardEnd.EXECUTED_HERE:
+            return Report(task.name, task.host, result.status)
+        shard = task.place.shard.node_name
+        return Report(
+            task.name,
+            task.host,
+            result.status,
+            executed_shard=shard,
+            executed_by=result.executed_by,
+            lock_path=result.lock_path,
+        )
+
+    async def _runs_once_per_shard(self, task: Task) -> bool:
+        if task.place.is_circular or not task.tables or not runs_once_per_shard(task.statement):
+            return False
+        engine = await self._executor.table_engine(task.tables[0])
+        return engine is not None and self._executor.supports_replication(engine)
+
+    # --- memory -------------------------------------------------------------------------------------------
+
+    def _settle(self, name: str) -> None:
+        self._settled.add(name)
+        self._undecided.pop(name, None)
+        self.max_entry = max(self.max_entry, entry_number(name) or 0)
+
+    def _forget_all(self) -> None:
+        self._settled.clear()
+        self._undecided.clear()
+
+    def _check_session(self, keeper: Keeper) -> None:
+        if keeper.is_expired:
+            raise SessionExpired("The Keeper session is over")
+
+    async def _pause(self, longest_s: float) -> None:
+        await self._env.sleep(longest_s * self._env.rng.uniform(0.5, 1.0))
+
+
+class _Scan:
+    """Follows the queue in one session and fills the backlog."""
+
+    def __init__(
+        self,
+        worker: DDLWorker,
+        keeper: Keeper,
+        marker: ReplicaMarker,
+        matcher: HostMatcher,
+        reporter: Reporter,
+        backlog: Backlog,
+    ) -> None:
+        self._worker = worker
+        self._keeper = keeper
+        self._marker = marker
+        self._matcher = matcher
+        self._reporter = reporter
+        self._backlog = backlog
+        self._paths = worker._paths
+        self._is_first = True
+        self._topology_serial = worker._topology_serial
+
+    async def run(self) -> None:
+        worker = self._worker
+        while not worker._is_stopping:
+            worker._wake.clear()
+            await self._follow_topology()
+            children = await self._list()
+            present = [name for name in children if entry_number(name) is not None]
+            worker._settled.intersection_update(present)
+            new = [name for name in present if name not in worker._settled and name not in self._backlog]
+            for start in range(0, len(new), _PREFETCH):
+                await self._look_at(new[start : start + _PREFETCH])
+                await self._backlog.wait_until_shorter_than(2 * _PREFETCH)
+            self._is_first = False
+            if worker._on_round is not None:
+                worker._on_round(present)
+            await self._wait()
+
+    async def _list(self) -> tuple[str, ...]:
+        worker = self._worker
+        try:
+            children = await self._keeper.children(self._paths.root, watch=self._on_change)
+        except NoNode:
+            await create_ancestors(self._keeper, self._paths.entry("x"))
+            await create_if_not_exists(self._keeper, self._paths.root)
+            children = await self._keeper.children(self._paths.root, watch=self._on_change)
+        if worker._queue_czxid not in (0, children.stat.czxid):
+            logger.warning("ddl.queue_was_recreated root=%s", self._paths.root)
+            worker._forget_all()
+        worker._queue_czxid = children.stat.czxid
+        return children.names
+
+    def _on_change(self, event: WatchEvent) -> None:
+        self._worker._wake.set()
+
+    async def _wait(self) -> None:
+        """Until the queue changes; sooner when something has to be looked at again."""
+        worker = self._worker
+        if not worker._undecided and not self._marker.refused:
+            await worker._wake.wait()
+            return
+        try:
+            async with asyncio.timeout(RETRY_PAUSE_S):
+                await worker._wake.wait()
+        except TimeoutError:
+            if self._marker.refused:
+                await self._marker.mark(worker._topology())
+
+    async def _follow_topology(self) -> None:
+        worker = self._worker
+        if self._topology_serial != worker._topology_serial:
+            self._topology_serial = worker._topology_serial
+            self._matcher.forget()
+            await self._marker.mark(worker._topology())
+
+    async def _look_at(self, names: list[str]) -> None:
+        guess = self._worker._host_guess
+        if self._is_first and guess is not None and len(names) > 1:
+            # After a restart most of the queue has been done: do not read what was.
+            done = await self._finished(names, guess)
+            for name in done:
+                self._worker._settle(name)
+            names = [name for name in names if name not in done]
+            nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
+            done = set()
+        elif guess is not None:
+            nodes, done = await asyncio.gather(
+                self._keeper.get_many([self._paths.entry(name) for name in names]),
+                self._finished(names, guess),
+            )
+        else:
+            nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
+            done = set()
+        for name, node in zip(names, nodes, strict=True):
+            if not isinstance(node, Node) or name in done:
+                self._worker._settle(name)
+            else:
+                await self._decide(name, node)
+
+    async def _finished(self, names: list[str], host: HostId) -> set[str]:
+        stats = await self._keeper.exists_many([self._paths.finished(name, host) for name in names])
+        return {name for name, stat in zip(names, stats, strict=True) if stat is not None}
+
+    async def _decide(self, name: str, node: Node) -> None:
+        """Whose is it, and does it make sense here?"""
+        worker = self._worker
+        try:
+            entry = DDLLogEntry.from_bytes(node.data, where=name)
+        except MalformedEntry as error:
+            await self._refuse(name, worker._identity.host_id, status_of(error))
+            return
+        match = await self._matcher.match(entry.hosts)
+        if match.host is None:
+            self._not_found(name, bool(match.unresolved))
+            return
+        if match.host != worker._host_guess and await self._finished([name], match.host):
+            worker._settle(name)
+            return
+        if worker._host_guess is None:
+            worker._host_guess = match.host
+        try:
+            task = await interpret(
+                name,
+                node.stat.czxid,
+                node.data,
+                entry,
+                host=match.host,
+                topology=worker._topology(),
+                resolver=worker._resolver,
+                ports=worker._identity.ports,
+            )
+        except SqlError as error:
+            await self._refuse(name, match.host, status_of(error))
+            return
+        worker._undecided.pop(name, None)
+        self._backlog.add(task)
+
+    async def _refuse(self, name: str, host: HostId, status: ExecutionStatus) -> None:
+        """An outcome without execution."""
+        if not await self._finished([name], host):
+            logger.warning("ddl.refused entry=%s host=%s error=%s", name, host, status.message)
+            await self._reporter.report_without_claim(Report(name, host, status))
+        self._worker._settle(name)
+
+    def _not_found(self, name: str, may_be_ours: bool) -> None:
+        worker = self._worker
+        if not may_be_ours:
+            logger.debug("ddl.not_for_this_host entry=%s", name)
+            worker._settle(name)
+            return
+        since_s = worker._undecided.setdefault(name, worker._env.monotonic_s())
+        if worker._env.monotonic_s() - since_s > DNS_PATIENCE_S:
+            logger.warning("ddl.given_up_on_dns entry=%s", name)
+            worker._settle(name)
+
+
+async def _until_expired(over: asyncio.Event) -> None:
+    await over.wait()
+    raise SessionExpired("The Keeper session is over")
+
+
+async def _first_to_end(*coroutines: Coroutine[Any, Any, None]) -> None:
+    """Run them together until one ends or fails; cancel the others, and end as that one did."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    failures = [t.exception() for t in tasks if t.done() and not t.cancelled() and t.exception() is not None]
+    # A session's end shows up in several of them; anything else is the more telling.
+    failures.sort(key=lambda error: isinstance(error, (UnknownOutcome, KeeperUnavailable)))
+    if failures and failures[0] is not None:
+        raise failures[0]
+
+
+async def _close(keeper: Keeper) -> None:
+    try:
+        async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+            await keeper.close()
+    except (TimeoutError, OnclusterError) as error:
+        logger.info("ddl.session_left_to_expire error=%s", error)

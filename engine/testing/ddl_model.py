@@ -1,0 +1,282 @@
+"""A model of the SQL that a host runs, for simulations and tests of the queue: tables, effects, faults.
+
+`ModelDatabase` is what is on disk: it survives the process. `ModelExecutor` is one process's way to it and
+implements both protocols of `engine.ddl.executor`. Replicated tables live in Keeper, in `ReplicatedModel`, so that
+the replicas of a shard see one table and a fence can be part of the transaction that changes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from engine.ddl.executor import Blocks, FenceLost, Fingerprint
+from engine.env import Env
+from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
+from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData
+from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.names import TableName
+from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
+
+_K = StatementKind
+_A = AlterCommand
+_ENTRY = re.compile(r"/\* ddl_entry=(query-\d{10}) \*/ ")
+_FAIL = re.compile(r"FAIL (\d+)")
+_REPLICATED_ROOT = "/model/replicated"
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One change of one object, as it happened on disk."""
+
+    host: str
+    entry: str
+    object: str
+    what: str
+
+
+@dataclass(slots=True)
+class ModelTable:
+    uuid: str
+    engine: str
+    columns: list[str] = field(default_factory=list)
+    mutations: list[str] = field(default_factory=list)
+    blocks: list[Blocks] = field(default_factory=list)
+
+    def definition(self) -> str:
+        return f"{self.uuid} {self.engine} {','.join(self.columns)}"
+
+
+@dataclass(slots=True)
+class ModelDatabase:
+    """The disk of one host. `effects` is the history that checkers read."""
+
+    host: str
+    tables: dict[TableName, ModelTable] = field(default_factory=dict)
+    effects: list[Effect] = field(default_factory=list)
+    users: set[str] = field(default_factory=set)
+    counter: int = 0
+
+    def next_id(self) -> str:
+        self.counter += 1
+        return f"{self.host}-{self.counter}"
+
+
+class ModelExecutor:
+    """Runs the statements of the model: CREATE, DROP, RENAME TABLE, ALTER … ADD COLUMN, UPDATE, DELETE, DROP
+    PARTITION, TRUNCATE, OPTIMIZE.
+
+    `duration_s` is how long one takes, half before its effect and half after it. A statement whose text says
+    `FAIL <code>` in a comment fails with that code.
+    """
+
+    def __init__(
+        self,
+        database: ModelDatabase,
+        env: Env,
+        *,
+        duration_s: tuple[float, float] = (0.0, 0.0),
+        keeper: Keeper | None = None,
+        shard: str = "",
+    ) -> None:
+        self._database = database
+        self._env = env
+        self.duration_s = duration_s
+        self.keeper = keeper
+        self._shard = shard
+        self.executed: list[str] = []
+
+    # --- LocalExecutor ------------------------------------------------------------------------------------
+
+    async def execute(
+        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
+    ) -> None:
+        await self._execute(sql, ())
+
+    async def execute_fenced(
+        self,
+        sql: str,
+        *,
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+        fence: Sequence[Op],
+    ) -> None:
+        await self._execute(sql, fence)
+
+    async def table_engine(self, table: TableName) -> str | None:
+        found = self._database.tables.get(_qualified(table))
+        return found.engine if found is not None else None
+
+    def supports_replication(self, engine: str) -> bool:
+        return engine.startswith("Replicated")
+
+    async def definition_digest(self, statement: Statement, database: str) -> str:
+        names = [_qualified(table, database) for table in statement.tables]
+        found = [(name, self._database.tables.get(name)) for name in names]
+        if len(found) == 1 and found[0][1] is not None and self.supports_replication(found[0][1].engine):
+            if statement.kind is not _K.DROP_TABLE:
+                return await self._replicated_digest(found[0][0])
+        return Fingerprint(
+            objects=tuple((str(name), table.definition() if table else "") for name, table in found),
+            mutations=tuple(m for _, table in found if table for m in table.mutations),
+            blocks=tuple(b for _, table in found if table for b in table.blocks),
+        ).to_text()
+
+    async def validate(self, sql: str) -> str:
+        parse_statement(sql)
+        return sql
+
+    # --- the model ----------------------------------------------------------------------------------------
+
+    async def _execute(self, sql: str, fence: Sequence[Op]) -> None:
+        match = _ENTRY.match(sql)
+        entry = match.group(1) if match else ""
+        self.executed.append(entry)
+        duration_s = self._env.rng.uniform(*self.duration_s)
+        await self._work(duration_s / 2)
+        failure = _FAIL.search(sql)
+        if failure:
+            raise SqlError(int(failure.group(1)), "asked to fail")
+        await self._apply(parse_statement(sql), entry, fence)
+        await self._work(duration_s / 2)
+
+    async def _work(self, duration_s: float) -> None:
+        if duration_s > 0:
+            await self._env.sleep(duration_s)
+        else:
+            await asyncio.sleep(0)
+
+    async def _apply(self, statement: Statement, entry: str, fence: Sequence[Op]) -> None:
+        tables = self._database.tables
+        names = [_qualified(table) for table in statement.tables]
+        match statement.kind:
+            case _K.CREATE_TABLE:
+                if names[0] in tables:
+                    if statement.if_not_exists:
+                        return
+                    raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {names[0]} already exists.")
+                engine = statement.engine or "MergeTree"
+                tables[names[0]] = ModelTable(self._database.next_id(), engine)
+                if self.supports_replication(engine):
+                    await self._create_replicated(names[0])
+                self._record(entry, names[0], "create")
+            case _K.DROP_TABLE:
+                if names[0] not in tables:
+                    if statement.if_exists:
+                        return
+                    raise _unknown_table(names[0])
+                del tables[names[0]]
+                self._record(entry, names[0], "drop")
+            case _K.RENAME_TABLE:
+                if names[0] not in tables:
+                    raise _unknown_table(names[0])
+                if names[1] in tables:
+                    raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {names[1]} already exists.")
+                tables[names[1]] = tables.pop(names[0])
+                self._record(entry, names[0], "rename")
+            case _K.ALTER_TABLE | _K.TRUNCATE_TABLE | _K.OPTIMIZE | _K.UPDATE | _K.DELETE:
+                table = tables.get(names[0])
+                if table is None:
+                    raise _unknown_table(names[0])
+                if self.supports_replication(table.engine):
+                    await self._change_replicated(statement, names[0], entry, fence)
+                else:
+                    self._change(statement, table, entry, names[0])
+            case _:
+                self._record(entry, TableName("", statement.kind.value), "other")
+
+    def _change(self, statement: Statement, table: ModelTable, entry: str, name: TableName) -> None:
+        """One step: there is no await in here, so a kill falls before or after it."""
+        _change_table(statement, table, self._database.next_id())
+        self._record(entry, name, statement.kind.value)
+
+    def _record(self, entry: str, name: TableName, what: str) -> None:
+        self._database.effects.append(Effect(self._database.host, entry, str(name), what))
+
+    # --- replicated tables --------------------------------------------------------------------------------
+
+    def _path(self, name: TableName) -> str:
+        return f"{_REPLICATED_ROOT}/{self._shard}/{name}"
+
+    async def _create_replicated(self, name: TableName) -> None:
+        keeper = self._session()
+        await create_ancestors(keeper, f"{self._path(name)}/x")
+        await create_if_not_exists(keeper, f"{self._path(name)}/effects")
+
+    async def _replicated_digest(self, name: TableName) -> str:
+        keeper = self._session()
+        path = f"{self._path(name)}/effects"
+        await keeper.sync(path)
+        try:
+            effects = (await keeper.children(path)).names
+        except NoNode:
+            return ""
+        return Fingerprint(
+            objects=((str(name), str(len(effects))),), mutations=effects, blocks=(), is_shared=True
+        ).to_text()
+
+    async def _change_replicated(
+        self, statement: Statement, name: TableName, entry: str, fence: Sequence[Op]
+    ) -> None:
+        keeper = self._session()
+        data = json.dumps([self._database.host, entry, statement.kind.value]).encode()
+        path = f"{self._path(name)}/effects/e-"
+        try:
+            await keeper.multi([*fence, Create(path, data, CreateMode.PERSISTENT_SEQUENTIAL)])
+        except MultiFailed as refusal:
+            if refusal.index < len(fence) and isinstance(refusal.error, (BadVersion, NoNode)):
+                raise FenceLost(Code.UNFINISHED, "Another replica has taken over") from refusal
+            raise
+
+    def _session(self) -> Keeper:
+        if self.keeper is None:
+            raise SqlError(Code.TABLE_IS_READ_ONLY, "The model has no Keeper for replicated tables")
+        return self.keeper
+
+
+async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:
+    """What happened to a replicated table of a shard, in order."""
+    path = f"{_REPLICATED_ROOT}/{shard}/{table}/effects"
+    try:
+        names = (await keeper.children(path)).names
+    except NoNode:
+        return []
+    effects = []
+    for name in names:
+        host, entry, what = json.loads((await keeper.get(f"{path}/{name}")).data)
+        effects.append(Effect(host, entry, str(table), what))
+    return effects
+
+
+def _change_table(statement: Statement, table: ModelTable, new_id: str) -> None:
+    commands = set(statement.alter_commands)
+    if statement.kind is _K.TRUNCATE_TABLE or _A.DROP_PARTITION in commands:
+        table.blocks.clear()
+    elif statement.kind in (_K.UPDATE, _K.DELETE) or commands & {_A.UPDATE, _A.DELETE}:
+        table.mutations.append(new_id)
+    elif commands:
+        table.columns.append(new_id)
+
+
+def _qualified(table: TableName, database: str = "default") -> TableName:
+    return table if table.database else TableName(database or "default", table.table)
+
+
+def _unknown_table(name: TableName) -> SqlError:
+    return SqlError(Code.UNKNOWN_TABLE, f"Table {name} doesn't exist.")
+
+
+__all__ = [
+    "Check",
+    "Effect",
+    "ModelDatabase",
+    "ModelExecutor",
+    "ModelTable",
+    "SetData",
+    "replicated_effects",
+]
