@@ -5,31 +5,30 @@ Every test gets its own servers and its own queue; ZooKeeper is shared by the te
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from engine.config.model import Cluster, DistributedDdl, Topology, ZooKeeper
-from engine.ddl.client import DDLQueueClient
-from engine.ddl.initiator import PreparedStatement, prepare
-from engine.env import SystemEnv
+from engine.config.model import DistributedDdl, ZooKeeper
+from engine.ddl.identity import NodeIdentity, SystemResolver
+from engine.ddl.intents import SqliteIntentStore
+from engine.ddl.worker import DDLWorker
 from engine.keeper import zookeeper
-from engine.keeper.base import Keeper
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.names import HostId
 from engine.testing.clickhouse_server import (
-    RealClickHouse,
     RealCluster,
     ServerSpec,
     find_server,
     make_cluster,
     plan_servers,
 )
+from tests.interop.cluster import ENV, ModelExecutor, RealQueue
 
-ENV = SystemEnv()
 NO_SERVER = "no clickhouse-server is installed (Debian: the package clickhouse-server)"
 
 
@@ -41,70 +40,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.slow)
             if missing is not None:
                 item.add_marker(missing)
-
-
-@dataclass(slots=True)
-class RealQueue:
-    """Real servers, the queue they work, and a session of ours with ZooKeeper."""
-
-    servers: tuple[RealClickHouse, ...]
-    clusters: tuple[Cluster, ...]
-    queue: DistributedDdl
-    zookeeper: ZooKeeper
-    keeper: Keeper
-    foreign: tuple[HostId, ...] = ()
-    """Hosts of the clusters that are ours to play."""
-    entries: list[str] = field(default_factory=list)
-
-    @property
-    def first(self) -> RealClickHouse:
-        return self.servers[0]
-
-    @property
-    def hosts(self) -> tuple[HostId, ...]:
-        return tuple(server.host_id for server in self.servers)
-
-    @property
-    def topology(self) -> Topology:
-        return Topology({cluster.name: cluster for cluster in self.clusters}, {})
-
-    @property
-    def client(self) -> DDLQueueClient:
-        return DDLQueueClient(self.keeper, ENV, self.queue.paths)
-
-    def prepared(
-        self, sql: str, *, token: str, settings: Mapping[str, str] | None = None
-    ) -> PreparedStatement:
-        """Our initiator's entry for `sql`, in the version that 18.16 reads."""
-        return prepare(
-            sql,
-            topology=self.topology,
-            queue=self.queue,
-            current_database="default",
-            settings=settings or {},
-            initiator=None,
-            token=token,
-            entry_version=1,
-        )
-
-    async def submit(self, sql: str, *, token: str) -> str:
-        """Enqueue `sql` as our client does; returns the entry's name."""
-        return (await self.client.submit(self.prepared(sql, token=token))).entry
-
-    async def tables(self, server: RealClickHouse, database: str = "default") -> list[str]:
-        answer = await server.query(
-            f"SELECT name FROM system.tables WHERE database = '{database}' ORDER BY name"
-        )
-        return answer.split()
-
-    async def all_workers_answer(self) -> None:
-        """Fails unless every real server executes one more statement, which a dead DDL worker would not."""
-        answer = await self.first.query(
-            f"CREATE DATABASE IF NOT EXISTS alive ON CLUSTER {self.clusters[0].name}",
-            settings={"distributed_ddl_task_timeout": "30"},
-        )
-        assert len(answer.splitlines()) == len(self.clusters[0].host_ids)
-        assert [server.spec.name for server in self.servers if not server.has_ddl_worker] == []
 
 
 StartReal = Callable[..., Awaitable[RealQueue]]
@@ -146,6 +81,38 @@ async def start_real(zookeeper_config: ZooKeeper, tmp_path: Path) -> AsyncIterat
             return RealQueue(real.servers, (cluster,), chosen, zookeeper_config, keeper, others)
 
         yield start
+
+
+StartWorker = Callable[[RealQueue, ModelExecutor], Awaitable[DDLWorker]]
+
+
+@pytest.fixture
+async def start_worker(tmp_path: Path) -> AsyncIterator[StartWorker]:
+    """Starts our worker as the first foreign host of a queue; all are stopped in the end."""
+    running: list[tuple[DDLWorker, asyncio.Task[None], SqliteIntentStore]] = []
+
+    async def start(real: RealQueue, executor: ModelExecutor) -> DDLWorker:
+        host = real.foreign[0]
+        intents = SqliteIntentStore(tmp_path / f"intents{len(running)}.db")
+        worker = DDLWorker(
+            factory=zookeeper.factory(real.zookeeper, ENV),
+            env=ENV,
+            executor=executor,
+            intents=intents,
+            identity=NodeIdentity(host.host, host.port, uuid.uuid4()),
+            topology=lambda: real.topology,
+            queue=real.queue,
+            resolver=SystemResolver(),
+        )
+        running.append((worker, asyncio.create_task(worker.run()), intents))
+        return worker
+
+    yield start
+    for worker, task, intents in running:
+        worker.stop()
+        await task
+        await worker.drain()
+        await intents.close()
 
 
 def _split(
