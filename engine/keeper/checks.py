@@ -23,7 +23,8 @@ _BAD_COMPONENT = re.compile(r"//|/\.\.?(?:/|\Z)")
 
 
 def below_root(root: str, path: str) -> str:
-    """The path as the server knows it, below the session's chroot. Raises BadArguments if it is not absolute."""
+    """The path as the server knows it, below the session's chroot. Raises BadArguments if it is not
+    absolute."""
     if path[:1] != "/":
         raise BadArguments(path, "Path must start with / character")
     if not root:

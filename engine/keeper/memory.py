@@ -355,7 +355,7 @@ class MemoryKeeperServer:
             case RequestKind.GET:
                 result = tree.get(path, caller)
             case RequestKind.EXISTS:
-                result = tree.exists(path)
+                result = tree.exists(path, caller)
                 was_absent = result is None
             case RequestKind.CHILDREN:
                 result = tree.children(path, caller)

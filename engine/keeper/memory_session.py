@@ -179,7 +179,8 @@ class MemorySession:
         return cast("list[Node | KeeperAnswer]", await self._call_many(RequestKind.GET, paths))
 
     async def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
-        return cast("list[Stat | None]", await self._call_many(RequestKind.EXISTS, paths))
+        futures = [self._send(RequestKind.EXISTS, self._inside(path), None, None) for path in paths]
+        return [await future for future in futures]
 
     async def children_many(self, paths: Sequence[str]) -> list[Children | KeeperAnswer]:
         return cast("list[Children | KeeperAnswer]", await self._call_many(RequestKind.CHILDREN, paths))
@@ -216,9 +217,9 @@ class MemorySession:
         return outside_root(self._root, path)
 
     def _op_inside(self, op: Op) -> Op:
+        path = self._inside(op.path)
         if not self._root and self._default_acl is OPEN_ACL:
             return op
-        path = self._inside(op.path)
         match op:
             case Create(_, data, mode, acl):
                 return Create(path, data, mode, self._default_acl if acl is OPEN_ACL else acl)

@@ -143,9 +143,14 @@ class Tree:
 
     # --- reads --------------------------------------------------------------------------------------------
 
-    def exists(self, path: str) -> Stat | None:
+    def exists(self, path: str, caller: Caller) -> Stat | None:
+        """Asks for READ permission, as ZooKeeper does since 3.9.2; before, and in ClickHouse Keeper, for
+        none."""
         node = self.nodes.get(path)
-        return None if node is None else node.stat()
+        if node is None:
+            return None
+        self._permit(node, READ, caller, path)
+        return node.stat()
 
     def get(self, path: str, caller: Caller) -> Node:
         node = self._node(path)

@@ -267,7 +267,8 @@ class ZooKeeperSession:
 
     async def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
         requests = [wire.Exists(self._inside(path), None) for path in paths]
-        return await self._call_many(requests, _to_stat_or_none)
+        futures = [self._submit(request, request.path, _to_stat_or_none) for request in requests]
+        return [await future for future in futures]
 
     async def children_many(self, paths: Sequence[str]) -> list[Children | KeeperAnswer]:
         return await self._call_many(
