@@ -59,10 +59,9 @@ def backup(d: Draft, verb: str) -> None:
             d.identifier()
             if d.accept("AS"):
                 d.identifier()
-            _except(d)
+            _except(d, tables_have_a_database=True)
         elif d.accept("ALL"):
-            d.accept("TEMPORARY", "TABLES") or d.accept("DATABASES")
-            _except(d)
+            _except(d, tables_have_a_database=False)
         else:
             d.kind = K.OTHER
             return
@@ -72,18 +71,20 @@ def backup(d: Draft, verb: str) -> None:
     d.tail = d.at
 
 
-def _except(d: Draft) -> None:
+def _except(d: Draft, *, tables_have_a_database: bool) -> None:
+    """EXCEPT; behind DATABASE d its tables are those of `d`, whatever the current database is."""
     if not d.accept("EXCEPT"):
         return
+    step = d.table if tables_have_a_database else d.table_ref
     if d.accept_one_of("DATABASE", "DATABASES"):
         d.identifier()
         while d.accept(","):
             d.identifier()
     elif d.accept_one_of("TABLE", "TABLES"):
-        d.table_ref()
+        step(Role.OBJECT)
         while d.accept(","):
-            d.table_ref()
-    _except(d)
+            step(Role.OBJECT)
+    _except(d, tables_have_a_database=tables_have_a_database)
 
 
 def _partitions(d: Draft) -> None:

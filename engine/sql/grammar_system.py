@@ -1,7 +1,7 @@
 """SYSTEM: the command's words, the table it concerns, and where ON CLUSTER belongs.
 
 Source: ClickHouse's parser takes `SYSTEM <words> [ON CLUSTER c] [what]` for every command below, checked
-against chDB; a few take the clause behind the table as well.
+against chDB; a few take the clause behind the table as well, and those of named caches behind it only.
 """
 
 from __future__ import annotations
@@ -133,6 +133,15 @@ _WITHOUT_CLUSTER_ABOUT_A_TABLE = (
     "START REPLICATED VIEW",
     "STOP REPLICATED VIEW",
 )
+_CLAUSE_COMES_LAST = frozenset(
+    {
+        "CLEAR FILESYSTEM CACHE",
+        "DROP FILESYSTEM CACHE",
+        "SYNC FILESYSTEM CACHE",
+        "CLEAR DISTRIBUTED CACHE",
+        "DROP DISTRIBUTED CACHE",
+    }
+)
 _TABLE_COMMANDS = frozenset(_ABOUT_A_TABLE + _WITHOUT_CLUSTER_ABOUT_A_TABLE)
 _CLUSTER_COMMANDS = frozenset(_ABOUT_THE_SERVER + _ABOUT_A_TABLE)
 _PHRASES = {tuple(phrase.split()) for phrase in _TABLE_COMMANDS | _CLUSTER_COMMANDS}
@@ -154,6 +163,9 @@ def system(d: Draft) -> None:
         return
     d.at += length
     d.system_command = " ".join(words)
+    if d.system_command in _CLAUSE_COMES_LAST:
+        while not d.at_end and not d.looking_at("ON", "CLUSTER"):
+            d.at += 1
     if d.system_command in _CLUSTER_COMMANDS:
         d.on_cluster_here()
     if d.system_command in _TABLE_COMMANDS:

@@ -6,7 +6,8 @@ character ranges that were found on tokens, so that all other text stays as the 
 Source: the behaviour of ClickHouse's lexer, checked against chDB's parser by
 `tests/unit/test_sql_oracle.py`:
 
-- comments: `--` and `//` to the end of the line, `#!` and `# ` likewise, `/* */` without nesting;
+- comments: `--` and `//` to the end of the line, `#!` and `# ` likewise, `/* */`, which nest (in
+  ClickHouse up to 22.2 they do not: a comment within a comment is best left out);
 - strings: `'…'` with backslash escapes and doubled quotes, `‘…’` without escapes, `x'…'` and `b'…'`;
 - identifiers: bare words of `[A-Za-z0-9_$]`, back-quoted, double-quoted, `“…”`;
 - heredocs `$tag$…$tag$`; a `$tag$` that never comes again is a bare word;
@@ -66,7 +67,8 @@ _UNICODE_SPACE = "\x85\xa0\u180e\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u300
 _MASTER = re.compile(
     rf"""
       (?P<WHITESPACE> [ \t\n\r\f\v{_UNICODE_SPACE}]++ )
-    | (?P<COMMENT> (?: --|//|\#[ !] ) [^\n]*+ | /\*(?s:.*?)\*/ )
+    | (?P<COMMENT> (?: --|//|\#[ !] ) [^\n]*+ )
+    | (?P<BLOCK> /\* )
     | (?P<STRING> [xX]'[0-9a-fA-F]*+' | [bB]'[01]*+' | ‘[^’]*+’
                 | '[^'\\]*+(?:(?:\\(?s:.)|'')[^'\\]*+)*+' )
     | (?P<NUMBER> (?: 0[xX][0-9a-fA-F_]++(?:\.[0-9a-fA-F_]*+)?(?:[pP][+-]?[0-9]++)?
@@ -77,7 +79,7 @@ _MASTER = re.compile(
     | (?P<IDENTIFIER> `[^`\\]*+(?:(?:\\(?s:.)|``)[^`\\]*+)*+`
                     | "[^"\\]*+(?:(?:\\(?s:.)|"")[^"\\]*+)*+" | “[^”]*+” )
     | (?P<DOLLAR> \$ )
-    | (?P<UNCLOSED> /\* | ['`"] )
+    | (?P<UNCLOSED> ['`"] )
     | (?P<PUNCTUATION> <=> | :: | -> | \|\| | == | != | <> | <= | >= | @@ | \\G
                     | [()\[\]{{}},;.:*+\-/%=<>!?|^@] | − )
     | (?P<UNKNOWN> (?s:.) )
@@ -87,8 +89,8 @@ _MASTER = re.compile(
 _TAG = re.compile(r"\$([A-Za-z0-9_]*+)(?=\$)")
 _DOLLAR_WORD = re.compile(r"\$[A-Za-z0-9_$]++")
 _AFTER_DOT = re.compile(r"[0-9]++(?![A-Za-z_$])")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
 _UNCLOSED = {
-    "/*": "Multiline comment",
     "'": "Single quoted string",
     "`": "Back quoted string",
     '"': "Double quoted string",
@@ -147,6 +149,8 @@ def scan(sql: str) -> Iterator[Token]:
                 kind, end = TokenKind.WORD, word.end()
             else:
                 kind = TokenKind.UNKNOWN
+        elif group == "BLOCK":
+            kind, end = TokenKind.COMMENT, _end_of_comment(sql, at)
         elif group == "UNCLOSED":
             raise SqlError(Code.SYNTAX_ERROR, _where(sql, at, f"{_UNCLOSED[match.group()]} is not closed"))
         else:
@@ -157,6 +161,16 @@ def scan(sql: str) -> Iterator[Token]:
             after_operand = kind in _OPERANDS or text in (")", "]")
         yield Token(kind, text, at)
         at = end
+
+
+def _end_of_comment(sql: str, start: int) -> int:
+    """The end of the block comment that begins at `start`."""
+    depth = 0
+    for mark in _COMMENT_MARK.finditer(sql, start):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    raise SqlError(Code.SYNTAX_ERROR, _where(sql, start, "Multiline comment is not closed"))
 
 
 def tokenize(sql: str) -> list[Token]:
