@@ -72,6 +72,27 @@ class RealQueue:
         """Wait until every host has an outcome."""
         return [status async for status in self.client.watch(entry)][-1]
 
+    async def outcome_with_restarts(self, entry: str) -> EntryStatus:
+        """As `outcome`, restarting servers whose worker died.
+
+        Workers of 18.16 die by themselves now and then of an ALTER of a replicated table (a race between the
+        replicas of a shard); after a restart they finish the entry.
+        """
+        waiting = asyncio.create_task(self.outcome(entry))
+        while not (await asyncio.wait({waiting}, timeout=3.0))[0]:
+            for server in self.servers:
+                if not server.has_ddl_worker:
+                    await server.stop()
+                    await server.start()
+        return waiting.result()
+
+    async def eventually(self, server: RealClickHouse, sql: str, wanted: str) -> None:
+        """Ask until the answer is `wanted`; replicas of a table follow one another in their own time."""
+        deadline_s = ENV.monotonic_s() + 60
+        while (answer := await server.query(sql)) != wanted and ENV.monotonic_s() < deadline_s:
+            await ENV.sleep(0.05)
+        assert answer == wanted, server.spec.name
+
     async def tables(self, server: RealClickHouse, database: str = "default") -> list[str]:
         answer = await server.query(
             f"SELECT name FROM system.tables WHERE database = '{database}' ORDER BY name"
