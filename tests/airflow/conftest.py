@@ -1,15 +1,26 @@
-"""Airflow for tests: a home of its own, set before anything imports Airflow, because Airflow reads its configuration
-when it is imported."""
+"""Airflow for tests: a home of its own, set before anything imports Airflow, because Airflow reads its
+configuration when it is imported."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
+from kazoo.exceptions import NodeExistsError, NoNodeError
+
+from engine.config.model import ZooKeeper
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.status import ExecutionStatus
+from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.names import QueuePaths
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -41,7 +52,6 @@ def airflow_db() -> Path:
 @pytest.fixture
 def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Define an Airflow connection for the length of a test: `connection("id", conn_type=…, host=…)`."""
-    import json
 
     def define(conn_id: str, **fields: object) -> str:
         monkeypatch.setenv(f"AIRFLOW_CONN_{conn_id.upper()}", json.dumps(fields))
@@ -51,7 +61,107 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture(autouse=True)
-def _no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+def _no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of a stack that runs on this machine is used by accident."""
     monkeypatch.setenv("ONCLUSTER_HOME", str(tmp_path / "run"))
-    yield
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(ROOT / "config" / "cluster.xml"))
+
+
+# --- a real ZooKeeper ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    server.start_blocking()
+    yield server
+    server.stop_blocking()
+
+
+@pytest.fixture
+def zookeeper(zookeeper_server: EmbeddedZooKeeper, connection: Any) -> ZooKeeper:
+    """ZooKeeper, empty, as the Airflow connection `zookeeper_default`."""
+    config = zookeeper_server.config
+    host, port = config.hosts[0]
+    client = KazooClient(f"{host}:{port}")
+    client.start()
+    for name in client.get_children("/"):
+        if name != "zookeeper":
+            client.delete(f"/{name}", recursive=True)
+    client.stop()
+    client.close()
+    connection("zookeeper_default", conn_type="zookeeper", host=host, port=port)
+    return config
+
+
+class Hosts:
+    """The hosts of a cluster, as the queue sees them: they take every entry and say how it went.
+
+    Independent of the project's worker: it writes what ClickHouse writes. `away` hosts do nothing,
+    `failing` ones report an error, `stuck` ones begin and do not end.
+    """
+
+    def __init__(self, config: ZooKeeper, paths: QueuePaths) -> None:
+        host, port = config.hosts[0]
+        self.away: set[str] = set()
+        self.failing: dict[str, tuple[int, str]] = {}
+        self.stuck: set[str] = set()
+        self._client = KazooClient(f"{host}:{port}")
+        self._paths = paths
+        self._stop = threading.Event()
+        self._began: set[tuple[str, str]] = set()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __enter__(self) -> Hosts:
+        self._client.start()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self._client.stop()
+        self._client.close()
+
+    def entries(self) -> list[str]:
+        """The queue's entries, oldest first."""
+        try:
+            return sorted(n for n in self._client.get_children(self._paths.root) if n.startswith("query-"))
+        except NoNodeError:
+            return []
+
+    def queries(self) -> list[str]:
+        """The statements in the queue, oldest first, without the token."""
+        return [self._entry(name).query.partition("*/ ")[2] for name in self.entries()]
+
+    def _entry(self, name: str) -> DDLLogEntry:
+        return DDLLogEntry.from_bytes(self._client.get(self._paths.entry(name))[0], where=name)
+
+    def _work(self) -> None:
+        while not self._stop.wait(0.02):
+            for name in self.entries():
+                with contextlib.suppress(NoNodeError):
+                    for host in self._entry(name).hosts:
+                        self._execute(name, host)
+
+    def _execute(self, name: str, host: Any) -> None:
+        if host.host in self.away or ((name, host.host) in self._began and host.host in self.stuck):
+            return
+        finished = self._paths.finished(name, host)
+        if self._client.exists(finished):
+            return
+        if host.host in self.stuck:
+            with contextlib.suppress(NodeExistsError):
+                self._client.create(self._paths.active(name, host), b"", ephemeral=True, makepath=True)
+            self._began.add((name, host.host))
+            return
+        if (name, host.host) in self._began:
+            self._client.delete(self._paths.active(name, host))
+        code, message = self.failing.get(host.host, (0, ""))
+        self._client.create(finished, ExecutionStatus(code, message).to_bytes(), makepath=True)
+
+
+@pytest.fixture
+def hosts(zookeeper: ZooKeeper) -> Iterator[Hosts]:
+    with Hosts(zookeeper, QueuePaths()) as hosts:
+        yield hosts

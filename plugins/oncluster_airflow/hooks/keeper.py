@@ -1,0 +1,192 @@
+"""The Airflow connection to ZooKeeper or ClickHouse Keeper, as a session.
+
+    Connection type   zookeeper
+    Host, Port        one server, or several as `a:2181,b:2181` in Host
+    Login, Password   identity for digest authentication, optional
+    Extra             {"root": "/chroot", "session_timeout_ms": 30000, "operation_timeout_ms": 10000}
+
+Triggers share one session per event loop and connection: hundreds of waiting tasks cost one TCP connection. A
+session that is over is replaced when the next trigger asks; who held the old one learns it by SessionExpired.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow.sdk import BaseHook, Connection
+
+from engine.config.model import ZooKeeper
+from engine.env import SystemEnv
+from engine.errors import ConfigError
+from engine.keeper import zookeeper
+from engine.keeper.base import Keeper
+from oncluster_airflow.settings import KEEPER_CONN_ID
+
+_DEFAULT_PORT = 2181
+_EXTRA_FIELDS = ("hosts", "root", "session_timeout_ms", "operation_timeout_ms")
+
+
+class KeeperHook(BaseHook):
+    """Sessions with the Keeper of an Airflow connection."""
+
+    conn_name_attr = "keeper_conn_id"
+    default_conn_name = KEEPER_CONN_ID
+    conn_type = "zookeeper"
+    hook_name = "ZooKeeper / ClickHouse Keeper"
+
+    def __init__(self, keeper_conn_id: str = KEEPER_CONN_ID) -> None:
+        super().__init__()
+        self.keeper_conn_id = keeper_conn_id
+
+    # --- configuration --------------------------------------------------------------------------------------
+
+    def config(self) -> ZooKeeper:
+        """The connection's fields, in a task. Raises ConfigError; Airflow raises for an unknown id."""
+        return config_of(self.get_connection(self.keeper_conn_id))
+
+    async def aconfig(self) -> ZooKeeper:
+        """The same on an event loop, in a trigger."""
+        return config_of(await self.aget_connection(self.keeper_conn_id))
+
+    # --- sessions -------------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def session(self) -> AsyncIterator[Keeper]:
+        """A session of one's own, closed at the end. Raises KeeperUnavailable."""
+        async with open_session(await self.aconfig()) as keeper:
+            yield keeper
+
+    @contextlib.asynccontextmanager
+    async def shared_session(self) -> AsyncIterator[Keeper]:
+        """The session of this event loop and connection; the last user closes it. Raises
+        KeeperUnavailable."""
+        sessions = _sessions_of_this_loop()
+        shared = await sessions.acquire(self)
+        try:
+            yield shared.keeper
+        finally:
+            await sessions.release(shared)
+
+    def test_connection(self) -> tuple[bool, str]:
+        """Airflow's "Test" button."""
+
+        async def look() -> str:
+            async with self.session() as keeper:
+                names = (await keeper.children("/")).names
+                return f"Connected, session {keeper.session_id:#x}; nodes: {', '.join(names)}"
+
+        try:
+            return True, asyncio.run(look())
+        except Exception as error:  # noqa: BLE001 - the button shows whatever went wrong
+            return False, str(error)
+
+    @classmethod
+    def get_ui_field_behaviour(cls) -> dict[str, Any]:
+        return {
+            "hidden_fields": ["schema"],
+            "relabeling": {"login": "Digest user", "password": "Digest password"},
+            "placeholders": {
+                "host": "zk1:2181,zk2:2181,zk3:2181",
+                "port": str(_DEFAULT_PORT),
+                "extra": '{"root": "", "session_timeout_ms": 30000}',
+            },
+        }
+
+
+@contextlib.asynccontextmanager
+async def open_session(config: ZooKeeper) -> AsyncIterator[Keeper]:
+    """A session, closed at the end. Raises KeeperUnavailable."""
+    keeper = await zookeeper.connect(config, SystemEnv())
+    try:
+        yield keeper
+    finally:
+        await keeper.close()
+
+
+def config_of(connection: Connection) -> ZooKeeper:
+    """What an Airflow connection of type `zookeeper` says. Raises ConfigError that names the field."""
+    extra = connection.extra_dejson
+    where = f"Airflow connection {connection.conn_id!r}"
+    if unknown := sorted(set(extra) - set(_EXTRA_FIELDS)):
+        raise ConfigError(
+            f"{where}: unknown field in extra: {', '.join(unknown)}.",
+            hint=f"There are {', '.join(_EXTRA_FIELDS)}.",
+        )
+    hosts = str(extra.get("hosts") or connection.host or "")
+    if not hosts:
+        raise ConfigError(f"{where}: no host.", hint="Give Host as `name`, or as `a:2181,b:2181`.")
+    identity = f"{connection.login}:{connection.password or ''}" if connection.login else ""
+    try:
+        return ZooKeeper(
+            hosts=tuple(
+                _host_and_port(part.strip(), int(connection.port or _DEFAULT_PORT))
+                for part in hosts.split(",")
+                if part.strip()
+            ),
+            session_timeout_ms=int(extra.get("session_timeout_ms", 30_000)),
+            operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
+            root=str(extra.get("root", "")),
+            identity=identity,
+        )
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}.", hint="Ports and times are whole numbers.") from error
+
+
+def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        return text.strip("[]"), default_port
+    return host.strip("[]"), int(port)
+
+
+# --- one session per loop -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Shared:
+    conn_id: str
+    keeper: Keeper
+    users: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Sessions:
+    """The sessions of one event loop, by connection id."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    current: dict[str, _Shared] = field(default_factory=dict)
+
+    async def acquire(self, hook: KeeperHook) -> _Shared:
+        conn_id = hook.keeper_conn_id
+        async with self.lock:
+            shared = self.current.get(conn_id)
+            if shared is None or shared.keeper.is_expired:
+                keeper = await zookeeper.connect(await hook.aconfig(), SystemEnv())
+                shared = self.current[conn_id] = _Shared(conn_id, keeper)
+            shared.users += 1
+            return shared
+
+    async def release(self, shared: _Shared) -> None:
+        async with self.lock:
+            shared.users -= 1
+            if shared.users:
+                return
+            if self.current.get(shared.conn_id) is shared:
+                del self.current[shared.conn_id]
+            await shared.keeper.close()
+
+
+# Keyed by the loop itself: a session belongs to the loop that opened it, and a forked child has none.
+_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Sessions] = weakref.WeakKeyDictionary()
+
+
+def _sessions_of_this_loop() -> _Sessions:
+    loop = asyncio.get_running_loop()
+    if loop not in _by_loop:
+        _by_loop[loop] = _Sessions()
+    return _by_loop[loop]

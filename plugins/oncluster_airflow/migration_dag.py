@@ -1,0 +1,268 @@
+"""One migration DAG per cluster folder.
+
+    lint → plan → rehearse → approve → begin → up:   v0001: submit_1 → wait_1 → submit_2 → wait_2 → …
+                                             ↘ down: … → v0002: … → v0001: …
+                                               … → applied (an Asset) → close (always; gives the lock back)
+
+The statements are tasks of their own, made from the files when the DAG file is read, so that the UI shows
+each by name. They are one chain per direction: a statement is sent only when all before it are done. Tasks
+of statements that a run does not concern are skipped. Nothing but file reads happens here; Keeper, ledger
+and nodes are asked by tasks.
+
+A folder that cannot be read becomes a DAG that says why, so that the other clusters' DAGs are not lost
+with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule
+from engine.ddl.output import OutputMode
+
+from engine.migrations.errors import MigrationFilesError
+from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
+from engine.sql import parse_statement
+from oncluster_airflow.notifier import OnclusterNotifier
+from oncluster_airflow.operators.approval import ApproveMigrationOperator
+from oncluster_airflow.operators.begin import APPROVE_TASK, BEGIN_TASK, PLAN_TASK
+from oncluster_airflow.operators.migration import (
+    AppliedOperator,
+    BeginOperator,
+    CloseOperator,
+    SubmitMigrationStatementOperator,
+)
+from oncluster_airflow.operators.planning import LintOperator, PlanOperator, RehearseOperator
+from oncluster_airflow.sensors.migration import MigrationStatementSensor
+from oncluster_airflow.settings import KEEPER_CONN_ID, Settings
+
+log = logging.getLogger(__name__)
+
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
+# One try more for what a moment may cure; refusals and failures of the migration itself are never retried.
+_RETRIES = 2
+_RETRY_DELAY_S = 5.0
+
+
+def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
+    """A DAG for each folder in the migrations folder, by name. No folders: no DAGs, and a warning in the
+    log."""
+    root = folder or Settings.from_environment().migrations
+    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    if not folders:
+        log.warning("migrations.none folder=%s: make a folder there, named like a cluster", root)
+    for path in folders:
+        if not path.name.startswith((".", "_")):
+            yield migration_dag(path)
+
+
+def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:
+    """The DAG of one cluster's folder; the folder's name is the cluster's."""
+    try:
+        migrations = load_folder(folder)
+    except MigrationFilesError as error:
+        log.error("migrations.unusable folder=%s\n%s", folder, error)
+        return _broken_dag(folder, error)
+    return _Builder(migrations, keeper_conn_id).build()
+
+
+def dag_id_of(cluster: str) -> str:
+    return f"migrate_{_NOT_IN_IDS.sub('_', cluster)}"
+
+
+def schema_asset(cluster: str) -> Asset:
+    """Updated when migrations of the cluster were applied or rolled back on every host; DAGs that load
+    data can be scheduled on it."""
+    return Asset(name=f"schema_{_NOT_IN_IDS.sub('_', cluster)}", uri=f"oncluster://{cluster}/schema")
+
+
+def parameters() -> dict[str, Param]:
+    """The form."""
+    return {
+        "target_version": Param(
+            None,
+            type=["null", "integer"],
+            minimum=-1,
+            title="Target version",
+            description="Up: apply everything up to this version; empty: all. "
+            "Down: undo everything above it; empty: only the last migration; -1: everything.",
+        ),
+        "direction": Param("up", type="string", enum=[item.value for item in Direction], title="Direction"),
+        "plan_only": Param(
+            False, type="boolean", title="Plan only", description="Show what would be done and stop."
+        ),
+        "timeout": Param(
+            180,
+            type="integer",
+            title="Timeout (seconds)",
+            description="How long each statement is waited for (distributed_ddl_task_timeout). "
+            "0: not at all; negative: for ever. A timeout stops the run, not the statement. "
+            "A file's own option goes first.",
+        ),
+        "output_mode": Param(
+            OutputMode.THROW.value,
+            type="string",
+            enum=[mode.value for mode in OutputMode],
+            title="Output mode",
+            description="distributed_ddl_output_mode. With *_only_active the run goes on without hosts "
+            "that are off line; they catch up by themselves. A host that fails stops the run in every mode.",
+        ),
+        "retry_failed": Param(
+            False,
+            type="boolean",
+            title="Retry failed",
+            description="Send statements that failed once more, to the hosts where they failed.",
+            section="More",
+        ),
+        "rehearse": Param(
+            True,
+            type="boolean",
+            title="Rehearse",
+            description="First run the migration up, up again and down on a scratch database of this "
+            "machine.",
+            section="More",
+        ),
+        "allow_gaps": Param(False, type="boolean", title="Allow gaps in the versions", section="More"),
+        "allow_out_of_order": Param(
+            False, type="boolean", title="Allow versions below the newest applied one", section="More"
+        ),
+    }
+
+
+class _Builder:
+    def __init__(self, migrations: MigrationSet, keeper_conn_id: str) -> None:
+        self._migrations = migrations
+        self._cluster = migrations.cluster
+        self._width = max(4, *(len(str(version)) for version in migrations.versions))
+        self._common: dict[str, Any] = {
+            "cluster": migrations.cluster,
+            "folder": str(migrations.folder),
+            "keeper_conn_id": keeper_conn_id,
+        }
+
+    def build(self) -> DAG:
+        with _dag(self._cluster, doc=self._doc(), params=parameters()) as dag:
+            lint = LintOperator(task_id="lint", **self._common)
+            plan = PlanOperator(task_id=PLAN_TASK, **self._common)
+            rehearse = RehearseOperator(task_id="rehearse", **self._common)
+            approve = ApproveMigrationOperator(
+                task_id=APPROVE_TASK,
+                cluster=self._cluster,
+                trigger_rule=TriggerRule.NONE_FAILED,
+            )
+            begin = BeginOperator(task_id=BEGIN_TASK, trigger_rule=TriggerRule.NONE_FAILED, **self._common)
+            applied = AppliedOperator(
+                task_id="applied",
+                trigger_rule=TriggerRule.NONE_FAILED,
+                outlets=[schema_asset(self._cluster)],
+                **self._common,
+            )
+            close = CloseOperator(task_id="close", **self._common)
+            lint >> plan >> rehearse >> approve >> begin >> applied >> close
+            for direction in Direction:
+                self._lane(direction, begin, applied)
+            # A teardown: it runs whatever happened and does not decide how the run ends. Not
+            # bound to `begin` as its setup, since Airflow wants a setup's successors to have
+            # the trigger rule all_success.
+            close.as_teardown()  # type: ignore[no-untyped-call]
+        return dag
+
+    def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:
+        """All statements of one direction in their order. Each migration is an upstream of `applied`,
+        because the tasks at the end may be skipped before those in the middle are done."""
+        ordered: Iterable[Migration] = self._migrations.migrations
+        if direction is Direction.DOWN:
+            ordered = reversed(self._migrations.migrations)
+        before = begin
+        with TaskGroup(group_id=direction.value, tooltip=f"Migrations {direction}"):
+            for migration in ordered:
+                script = migration.script(direction)
+                if script is None or not script.statements:
+                    continue
+                before = self._migration(migration, script, before)
+                before >> applied
+
+    def _migration(self, migration: Migration, script: Script, before: BaseOperator) -> BaseOperator:
+        title = _NOT_IN_IDS.sub("_", migration.title)[:80] or "untitled"
+        group_id = f"v{migration.version:0{self._width}d}_{title.replace('.', '_')}"
+        with TaskGroup(group_id=group_id, tooltip=script.path.name):
+            for statement in script.statements:
+                before = self._statement(migration, script, statement, before)
+        return before
+
+    def _statement(
+        self, migration: Migration, script: Script, statement: ScriptStatement, before: BaseOperator
+    ) -> BaseOperator:
+        what = describe(statement)
+        where: dict[str, Any] = {
+            **self._common,
+            "version": migration.version,
+            "direction": script.direction.value,
+            "statement": statement.index,
+        }
+        submit = SubmitMigrationStatementOperator(
+            task_id=f"submit_{statement.index}",
+            task_display_name=what,
+            trigger_rule=TriggerRule.NONE_FAILED,
+            doc_md=f"`{script.path.name}`, line {statement.line}",
+            **where,
+        )
+        wait = MigrationStatementSensor(
+            task_id=f"wait_{statement.index}", task_display_name=f"wait: {what}", **where
+        )
+        before >> submit >> wait
+        return wait
+
+    def _doc(self) -> str:
+        versions = self._migrations.versions
+        return (
+            f"Applies the migrations of `{self._cluster}` ({len(versions)} versions, the newest is "
+            f"{versions[-1]}) with ON CLUSTER statements, one after another, each on every host.\n\n"
+            "Trigger it and fill in the form. `plan` shows per host what would be done. Clearing a failed "
+            "`wait` task is safe: it attaches to the statement that is already in the queue."
+        )
+
+
+def describe(statement: ScriptStatement) -> str:
+    """A name for people: the kind and the object, such as `ALTER flights.flights`."""
+    parsed = parse_statement(statement.sql)
+    kind = str(parsed.kind.value).replace("_", " ").upper()
+    objects = ", ".join(str(name) for name in parsed.tables[:2]) or (parsed.database or "")
+    return f"{kind} {objects}".strip()[:100]
+
+
+def _dag(cluster: str, *, doc: str, params: dict[str, Param], tags: Sequence[str] = ()) -> DAG:
+    return DAG(
+        dag_id=dag_id_of(cluster),
+        description=f"Schema migrations of {cluster}",
+        doc_md=doc,
+        schedule=None,
+        catchup=False,
+        max_active_runs=1,
+        params=params,
+        tags=["oncluster", "migration", *tags],
+        render_template_as_native_obj=False,
+        default_args={
+            "retries": _RETRIES,
+            "retry_delay": _RETRY_DELAY_S,
+            "on_failure_callback": [OnclusterNotifier()],
+        },
+    )
+
+
+def _broken_dag(folder: Path, error: MigrationFilesError) -> DAG:
+    """A DAG whose only task fails with what is wrong with the folder."""
+    problems = "\n".join(f"- {problem}" for problem in error.problems)
+    with _dag(
+        folder.name,
+        doc=f"**These migrations cannot be used:**\n\n{problems}\n\nRepair the files; the DAG follows by "
+        "itself.",
+        params={},
+        tags=["broken"],
+    ) as dag:
+        LintOperator(task_id="lint", cluster=folder.name, folder=str(folder))
+    return dag

@@ -1,0 +1,129 @@
+"""What people are told when a task failed: what, which hosts, since when, what to do, and where to look.
+
+Pure: facts in, text out. `oncluster_airflow.notifier` sends it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.ddl.outcome import HostState
+from engine.sql import redact
+from oncluster_airflow.errors import DDLGone, DDLTimeout, DDLWaitError, TaskRefused, TaskUnavailable
+from oncluster_airflow.outcomes import WaitResult, host_to_json, hosts_table
+
+
+@dataclass(frozen=True, slots=True)
+class Notification:
+    """One message. `since` is ISO 8601 in UTC, empty when unknown; `result` is there when hosts are
+    concerned."""
+
+    kind: str
+    what: str
+    reason: str
+    advice: str
+    dag_id: str
+    run_id: str
+    task_id: str
+    since: str
+    link: str
+    result: WaitResult | None = None
+
+    @property
+    def subject(self) -> str:
+        return f"[oncluster] {self.kind}: {self.what}"
+
+    @property
+    def text(self) -> str:
+        lines = [
+            f"{self.what}: {self.kind}",
+            f"reason: {self.reason}",
+            f"since:  {self.since or 'unknown'}",
+            f"run:    {self.run_id} of {self.dag_id}, task {self.task_id}",
+        ]
+        if self.result is not None and self.result.hosts:
+            lines += ["", hosts_table(self.result.hosts)]
+        lines += ["", f"What to do: {self.advice}", f"Look here: {self.link}"]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """The body of a webhook; `text` is what chat programs show."""
+        return {
+            "text": self.text,
+            "kind": self.kind,
+            "what": self.what,
+            "reason": self.reason,
+            "advice": self.advice,
+            "dag_id": self.dag_id,
+            "run_id": self.run_id,
+            "task_id": self.task_id,
+            "since": self.since,
+            "link": self.link,
+            "entry": self.result.entry if self.result else "",
+            "hosts": [host_to_json(host) for host in self.result.hosts] if self.result else [],
+        }
+
+
+def from_context(context: Mapping[str, Any]) -> Notification:
+    """The message for a failure callback's context. Takes the context of a task or of a whole run."""
+    ti: Any = context.get("ti") or context.get("task_instance")
+    run: Any = context.get("dag_run")
+    error = context.get("exception")
+    reason = str(error or context.get("reason") or "unknown; see the log")
+    kind, advice = kind_and_advice(error)
+    started = getattr(ti, "start_date", None) or getattr(run, "start_date", None)
+    dag_id = str(getattr(ti, "dag_id", None) or getattr(run, "dag_id", ""))
+    task_id = str(getattr(ti, "task_id", ""))
+    return Notification(
+        kind=kind,
+        what=f"{dag_id} · {task_id}" if task_id else dag_id,
+        reason=redact(reason),
+        advice=advice,
+        dag_id=dag_id,
+        run_id=str(getattr(ti, "run_id", None) or getattr(run, "run_id", "")),
+        task_id=task_id,
+        since=started.astimezone(datetime.UTC).isoformat(timespec="seconds") if started else "",
+        link=getattr(ti, "log_url", ""),
+        result=error.result if isinstance(error, DDLWaitError) else None,
+    )
+
+
+def kind_and_advice(error: object) -> tuple[str, str]:
+    """What it is in one word, and what a person can do."""
+    match error:
+        case DDLTimeout():
+            return "timeout", _timeout_advice(error.result)
+        case DDLGone():
+            return "gone", (
+                "the queue's cleaner removed the entry. `oncluster migrate status` shows what each host was "
+                "seen to do; compare the schema of the hosts that are missing there, then run the DAG again."
+            )
+        case DDLWaitError():
+            return "failed", (
+                "repair the cause on the hosts in the table that failed; the others have done it and are not "
+                "asked again. Then run the DAG again with `retry_failed`."
+            )
+        case TaskRefused():
+            return "refused", "nothing was sent; the reason says what to change. Then run the DAG again."
+        case TaskUnavailable():
+            return "unavailable", (
+                "bring back what could not be reached and clear the task: it finds out what has happened "
+                "and goes on."
+            )
+        case _:
+            return "failed", "read the task's log; clearing the task is safe, nothing is submitted twice."
+
+
+def _timeout_advice(result: WaitResult) -> str:
+    offline = [host.host.readable for host in result.hosts if host.state is HostState.INACTIVE]
+    advice = (
+        "nothing is lost: the hosts go on by themselves. Clear the task (or run the DAG again) to wait "
+        "for the same "
+        f"entry, {result.entry}; it is not submitted again."
+    )
+    if offline:
+        advice += f" Off line, and to be started first: {', '.join(offline)}."
+    return advice

@@ -1,0 +1,64 @@
+"""The run of a migration DAG, between its tasks: what `begin` leaves in XCom for those that come after it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from airflow.sdk import Context
+
+from engine.migrations.files import Direction
+from engine.migrations.lock import Binding
+from engine.migrations.model import Run, RunRequest
+from engine.migrations.options import parse_output_mode
+from engine.migrations.selection import Leniency
+from engine.migrations.verdict import DEFAULT_TIMEOUT_S
+from oncluster_airflow.workspace import Manifest
+
+BEGIN_TASK = "begin"
+PLAN_TASK = "plan"
+APPROVE_TASK = "approve"
+RUN_KEY = "run"
+MANIFEST_KEY = "manifest"
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A run that has begun, and the statements it may send."""
+
+    run: Run
+    manifest: Manifest
+
+
+def run_of(context: Context) -> Begun | None:
+    """What `begin` left, or None when it did not run."""
+    ti: Any = context["ti"]
+    run = ti.xcom_pull(task_ids=BEGIN_TASK, key=RUN_KEY)
+    manifest = ti.xcom_pull(task_ids=BEGIN_TASK, key=MANIFEST_KEY)
+    if not run or manifest is None:
+        return None
+    return Begun(Run.from_json(run), Manifest.from_json(manifest))
+
+
+def request_of(context: Context, *, approved_by: str = "") -> RunRequest:
+    """The run that the DAG's parameters ask for. The same DAG run always has the same `run_id`."""
+    params: Any = context["params"]
+    dag_run: Any = context["dag_run"]
+    ti: Any = context["ti"]
+    target = params.get("target_version")
+    return RunRequest(
+        run_id=ti.run_id,
+        direction=Direction(params.get("direction", Direction.UP)),
+        target=None if target in (None, "") else int(target),
+        requested_by=getattr(dag_run, "triggering_user_name", None) or "airflow",
+        holder=f"Airflow, DAG {ti.dag_id}, run {ti.run_id}",
+        binding=Binding.TTL,
+        approved_by=approved_by,
+        timeout_s=int(params.get("timeout", DEFAULT_TIMEOUT_S)),
+        output_mode=parse_output_mode(params.get("output_mode", "throw")),
+        leniency=Leniency(
+            gaps=bool(params.get("allow_gaps", False)),
+            out_of_order=bool(params.get("allow_out_of_order", False)),
+            retry_failed=bool(params.get("retry_failed", False)),
+        ),
+    )

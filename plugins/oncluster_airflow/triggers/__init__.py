@@ -1,0 +1,6 @@
+"""Triggers: what waits in the triggerer."""
+
+from oncluster_airflow.triggers.ddl import DDLFinishedTrigger
+from oncluster_airflow.triggers.migration import MigrationStatementTrigger
+
+__all__ = ["DDLFinishedTrigger", "MigrationStatementTrigger"]

@@ -1,0 +1,97 @@
+"""Waits in the triggerer until the hosts of a queue entry are done.
+
+Arguments are plain values and carry the id of the Keeper connection, never its secrets. The deadline is
+absolute, so that it holds across restarts of the triggerer. All triggers of a triggerer share one session
+per connection.
+
+`cleanup` is not overridden and `on_kill` does nothing: a statement in the queue cannot be called back, and a
+restart of the triggerer must not try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from engine.ddl.output import OutputMode
+
+from engine.ddl.outcome import EntryStatus
+from engine.env import Env, SystemEnv
+from engine.errors import Corrupt, Refused
+from engine.names import QueuePaths
+from oncluster_airflow.hooks.keeper import KeeperHook
+from oncluster_airflow.outcomes import WaitResult, is_failure
+from oncluster_airflow.reporting import event_of, refusal_of
+from oncluster_airflow.settings import LOOK_AGAIN_S
+from oncluster_airflow.waiting import wait_for_hosts
+
+
+class DDLFinishedTrigger(BaseTrigger):
+    """Fires when `entry` is done on its hosts, or `deadline_s` (Unix seconds; None: never) has passed.
+
+    A good end finishes the task in the triggerer, without a worker: XCom gets the result, and no resumed
+    task can collide with the worker slot of the one that deferred. A bad end resumes `execute_complete`,
+    which fails the task with every host in its log.
+    """
+
+    def __init__(
+        self,
+        *,
+        keeper_conn_id: str,
+        queue: str,
+        replicas: str,
+        entry: str,
+        output_mode: str,
+        deadline_s: float | None,
+        look_again_s: float = LOOK_AGAIN_S,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keeper_conn_id = keeper_conn_id
+        self.queue = queue
+        self.replicas = replicas
+        self.entry = entry
+        self.output_mode = OutputMode(output_mode)
+        self.deadline_s = deadline_s
+        self.look_again_s = look_again_s
+        self._env: Env = SystemEnv()
+
+    def arguments(self) -> dict[str, Any]:
+        """What recreates this trigger; subclasses add theirs."""
+        return {
+            "keeper_conn_id": self.keeper_conn_id,
+            "queue": self.queue,
+            "replicas": self.replicas,
+            "entry": self.entry,
+            "output_mode": str(self.output_mode),
+            "deadline_s": self.deadline_s,
+            "look_again_s": self.look_again_s,
+        }
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return f"{type(self).__module__}.{type(self).__qualname__}", self.arguments()
+
+    async def seen(self, status: EntryStatus) -> None:
+        """Called with every look. For subclasses that keep a record."""
+
+    def fails(self, result: WaitResult) -> bool:
+        """Whether the task fails."""
+        return is_failure(result.state, self.output_mode)
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        limit_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
+        try:
+            result = await wait_for_hosts(
+                KeeperHook(self.keeper_conn_id).shared_session,
+                self.entry,
+                paths=QueuePaths(self.queue, self.replicas),
+                mode=self.output_mode,
+                limit_s=limit_s,
+                env=self._env,
+                seen=self.seen,
+                look_again_s=self.look_again_s,
+            )
+        except (Refused, Corrupt) as error:
+            yield refusal_of(error)
+            return
+        yield event_of(result, self.log, fails=self.fails(result))

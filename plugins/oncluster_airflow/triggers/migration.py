@@ -1,0 +1,83 @@
+"""Waits in the triggerer for one statement of a migration and records its outcomes in the ledger.
+
+Arguments: the run, the statement, the id of the Keeper connection. The ledger's address comes from the
+environment of the triggerer, so no secret stands in Airflow's database. A restarted triggerer re-enters
+the run and goes on. Nothing is sent and nothing is cancelled from here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+from engine.env import Env, SystemEnv
+from engine.errors import Corrupt, Refused
+from engine.migrations.model import Run, StatementRef
+from oncluster_airflow.hooks.keeper import KeeperHook, open_session
+from oncluster_airflow.migration_wait import wait_for_statement
+from oncluster_airflow.outcomes import WaitResult, WaitState
+from oncluster_airflow.own_loop import on_own_loop
+from oncluster_airflow.reporting import event_of, refusal_of
+from oncluster_airflow.workspace import Workspace
+
+FAILING_STATES = frozenset({WaitState.FAILED, WaitState.TIMEOUT, WaitState.GONE})
+
+
+class MigrationStatementTrigger(BaseTrigger):
+    """Fires when the statement needs no more waiting, or at `deadline_s` (Unix seconds; None: never)."""
+
+    def __init__(
+        self,
+        *,
+        keeper_conn_id: str,
+        cluster: str,
+        run: dict[str, Any],
+        ref: dict[str, Any],
+        deadline_s: float | None,
+        folder: str | None = None,
+    ) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.keeper_conn_id = keeper_conn_id
+        self.cluster = cluster
+        self.run_json = run
+        self.ref_json = ref
+        self.deadline_s = deadline_s
+        self.folder = folder
+        self._env: Env = SystemEnv()
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return (
+            f"{type(self).__module__}.{type(self).__qualname__}",
+            {
+                "keeper_conn_id": self.keeper_conn_id,
+                "cluster": self.cluster,
+                "run": self.run_json,
+                "ref": self.ref_json,
+                "deadline_s": self.deadline_s,
+                "folder": self.folder,
+            },
+        )
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        try:
+            result = await self._wait()
+        except (Refused, Corrupt) as error:
+            yield refusal_of(error)
+            return
+        yield event_of(result, self.log, fails=result.state in FAILING_STATES)
+
+    async def _wait(self) -> WaitResult:
+        config = await KeeperHook(self.keeper_conn_id).aconfig()
+        run, ref = Run.from_json(self.run_json), StatementRef.from_json(self.ref_json)
+        limit_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
+
+        async def wait() -> WaitResult:
+            workspace = await asyncio.to_thread(Workspace.open, self.cluster, folder=self.folder)
+            return await wait_for_statement(
+                workspace, lambda: open_session(config), run, ref, limit_s=limit_s
+            )
+
+        return await on_own_loop(wait, name=f"oncluster-wait-{self.cluster}")

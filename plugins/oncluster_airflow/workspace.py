@@ -1,0 +1,149 @@
+"""What a migration task works with: the cluster's folder, its configuration, the ledger, and a runner on a
+session.
+
+Everything is read anew by each task. A run is held to what it began with by checksums (`Manifest`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config.load import load_node_config
+from engine.config.model import DistributedDdl, NodeConfig, Topology
+from engine.env import Env, SystemEnv
+from engine.keeper.base import Keeper
+from engine.migrations.errors import ChangedMigration, Problem
+from engine.migrations.files import MigrationSet, load_folder
+from engine.migrations.ledger import Ledger
+from engine.migrations.model import Run, StatementRef
+from engine.migrations.runner import MigrationRunner
+from engine.migrations.verdict import Patience
+from engine.names import QueuePaths
+from oncluster_airflow.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Workspace:
+    """One cluster's migrations and where they are recorded."""
+
+    cluster: str
+    migrations: MigrationSet
+    config: NodeConfig
+    ledger: Ledger
+    env: Env
+
+    @classmethod
+    def open(cls, cluster: str, *, folder: str | None = None) -> Workspace:
+        """Raises MigrationFilesError, ConfigError, LedgerUnavailable."""
+        settings = Settings.from_environment()
+        env = SystemEnv()
+        return cls(
+            cluster,
+            load_folder(Path(folder) if folder else settings.migrations / cluster, cluster=cluster),
+            load_node_config(settings.config),
+            Ledger(settings.ledger_url, env=env),
+            env,
+        )
+
+    @property
+    def topology(self) -> Topology:
+        return self.config.topology
+
+    @property
+    def queue(self) -> DistributedDdl:
+        """The queue that serves the cluster: the one that names it, else the one that names none."""
+        return queue_of(self.config, self.cluster)
+
+    @property
+    def paths(self) -> QueuePaths:
+        return self.queue.paths
+
+    def patience(self, run: Run, ref: StatementRef) -> Patience:
+        """How long a statement is waited for: the options in its file go before the run's."""
+        migration = self.migrations.get(ref.version)
+        script = migration.script(ref.direction) if migration else None
+        if script is None or ref.statement > len(script.statements):
+            return Patience(run.request.timeout_s, run.request.output_mode)
+        return run.request.patience(script.statements[ref.statement - 1].options)
+
+    def runner(self, keeper: Keeper) -> MigrationRunner:
+        return MigrationRunner(
+            keeper=keeper,
+            migrations=self.migrations,
+            ledger=self.ledger,
+            topology=self.topology,
+            queue=self.queue,
+            env=self.env,
+        )
+
+
+def queue_of(config: NodeConfig, cluster: str | None) -> DistributedDdl:
+    """The queue that serves a cluster; ClickHouse's default one where nothing is configured."""
+    for queue in config.queues:
+        if cluster in queue.clusters:
+            return queue
+    return next((queue for queue in config.queues if not queue.clusters), DistributedDdl())
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """The statements of a run and their checksums, in order: what was planned, approved, and may be sent."""
+
+    statements: tuple[tuple[StatementRef, str], ...]
+
+    @classmethod
+    def of(cls, migrations: MigrationSet, refs: Sequence[StatementRef]) -> Manifest:
+        """From the files as they are now; a statement that is not there any more has an empty checksum."""
+        return cls(tuple((ref, checksum_of(migrations, ref)) for ref in refs))
+
+    @property
+    def refs(self) -> tuple[StatementRef, ...]:
+        return tuple(ref for ref, _ in self.statements)
+
+    def require_unchanged(self, migrations: MigrationSet, ref: StatementRef) -> None:
+        """Raises ChangedMigration when the file now says something else than the run began with."""
+        if checksum_of(migrations, ref) != dict(self.statements).get(ref):
+            raise changed(migrations, [ref])
+
+    def require_same_as(self, planned: Manifest, migrations: MigrationSet) -> None:
+        """Raises ChangedMigration when this run would send anything else than was planned."""
+        if self != planned:
+            differing = set(self.statements) ^ set(planned.statements)
+            raise changed(migrations, sorted({ref for ref, _ in differing}))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{**ref.to_json(), "checksum": checksum} for ref, checksum in self.statements]
+
+    @classmethod
+    def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Manifest:
+        return cls(tuple((StatementRef.from_json(item), item["checksum"]) for item in data))
+
+    @classmethod
+    def of_run(cls, migrations: MigrationSet, run: Run) -> Manifest:
+        return cls.of(migrations, run.refs)
+
+
+def checksum_of(migrations: MigrationSet, ref: StatementRef) -> str:
+    migration = migrations.get(ref.version)
+    script = migration.script(ref.direction) if migration else None
+    if script is None or ref.statement > len(script.statements):
+        return ""
+    return script.statements[ref.statement - 1].checksum
+
+
+def changed(migrations: MigrationSet, refs: Sequence[StatementRef]) -> ChangedMigration:
+    """The error that names what is not as it was planned."""
+    return ChangedMigration(
+        [
+            Problem(
+                str(migrations.folder),
+                0,
+                "changed-since-plan",
+                f"{ref} is not what was planned; start a new run to plan again",
+            )
+            for ref in refs
+        ]
+    )

@@ -1,0 +1,215 @@
+"""Failures reach people: the log, a web address, a mailbox."""
+
+from __future__ import annotations
+
+import datetime
+import http.server
+import json
+import logging
+import socketserver
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from engine.ddl.outcome import HostOutcome, HostState
+from engine.names import HostId
+
+
+class _HttpSink(http.server.BaseHTTPRequestHandler):
+    bodies: list[dict[str, Any]]
+    status = 200
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.bodies.append(json.loads(body))  # type: ignore[attr-defined]
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+class _SmtpSink(socketserver.StreamRequestHandler):
+    """Enough of SMTP to take a mail."""
+
+    def handle(self) -> None:
+        self._say("220 sink")
+        mail: list[str] = []
+        in_data = False
+        for raw in self.rfile:
+            line = raw.decode().rstrip("\r\n")
+            if in_data:
+                if line == ".":
+                    in_data = False
+                    self.server.mails.append("\n".join(mail))  # type: ignore[attr-defined]
+                    self._say("250 taken")
+                else:
+                    mail.append(line)
+            elif line.upper() == "DATA":
+                in_data = True
+                self._say("354 go on")
+            elif line.upper() == "QUIT":
+                self._say("221 bye")
+                return
+            else:
+                self._say("250 ok")
+
+    def _say(self, line: str) -> None:
+        self.wfile.write(f"{line}\r\n".encode())
+
+
+@pytest.fixture
+def http_sink() -> Iterator[Any]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HttpSink) as server:
+        server.bodies, server.status = [], 200  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture
+def smtp_sink() -> Iterator[Any]:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _SmtpSink) as server:
+        server.daemon_threads = True
+        server.mails = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def context_of(error: BaseException) -> dict[str, Any]:
+    start = datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC)
+    ti = SimpleNamespace(
+        dag_id="migrate_order_cluster",
+        run_id="manual__1",
+        task_id="up.0003.wait_1",
+        start_date=start,
+        log_url="http://127.0.0.1:8080/dags/migrate_order_cluster/runs/manual__1/tasks/up.0003.wait_1",
+    )
+    return {"ti": ti, "exception": error}
+
+
+def timeout_error() -> BaseException:
+    from oncluster_airflow.errors import error_of
+    from oncluster_airflow.outcomes import WaitResult, WaitState
+
+    hosts = (
+        HostOutcome(HostId("node01", 9000), HostState.DONE, duration_ms=12),
+        HostOutcome(HostId("node02", 9000), HostState.RUNNING),
+        HostOutcome(HostId("node03", 9000), HostState.INACTIVE),
+    )
+    return error_of(WaitResult(WaitState.TIMEOUT, "query-0000000007", hosts))
+
+
+def test_a_timeout_is_posted_with_every_host_and_what_to_do(connection: Any, http_sink: Any) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    OnclusterNotifier(webhook_conn_id="hooks")(context_of(timeout_error()))
+
+    (body,) = http_sink.bodies
+    assert body["kind"] == "timeout"
+    assert [(host["host"], host["state"]) for host in body["hosts"]] == [
+        ("node01", "done"),
+        ("node02", "running"),
+        ("node03", "inactive"),
+    ]
+    assert body["entry"] == "query-0000000007"
+    assert body["since"] == "2026-03-01T12:00:00+00:00"
+    assert "not submitted again" in body["advice"]
+    assert "node03:9000" in body["advice"]
+    assert body["link"] in body["text"]
+
+
+def test_a_failure_is_mailed(connection: Any, smtp_sink: Any) -> None:
+    from oncluster_airflow.errors import error_of
+    from oncluster_airflow.notifier import OnclusterNotifier
+    from oncluster_airflow.outcomes import WaitResult, WaitState
+
+    port = smtp_sink.server_address[1]
+    connection(
+        "mail",
+        conn_type="smtp",
+        host="127.0.0.1",
+        port=port,
+        extra={"disable_ssl": True, "disable_tls": True, "from_email": "oncluster@example.org"},
+    )
+    failed = HostOutcome(HostId("node05", 9000), HostState.FAILED, code=57, error="Table already exists")
+    error = error_of(WaitResult(WaitState.FAILED, "query-0000000009", (failed,)))
+    OnclusterNotifier(email_conn_id="mail", email_to=["dba@example.org"])(context_of(error))
+
+    (mail,) = smtp_sink.mails
+    assert "To: dba@example.org" in mail
+    assert "Subject: [oncluster] failed: migrate_order_cluster" in mail.replace("=C2=B7", "")[:2000] or (
+        "Subject: =?utf-8?" in mail
+    )
+
+
+def test_a_channel_that_does_not_work_does_not_silence_the_others(
+    connection: Any, http_sink: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    connection(
+        "mail", conn_type="smtp", host="127.0.0.1", port=1, extra={"disable_ssl": True, "retry_limit": 1}
+    )
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    notifier = OnclusterNotifier(email_conn_id="mail", email_to=["dba@example.org"], webhook_conn_id="hooks")
+    with caplog.at_level(logging.ERROR):
+        notifier(context_of(timeout_error()))
+
+    assert len(http_sink.bodies) == 1
+
+
+def test_a_web_address_that_answers_500_does_not_hide_the_failure(connection: Any, http_sink: Any) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    http_sink.status = 500
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    OnclusterNotifier(webhook_conn_id="hooks")(context_of(timeout_error()))
+
+    assert len(http_sink.bodies) == 1
+
+
+def test_channels_come_from_the_environment_when_nothing_else_names_them(
+    monkeypatch: pytest.MonkeyPatch, connection: Any, http_sink: Any
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    monkeypatch.setenv("ONCLUSTER_NOTIFY_WEBHOOK_CONN", "hooks")
+    OnclusterNotifier()(context_of(ValueError("no")))
+
+    assert http_sink.bodies[0]["kind"] == "failed"
+
+
+def test_the_variable_goes_before_the_environment(
+    monkeypatch: pytest.MonkeyPatch, connection: Any, http_sink: Any
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    monkeypatch.setenv("AIRFLOW_VAR_ONCLUSTER_NOTIFY", '{"webhook_conn_id": "hooks"}')
+    monkeypatch.setenv("ONCLUSTER_NOTIFY_WEBHOOK_CONN", "nobody")
+    OnclusterNotifier()(context_of(ValueError("no")))
+
+    assert len(http_sink.bodies) == 1
+
+
+def test_passwords_do_not_leave_in_messages(connection: Any, http_sink: Any) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    port = http_sink.server_address[1]
+    connection("hooks", conn_type="http", host="127.0.0.1", port=port, schema="http")
+    error = RuntimeError("CREATE USER u IDENTIFIED WITH sha256_password BY 'hunter2'")
+    OnclusterNotifier(webhook_conn_id="hooks")(context_of(error))
+
+    assert "hunter2" not in json.dumps(http_sink.bodies)
