@@ -57,19 +57,9 @@ async def run_demo(
 
     try:
         await stack.start(steps)
-        migrating = asyncio.create_task(
+        result = await stack.guarded(
             migrate_all(stack.state(), steps, beside=outage if with_outage else None, env=env)
         )
-        watching = asyncio.create_task(stack.watch())
-        try:
-            await asyncio.wait({migrating, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                await watching  # raises ProcessDied
-            result = await migrating
-        finally:
-            for task in (migrating, watching):
-                task.cancel()
-            await asyncio.gather(migrating, watching, return_exceptions=True)
     finally:
         await stack.stop(steps)
     return result.taking(env.monotonic_s() - started_s)

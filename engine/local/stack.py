@@ -20,10 +20,10 @@ import contextlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, ConfigError, OnclusterError, Unavailable
@@ -35,6 +35,8 @@ from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
 from engine.testing.local_cluster import ClusterPorts, LocalCluster
 from engine.testing.processes import MARK, ProcessId, sweep
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
@@ -107,6 +109,7 @@ class Stack:
         )
         self.airflow = AirflowStack(self._airflow_settings(), env=self._env) if options.with_airflow else None
         self._phase = Phase.STARTING
+        self._up: set[str] = set()
         self._error = ""
         self._error_hint = ""
 
@@ -151,13 +154,7 @@ class Stack:
         self._guard.start()
         self._save()
         try:
-            try:
-                async with asyncio.TaskGroup() as group:
-                    group.create_task(self._start_cluster(steps))
-                    if self.airflow is not None:
-                        group.create_task(self._start_airflow(self.airflow, steps))
-            except BaseExceptionGroup as failures:
-                raise failures.exceptions[0] from None
+            await self.guarded(self._start_all(steps))
         except BaseException as error:
             self._phase = Phase.FAILED
             self._error = getattr(error, "message", str(error)) or f"interrupted ({type(error).__name__})"
@@ -167,9 +164,20 @@ class Stack:
         self._phase = Phase.READY
         self._save()
 
+    async def _start_all(self, steps: Steps) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._start_cluster(steps))
+                if self.airflow is not None:
+                    group.create_task(self._start_airflow(self.airflow, steps))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
     async def _start_cluster(self, steps: Steps) -> None:
         steps.running("ZooKeeper", "starting")
         await self.cluster.start_zookeeper()
+        self._up.add("ZooKeeper")
+        self._save()
         steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
         hosts = self.cluster.hosts
         title = f"{len(hosts)} nodes"
@@ -187,8 +195,9 @@ class Stack:
     async def _start_airflow(self, airflow: AirflowStack, steps: Steps) -> None:
         steps.running("Airflow", "starting")
         await airflow.start(progress=lambda text: steps.running("Airflow", text.removeprefix("Airflow: ")))
-        steps.done("Airflow", airflow.url)
+        self._up.add("Airflow")
         self._save()
+        steps.done("Airflow", airflow.url)
 
     async def stop(self, steps: Steps) -> None:
         """End everything in order; nothing is left running when it returns. May be called twice."""
@@ -198,6 +207,7 @@ class Stack:
         await self._stop_all(steps)
 
     async def _stop_all(self, steps: Steps) -> None:
+        self._up.clear()
         steps.running("stopping")
         try:
             if self.airflow is not None:
@@ -216,6 +226,20 @@ class Stack:
 
     # -- watching ------------------------------------------------------------------------------------------
 
+    async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run `work` to its end, or until a process of the stack has ended. Raises ProcessDied then."""
+        working = asyncio.create_task(work)
+        watching = asyncio.create_task(self.watch())
+        try:
+            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():
+                await watching
+            return await working
+        finally:
+            for task in (working, watching):
+                task.cancel()
+            await asyncio.gather(working, watching, return_exceptions=True)
+
     async def watch(self) -> None:
         """Run until a process ends that nobody asked to end. Raises ProcessDied."""
         while True:
@@ -233,7 +257,7 @@ class Stack:
                     f" (exit code {process.return_code})",
                     f"The end of {process.log_file}:\n{process.log_tail(8)}",
                 )
-        if self.cluster.zookeeper.pid is None:
+        if "ZooKeeper" in self._up and self.cluster.zookeeper.pid is None:
             found["ZooKeeper"] = ("", f"Its log: {self.cluster.zookeeper.log_path}.")
         if self.airflow is not None:
             for name in self._dead_airflow():
@@ -242,7 +266,7 @@ class Stack:
         return found
 
     def _dead_airflow(self) -> list[str]:
-        if self.airflow is None:
+        if self.airflow is None or "Airflow" not in self._up:
             return []
         alive = self.airflow.pids
         return [name for name in COMPONENTS if name not in alive]

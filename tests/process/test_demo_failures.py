@@ -1,0 +1,129 @@
+"""The demo's bad days: one clear line, the right exit code, nothing left running."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.process.support import Home, home_in, interrupt, until
+
+pytestmark = pytest.mark.slow
+
+DEMO = ("demo", "--port-base", "0")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    with home_in(tmp_path / "home") as found:
+        yield found
+
+
+def errors(output: str) -> list[str]:
+    return [line for line in output.splitlines() if line.startswith("Error")]
+
+
+def test_a_port_in_use_is_one_line_with_its_holder(home: Home) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        done = home.run(*DEMO, ONCLUSTER_ZOOKEEPER_PORT=str(port))
+
+    assert done.returncode == 4
+    assert len(errors(done.stderr)) == 1
+    assert f"{port} (for ZooKeeper) by" in done.stderr and f"process {os.getpid()}" in done.stderr
+    assert "--port-base 0" in done.stderr
+    assert home.left() == []
+
+
+@pytest.mark.parametrize("victim", ["node03", "ZooKeeper", "Airflow scheduler"])
+async def test_a_killed_process_ends_the_demo_at_once_with_its_name(home: Home, victim: str) -> None:
+    demo = home.start(*DEMO)
+    found: list[int] = []
+
+    def appeared() -> bool:
+        state = home.state("demo")
+        found[:] = [e.pid for e in (state.processes if state else ()) if e.name == victim]
+        return bool(found)
+
+    await until(appeared, of=demo)
+
+    os.kill(found[0], signal.SIGKILL)
+
+    output, _ = demo.communicate(timeout=120)
+    assert demo.returncode != 0
+    assert victim.split()[-1] in errors(output)[0], output
+    assert "Traceback" not in output
+    assert home.left() == []
+
+
+@pytest.mark.parametrize("how", ["ctrl-c", "sigterm"])
+async def test_a_demo_that_is_interrupted_takes_everything_back(home: Home, how: str) -> None:
+    demo = home.start(*DEMO)
+    await until(lambda: (state := home.state("demo")) is not None and len(state.processes) > 6, of=demo)
+
+    interrupt(demo) if how == "ctrl-c" else demo.terminate()
+
+    output, _ = demo.communicate(timeout=120)
+    assert demo.returncode == (130 if how == "ctrl-c" else 143), output
+    assert "Traceback" not in output
+    assert home.left() == []
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    place = tmp_path / "small"
+    place.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a small file system can be mounted by root only")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=340m", "tmpfs", place],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=False)
+
+
+def test_a_nearly_full_disk_is_refused_before_anything_starts(small_disk: Path) -> None:
+    with home_in(small_disk / "home") as home:
+        with (small_disk / "ballast").open("wb") as file:
+            file.write(b"\0" * (100 * 2**20))
+
+        done = home.run(*DEMO)
+
+        assert done.returncode == 4
+        assert "MiB left" in errors(done.stderr)[0]
+        assert home.left() == []
+
+
+async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(small_disk: Path) -> None:
+    with home_in(small_disk / "home") as home:
+        demo = home.start(*DEMO)
+        await until(lambda: (state := home.state("demo")) is not None and len(state.processes) > 3, of=demo)
+        with (small_disk / "ballast").open("wb", buffering=0) as file:
+            try:
+                while True:
+                    file.write(b"\0" * 2**20)
+            except OSError as error:
+                assert "No space" in str(error)
+
+        output, _ = demo.communicate(timeout=180)
+
+        assert demo.returncode not in (0, None)
+        assert errors(output), output
+        assert "Traceback" not in output
+        assert home.left() == []
