@@ -22,7 +22,7 @@ from typing import Any, Self, TypeVar
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, SqlError
 from engine.names import quote_string
-from engine.storage.chdb_session import ChdbSession, QueryResult
+from engine.storage.chdb_session import ChdbSession, QueryResult, Scope
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 
@@ -140,9 +140,8 @@ class ChdbPool:
     ) -> QueryResult:
         """Run one statement on a fresh session and return its whole result. Raises SqlError."""
         session = self.session(database=database, one_shot=True)
-        return await session.query(
-            sql, format=format, settings=settings or {}, params=params or {}, query_id=query_id
-        )
+        scope = Scope(settings=settings or {}, query_id=query_id)
+        return await session.query(sql, format=format, params=params or {}, scope=scope)
 
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -44,6 +44,23 @@ class QueryResult:
     @property
     def text(self) -> str:
         return self.data.decode("utf-8", "surrogateescape")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What holds for one statement only. An empty database leaves the session's.
+
+    `query_id` makes the statement findable for KILL. `is_readonly` is refused in sessions that live on,
+    because ClickHouse's readonly mode cannot be left again.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    database: str = ""
+    query_id: str = ""
+    is_readonly: bool = False
+
+
+PLAIN = Scope()
 
 
 class ResultStream:
@@ -101,6 +118,9 @@ class ChdbSession:
         self._pool = pool
         self._database = database
         self._settings = {**_FIRST_SETTINGS, **settings}
+        self._readonly = self._settings.pop("readonly", "0")
+        self._is_readonly = False
+        self._is_privileged = False
         self._one_shot = one_shot
         self._connection: Any = None
         self._lock = asyncio.Lock()
@@ -111,6 +131,11 @@ class ChdbSession:
         """The current database as far as this session was told."""
         return self._database or "default"
 
+    @property
+    def is_over(self) -> bool:
+        """A statement was cancelled, and the connection went with it."""
+        return self._is_given_up
+
     # -- statements ----------------------------------------------------------------------------------------
 
     async def query(
@@ -118,15 +143,14 @@ class ChdbSession:
         sql: str | bytes,
         *,
         format: str = "TabSeparated",
-        settings: Mapping[str, str] = _NONE,
         params: Mapping[str, str] = _NONE,
-        query_id: str = "",
+        scope: Scope = PLAIN,
         multi: bool = True,
     ) -> QueryResult:
         """Run one statement and return its whole result. Raises SqlError.
 
-        `settings` hold for this statement only. A FORMAT in the text wins over `format`. Unless `multi`,
-        several statements in one text are refused with 62, as over HTTP.
+        A FORMAT in the text wins over `format`. Unless `multi`, several statements in one text are refused
+        with 62, as over HTTP.
         """
 
         def run(connection: Any) -> QueryResult:
@@ -135,7 +159,7 @@ class ChdbSession:
             return _result(connection.query(sql, format, params=dict(params)))
 
         async with self._lock:
-            return await self._run(run, settings, query_id)
+            return await self._run(run, scope)
 
     @asynccontextmanager
     async def stream(
@@ -143,9 +167,8 @@ class ChdbSession:
         sql: str,
         *,
         format: str = "TabSeparated",
-        settings: Mapping[str, str] = _NONE,
         params: Mapping[str, str] = _NONE,
-        query_id: str = "",
+        scope: Scope = PLAIN,
     ) -> AsyncIterator[ResultStream]:
         """Run a SELECT and read its result as it is made. Leaving the block early cancels the statement.
 
@@ -177,7 +200,7 @@ class ChdbSession:
         async def work() -> QueryResult:
             try:
                 async with self._lock:
-                    return await self._run(run, settings, query_id)
+                    return await self._run(run, scope)
             finally:
                 writer.drop()
 
@@ -196,15 +219,14 @@ class ChdbSession:
         *,
         format: str,
         rows: AsyncIterator[bytes],
-        settings: Mapping[str, str] = _NONE,
-        query_id: str = "",
+        scope: Scope = PLAIN,
     ) -> QueryResult:
         """Run `INSERT INTO t [(columns)] [SETTINGS …]` with rows in `format`. Raises SqlError.
 
         An exception of `rows` cancels the insert and is raised.
         """
         async with self._lock:
-            connection = await self._uninterrupted(lambda: self._prepare(settings, query_id))
+            connection = await self._uninterrupted(lambda: self._prepare(scope))
             try:
                 handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
                 try:
@@ -216,7 +238,7 @@ class ChdbSession:
                     raise
                 result = await self._uninterrupted(lambda: connection.insert_done(handle))
             finally:
-                await self._uninterrupted(lambda: self._clean_up(settings))
+                await self._uninterrupted(lambda: self._clean_up(scope))
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -227,6 +249,21 @@ class ChdbSession:
             result_rows=rows_written,
             elapsed_s=result.elapsed(),
         )
+
+    def clone(self) -> ChdbSession:
+        """A one-shot session with the same database, settings and readonly mode, without temporary tables."""
+        settings = {**self._settings, "readonly": self._readonly}
+        return ChdbSession(self._pool, database=self._database, settings=settings, one_shot=True)
+
+    @asynccontextmanager
+    async def kept_open(self) -> AsyncIterator[None]:
+        """Of a one-shot session: what runs in the block is the node's own, is not readonly, and leaves the
+        connection open for the statement that follows."""
+        self._one_shot, self._is_privileged = False, True
+        try:
+            yield
+        finally:
+            self._one_shot, self._is_privileged = True, False
 
     def note_setting(self, name: str, value: str) -> None:
         """A SET statement was run by `query`: remember what a later statement's settings go back to."""
@@ -245,63 +282,86 @@ class ChdbSession:
 
     # -- on the worker thread ------------------------------------------------------------------------------
 
-    def _prepare(self, settings: Mapping[str, str], query_id: str) -> Any:
+    def _prepare(self, scope: Scope) -> Any:
         """Connect if need be, and apply what the statement needs."""
-        wanted = dict(settings)
-        if query_id:
-            wanted.setdefault("log_comment", query_id)
-        if self._connection is None:
-            connection = self._pool.connect()
-            try:
-                if self._database:
-                    connection.query(f"USE {quote_identifier(self._database)}")
-                connection.query(set_statement(self._settings))
-            except RuntimeError:
+        connection = self._open(scope) if self._connection is None else self._connection
+        is_new = self._connection is None
+        try:
+            if scope.database and scope.database != self._database:
+                connection.query(f"USE {quote_identifier(scope.database)}")
+            if self._readonly != "0" and not self._is_privileged and not self._is_readonly:
+                connection.query(set_statement({"readonly": self._readonly}))
+                self._is_readonly = True
+            wanted = dict(scope.settings)
+            if scope.query_id and not is_new and not self._is_readonly:
+                wanted.setdefault("log_comment", scope.query_id)
+            if scope.is_readonly and not self._is_readonly:
+                if not self._one_shot:
+                    raise SqlError(Code.LOGICAL_ERROR, "Readonly mode for one statement of a session")
+                wanted["readonly"] = "2"
+            if wanted:
+                connection.query(set_statement(wanted))
+        except BaseException:
+            if is_new:
                 connection.close()
-                raise
-            self._connection = connection
-        if wanted:
-            self._connection.query(set_statement(wanted))
-        return self._connection
+            raise
+        self._connection = connection
+        return connection
 
-    def _clean_up(self, settings: Mapping[str, str]) -> None:
+    def _open(self, scope: Scope) -> Any:
+        connection = self._pool.connect()
+        settings = dict(self._settings)
+        if scope.query_id:
+            settings.setdefault("log_comment", scope.query_id)
+        try:
+            if self._database:
+                connection.query(f"USE {quote_identifier(self._database)}")
+            connection.query(set_statement(settings))
+        except RuntimeError:
+            connection.close()
+            raise
+        self._is_readonly = False
+        return connection
+
+    def _clean_up(self, scope: Scope) -> None:
         connection = self._connection
         if connection is None:
             return
         if self._one_shot:
             self._connection = None
             connection.close()
-        elif settings:
-            values = (
-                quote_identifier(name)
-                + " = "
-                + (quote_string(self._settings[name]) if name in self._settings else "DEFAULT")
-                for name in settings
-            )
-            with contextlib.suppress(RuntimeError):  # readonly: then nothing could be changed before either
+            return
+        with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
+            if scope.database and scope.database != self._database:
+                connection.query(f"USE {quote_identifier(self.database)}")
+            if scope.settings:
+                values = (
+                    quote_identifier(name)
+                    + " = "
+                    + (quote_string(self._settings[name]) if name in self._settings else "DEFAULT")
+                    for name in scope.settings
+                )
                 connection.query("SET " + ", ".join(values))
 
     # -- across threads ------------------------------------------------------------------------------------
 
-    async def _run(
-        self, run: Callable[[Any], QueryResult], settings: Mapping[str, str], query_id: str
-    ) -> QueryResult:
+    async def _run(self, run: Callable[[Any], QueryResult], scope: Scope) -> QueryResult:
         """A cancelled caller kills the statement and leaves the connection to it."""
         if self._is_given_up:
             raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
 
         def job() -> QueryResult:
             try:
-                return run(self._prepare(settings, query_id))
+                return run(self._prepare(scope))
             finally:
-                self._clean_up(settings)
+                self._clean_up(scope)
 
         future = asyncio.ensure_future(self._pool.call(lambda: _translated(job)))
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             self._is_given_up = True
-            self._pool.finish_later(self._give_up(future, query_id))
+            self._pool.finish_later(self._give_up(future, scope.query_id))
             raise
 
     async def _give_up(self, future: asyncio.Future[QueryResult], query_id: str) -> None:

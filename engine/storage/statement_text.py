@@ -74,7 +74,7 @@ def insert_with_rows(text: str) -> InsertText | None:
     """Where the rows of an INSERT start; None where none are expected in the text (INSERT … SELECT).
 
     `text` may be cut off anywhere in the rows, and rows may be anything: nothing behind their start is
-    read. `rows_at` is an offset in characters. Raises SqlError 62 as `tokenize`, 116 for FROM INFILE.
+    read. `rows_at` is an offset in characters. Raises SqlError 62 as `tokenize`, 78 for FROM INFILE.
     Source: ClickHouse's ParserInsertQuery; after FORMAT the rows start behind blanks and one line break.
     """
     tokens = (token for token in scan(text) if token.is_significant)
@@ -96,7 +96,7 @@ def insert_with_rows(text: str) -> InsertText | None:
             return None
         if word == "INFILE":
             raise SqlError(
-                116, "Query has infile and was send directly to server", name="UNKNOWN_TYPE_OF_QUERY"
+                78, "Query has infile and was send directly to server", name="UNKNOWN_TYPE_OF_QUERY"
             )
         is_after_format = word == "FORMAT"
         format_at = token.start

@@ -1,0 +1,83 @@
+"""`system.clusters`, `system.macros`, `system.distributed_ddl_queue`: rows from configuration and queue."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+from engine.config.model import Topology
+from engine.ddl.queue_table import QUEUE_COLUMNS, QueueRow
+from engine.names import HostId
+from engine.node.statement import Asked
+from engine.node.system_tables import Row
+from engine.sql import Token
+
+
+class ClustersTable:
+    """Columns are chDB's. `host_address` is filled where the configuration has addresses; names are not
+    resolved for it, because a name that DNS does not know would hold up the query."""
+
+    name = "clusters"
+    columns = ""
+
+    def __init__(self, topology: Callable[[], Topology], is_local: Callable[[HostId], bool]) -> None:
+        self._topology = topology
+        self._is_local = is_local
+
+    async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
+        return [
+            {
+                "cluster": cluster.name,
+                "shard_num": shard.number,
+                "shard_weight": shard.weight,
+                "internal_replication": int(shard.internal_replication),
+                "replica_num": number,
+                "host_name": replica.host,
+                "host_address": _address(replica.host),
+                "port": replica.port,
+                "is_local": int(self._is_local(replica.host_id)),
+                "user": replica.user,
+                "default_database": replica.default_database,
+            }
+            for cluster in self._topology().clusters.values()
+            for shard in cluster.shards
+            for number, replica in enumerate(shard.replicas, start=1)
+        ]
+
+
+def _address(host: str) -> str:
+    try:
+        return str(ipaddress.ip_address(host.strip("[]")))
+    except ValueError:
+        return "127.0.0.1" if host == "localhost" else ""
+
+
+class MacrosTable:
+    name = "macros"
+    columns = ""
+
+    def __init__(self, topology: Callable[[], Topology]) -> None:
+        self._topology = topology
+
+    async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
+        macros: Mapping[str, str] = self._topology().macros
+        return [{"macro": name, "substitution": value} for name, value in sorted(macros.items())]
+
+
+class Queues(Protocol):
+    """The DDL queues this node knows."""
+
+    async def queue_rows(self) -> list[QueueRow]: ...
+
+
+class QueueTable:
+    name = "distributed_ddl_queue"
+    columns = ", ".join(f"`{name}` {type_}" for name, type_ in QUEUE_COLUMNS)
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+
+    async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
+        names = [name for name, _ in QUEUE_COLUMNS]
+        return [dict(zip(names, row.values(), strict=True)) for row in await self._queues.queue_rows()]

@@ -1,0 +1,193 @@
+"""HTTP content encodings, both ways, chunk by chunk: gzip, deflate, zstd, lz4 (frames)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import lz4.frame
+import zstandard
+
+from engine.errors import SqlError
+
+_PREFERENCE = ("zstd", "lz4", "gzip", "deflate")
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+
+
+class Encoder(Protocol):
+    """A compressor of a stream."""
+
+    def encode(self, data: bytes) -> bytes: ...
+
+    def flush(self) -> bytes:
+        """End the stream."""
+        ...
+
+
+class _Zlib:
+    def __init__(self, window: int) -> None:
+        self._packer = zlib.compressobj(3, zlib.DEFLATED, window)
+
+    def encode(self, data: bytes) -> bytes:
+        return self._packer.compress(data)
+
+    def flush(self) -> bytes:
+        return self._packer.flush()
+
+
+class _Zstd:
+    def __init__(self) -> None:
+        self._packer = zstandard.ZstdCompressor(level=1).compressobj()
+
+    def encode(self, data: bytes) -> bytes:
+        return self._packer.compress(data)
+
+    def flush(self) -> bytes:
+        return self._packer.flush()
+
+
+class _Lz4:
+    def __init__(self) -> None:
+        self._packer = lz4.frame.LZ4FrameCompressor()
+        self._begun = False
+
+    def encode(self, data: bytes) -> bytes:
+        head = b"" if self._begun else self._packer.begin()
+        self._begun = True
+        return bytes(head + self._packer.compress(data))
+
+    def flush(self) -> bytes:
+        head = b"" if self._begun else self._packer.begin()
+        return bytes(head + self._packer.flush())
+
+
+def choose_encoding(accept: str) -> str | None:
+    """The best encoding of an Accept-Encoding header that is known here; None for no encoding."""
+    offered = set()
+    for item in accept.split(","):
+        name, _, rest = item.partition(";")
+        if rest.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000"):
+            offered.add(name.strip().lower())
+    return next((name for name in _PREFERENCE if name in offered), None)
+
+
+def encoder(name: str) -> Encoder:
+    """For one of the names that `choose_encoding` returns."""
+    match name:
+        case "gzip":
+            return _Zlib(_GZIP_WINDOW)
+        case "deflate":
+            return _Zlib(zlib.MAX_WBITS)
+        case "zstd":
+            return _Zstd()
+        case _:
+            return _Lz4()
+
+
+async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A request body without its Content-Encoding. Raises SqlError 48 for one that is not known, 354 for
+    data that is not what the header says."""
+    match name.strip().lower():
+        case "" | "identity":
+            async for chunk in chunks:
+                yield chunk
+            return
+        case "gzip" | "x-gzip":
+            unpack = _unzipper(_GZIP_WINDOW)
+        case "deflate":
+            unpack = _unzipper(zlib.MAX_WBITS)
+        case "zstd":
+            unpack = _UnZstd()
+        case "lz4":
+            unpack = _UnLz4()
+        case other:
+            raise SqlError(
+                48, f"Unknown compression method {other}. Only gzip, deflate, zstd, lz4 are supported"
+            )
+    try:
+        async for chunk in chunks:
+            if data := unpack.decode(chunk):
+                yield data
+        if not unpack.is_whole:
+            raise SqlError(
+                354, "inflate failed: the compressed request body ends too early", name="ZLIB_INFLATE_FAILED"
+            )
+    except (zlib.error, zstandard.ZstdError, RuntimeError) as error:
+        raise SqlError(
+            354, f"Cannot decompress the request body: {error}", name="ZLIB_INFLATE_FAILED"
+        ) from None
+
+
+class _Decoder(Protocol):
+    @property
+    def is_whole(self) -> bool: ...
+
+    def decode(self, data: bytes) -> bytes: ...
+
+
+class _UnZlib:
+    """Concatenated members are one stream, as everywhere."""
+
+    def __init__(self, window: int) -> None:
+        self._window = window
+        self._unpacker = zlib.decompressobj(window)
+        self._seen = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self._unpacker.eof or not self._seen
+
+    def decode(self, data: bytes) -> bytes:
+        out = []
+        while data:
+            if self._unpacker.eof:
+                self._unpacker = zlib.decompressobj(self._window)
+            self._seen = True
+            out.append(self._unpacker.decompress(data))
+            data = self._unpacker.unused_data
+        return b"".join(out)
+
+
+def _unzipper(window: int) -> _Decoder:
+    return _UnZlib(window)
+
+
+class _UnZstd:
+    def __init__(self) -> None:
+        self._unpacker = zstandard.ZstdDecompressor().decompressobj()
+        self._seen = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self._unpacker.eof or not self._seen
+
+    def decode(self, data: bytes) -> bytes:
+        out = []
+        while data:
+            if self._unpacker.eof:
+                self._unpacker = zstandard.ZstdDecompressor().decompressobj()
+            self._seen = True
+            out.append(self._unpacker.decompress(data))
+            data = self._unpacker.unused_data
+        return b"".join(out)
+
+
+class _UnLz4:
+    def __init__(self) -> None:
+        self._unpacker = lz4.frame.LZ4FrameDecompressor()
+        self._seen = False
+
+    @property
+    def is_whole(self) -> bool:
+        return bool(self._unpacker.eof) or not self._seen
+
+    def decode(self, data: bytes) -> bytes:
+        out = []
+        while data:
+            if self._unpacker.eof:
+                self._unpacker = lz4.frame.LZ4FrameDecompressor()
+            self._seen = True
+            out.append(self._unpacker.decompress(data))
+            data = self._unpacker.unused_data or b""
+        return b"".join(out)

@@ -1,0 +1,158 @@
+"""One request, parsed at the edge: what is asked, how it shall be answered.
+
+Parameters that are not reserved are settings, those that begin with `param_` are query parameters. Source:
+ClickHouse's HTTPHandler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from engine.errors import SqlError
+
+DEFAULT_FORMAT = "TabSeparated"
+DEFAULT_BUFFER_BYTES = 1 << 20
+MAX_QUERY_BYTES = 262_144
+DEFAULT_SESSION_TIMEOUT_S = 60
+MAX_SESSION_TIMEOUT_S = 3600
+TOKEN_SETTING = "oncluster_token"
+TOKEN_HEADER = "X-Oncluster-Token"
+
+_RESERVED = frozenset(
+    {
+        "query",
+        "compress",
+        "decompress",
+        "user",
+        "password",
+        "quota_key",
+        "query_id",
+        "stacktrace",
+        "role",
+        "buffer_size",
+        "wait_end_of_query",
+        "session_id",
+        "session_timeout",
+        "session_check",
+        "close_session",
+        "client_protocol_version",
+        "database",
+        "default_format",
+        TOKEN_SETTING,
+    }
+)
+_EXTERNAL_SUFFIXES = ("_format", "_types", "_structure")
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """`session_id` and what belongs to it."""
+
+    session_id: str
+    timeout_s: int
+    must_exist: bool
+    is_last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HttpQuery:
+    """Everything of a request but its body and its credentials.
+
+    `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
+    None means all of it. `is_readonly`: asked with GET. `token` names an ON CLUSTER submission.
+    """
+
+    query: str = ""
+    database: str = ""
+    format: str = DEFAULT_FORMAT
+    query_id: str = ""
+    session: SessionRequest | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    is_readonly: bool = False
+    compresses_blocks: bool = False
+    decompresses_blocks: bool = False
+    compresses_http: bool = False
+    buffer_bytes: int | None = DEFAULT_BUFFER_BYTES
+    max_query_bytes: int = MAX_QUERY_BYTES
+    token: str = ""
+
+
+def parse_query(
+    method: str,
+    headers: Mapping[str, str],
+    parameters: Iterable[tuple[str, str]],
+    *,
+    new_query_id: str,
+    has_external_data: bool = False,
+) -> HttpQuery:
+    """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number
+    that is none."""
+    values: dict[str, str] = {}
+    settings: dict[str, str] = {}
+    params: dict[str, str] = {}
+    for name, value in parameters:
+        if not name:
+            continue
+        if name.startswith("param_"):
+            params[name.removeprefix("param_")] = value
+        elif name in _RESERVED:
+            values[name] = value
+        elif not (has_external_data and name.endswith(_EXTERNAL_SUFFIXES)):
+            settings[name] = value
+    waits = _flag(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
+    buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
+    query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or new_query_id
+    return HttpQuery(
+        query=values.get("query", ""),
+        database=headers.get("X-ClickHouse-Database") or values.get("database", ""),
+        format=headers.get("X-ClickHouse-Format") or values.get("default_format") or DEFAULT_FORMAT,
+        query_id="".join(c for c in query_id if c.isprintable()),
+        session=_session(values),
+        settings=settings,
+        params=params,
+        is_readonly=method not in ("POST", "PUT"),
+        compresses_blocks=_flag(values, "compress"),
+        decompresses_blocks=_flag(values, "decompress"),
+        compresses_http=_flag(settings, "enable_http_compression", default=True),
+        buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
+        max_query_bytes=_number(settings.get("max_query_size"), MAX_QUERY_BYTES),
+        token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
+    )
+
+
+def _session(values: Mapping[str, str]) -> SessionRequest | None:
+    session_id = values.get("session_id")
+    if session_id is None:
+        return None
+    if not session_id:
+        raise SqlError(
+            744, "Session id query parameter was provided, but it was empty", name="SESSION_ID_EMPTY"
+        )
+    text = values.get("session_timeout", str(DEFAULT_SESSION_TIMEOUT_S))
+    if not (text.isascii() and text.isdigit()):
+        raise SqlError(374, f"Invalid session timeout: '{text}'")
+    if int(text) > MAX_SESSION_TIMEOUT_S:
+        raise SqlError(
+            374, f"Session timeout '{text}' is larger than max_session_timeout: {MAX_SESSION_TIMEOUT_S}."
+        )
+    return SessionRequest(
+        session_id,
+        int(text),
+        must_exist=_flag(values, "session_check"),
+        is_last=_flag(values, "close_session"),
+    )
+
+
+def _flag(values: Mapping[str, str], name: str, *, default: bool = False) -> bool:
+    text = values.get(name)
+    return default if text is None else text.lower() in ("1", "true")
+
+
+def _number(text: str | None, default: int) -> int:
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit()):
+        raise SqlError(27, f"Cannot parse '{text}' as a number", name="CANNOT_PARSE_INPUT_ASSERTION_FAILED")
+    return int(text)

@@ -1,0 +1,193 @@
+"""Sending a result: held back at first, streamed then, and an exception at any time.
+
+As a ClickHouse server does: up to `buffer_bytes` of the result are held back, so that an error until then is
+a clean one, with its status and without rows. An error later is written into the stream as an exception
+block, announced by the header X-ClickHouse-Exception-Tag, and the connection is broken, so that nobody takes
+the result for whole:
+
+    \\r\\n__exception__\\r\\n<tag>\\r\\n<message>\\n<length of message and LF> <tag>\\r\\n__exception__\\r\\n
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Mapping
+from typing import IO
+
+from aiohttp import web
+
+from engine.errors import OnclusterError
+from engine.node.http import blocks
+from engine.node.http.encoding import Encoder, encoder
+from engine.node.http.formats import content_type
+from engine.node.http.status import exception_text, status_of
+from engine.storage import QueryResult
+
+_BLOCK_BYTES = 1 << 20
+_THREAD_BYTES = 1 << 16
+_SPOOL_BYTES = 64 << 20
+_TAG_LETTERS = "abcdefghijklmnopqrstuvwxyz"
+
+
+def summary(result: QueryResult) -> str:
+    """The value of X-ClickHouse-Summary."""
+    return json.dumps(
+        {
+            "read_rows": str(result.read_rows),
+            "read_bytes": str(result.read_bytes),
+            "written_rows": str(result.written_rows),
+            "written_bytes": str(result.written_bytes),
+            "total_rows_to_read": str(result.read_rows),
+            "result_rows": str(result.result_rows),
+            "result_bytes": "0",
+            "elapsed_ns": str(int(result.elapsed_s * 1e9)),
+        },
+        separators=(",", ":"),
+    )
+
+
+class ResultSender:
+    """The answer to one request; `write` the result, then `finish` or `fail`."""
+
+    def __init__(
+        self,
+        request: web.Request,
+        *,
+        headers: Mapping[str, str],
+        tag: str,
+        version: str,
+        buffer_bytes: int | None,
+        encoding: str | None,
+        compresses_blocks: bool,
+    ) -> None:
+        self._request = request
+        self._headers = dict(headers)
+        self._tag = tag
+        self._version = version
+        self._buffer_bytes = buffer_bytes
+        self._encoding = encoding
+        self._encoder: Encoder | None = None if encoding is None else encoder(encoding)
+        self._compresses_blocks = compresses_blocks
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+        self._spool: IO[bytes] | None = None
+        self._response: web.StreamResponse | None = None
+
+    def announce(self, *, format: str) -> None:
+        """What the result's format is; before the first `write`."""
+        self._headers["X-ClickHouse-Format"] = format
+        self._headers["Content-Type"] = content_type(format)
+
+    async def write(self, data: bytes) -> None:
+        """The next piece of the result. Returns when the client has taken enough of it."""
+        if self._response is None:
+            self._held.append(data)
+            self._held_bytes += len(data)
+            if self._buffer_bytes is None:
+                if self._held_bytes > _SPOOL_BYTES:
+                    await self._spill()
+                return
+            if self._held_bytes <= self._buffer_bytes:
+                return
+            await self._start()
+            return
+        await self._send(data)
+
+    async def _spill(self) -> None:
+        """wait_end_of_query of a large result: it waits on disk."""
+        if self._spool is None:
+            self._spool = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `finish` and `fail`
+        held, self._held, self._held_bytes = self._held, [], 0
+        await asyncio.to_thread(self._spool.writelines, held)
+
+    async def _start(self) -> None:
+        if self._encoding is not None:
+            self._headers["Content-Encoding"] = self._encoding
+        self._headers["X-ClickHouse-Exception-Tag"] = self._tag
+        self._response = web.StreamResponse(headers=self._headers)
+        await self._response.prepare(self._request)
+        if self._spool is not None:
+            self._spool.seek(0)
+            while data := await asyncio.to_thread(self._spool.read, _BLOCK_BYTES):
+                await self._send(data)
+            self._spool.close()
+        held, self._held = self._held, []
+        for data in held:
+            await self._send(data)
+
+    async def _packed(self, data: bytes) -> bytes:
+        if not self._compresses_blocks and self._encoder is None:
+            return data
+        if len(data) < _THREAD_BYTES:
+            return self._pack(data)
+        return await asyncio.to_thread(self._pack, data)
+
+    def _pack(self, data: bytes) -> bytes:
+        if self._compresses_blocks:
+            pieces = (data[at : at + _BLOCK_BYTES] for at in range(0, len(data), _BLOCK_BYTES))
+            data = b"".join(blocks.compress_block(piece) for piece in pieces)
+        return data if self._encoder is None else self._encoder.encode(data)
+
+    async def _send(self, data: bytes) -> None:
+        assert self._response is not None
+        packed = await self._packed(data)
+        if packed:
+            await self._response.write(packed)
+
+    async def finish(self, result: QueryResult | None) -> web.StreamResponse:
+        """The result is whole."""
+        if self._response is None and self._spool is None:
+            if result is not None:
+                self._headers["X-ClickHouse-Summary"] = summary(result)
+            body = await self._packed(b"".join(self._held)) if self._held_bytes else b""
+            if self._encoder is not None and self._held_bytes:
+                body += self._encoder.flush()
+                assert self._encoding is not None
+                self._headers["Content-Encoding"] = self._encoding
+            return web.Response(body=body, headers=self._headers)
+        if self._response is None:
+            if result is not None:
+                self._headers["X-ClickHouse-Summary"] = summary(result)
+            await self._start()
+        assert self._response is not None
+        if self._encoder is not None:
+            await self._response.write(self._encoder.flush())
+        await self._response.write_eof()
+        return self._response
+
+    async def fail(self, error: OnclusterError) -> web.StreamResponse:
+        """The result cannot be had, or not the rest of it."""
+        if self._spool is not None:
+            self._spool.close()
+        text = exception_text(error, self._version)
+        if self._response is None:
+            return error_response(error, self._version, headers=self._headers)
+        message = text.rstrip("\n")
+        block = (
+            f"\r\n__exception__\r\n{self._tag}\r\n{message}\n"
+            f"{len(message.encode()) + 1} {self._tag}\r\n__exception__\r\n"
+        ).encode()
+        await self._send(block)
+        if self._encoder is not None:
+            await self._response.write(self._encoder.flush())
+        # The last chunk of the transfer is never sent: for a client that does not know exception blocks the
+        # answer breaks off.
+        if self._request.transport is not None:
+            self._request.transport.close()
+        return self._response
+
+
+def error_response(error: OnclusterError, version: str, *, headers: Mapping[str, str]) -> web.Response:
+    """An exception as the whole answer."""
+    status = status_of(error)
+    own = {
+        **{name: value for name, value in headers.items() if name != "X-ClickHouse-Format"},
+        "Content-Type": "text/plain; charset=UTF-8",
+        "X-ClickHouse-Exception-Code": str(error.code),
+    }
+    if status == 401:
+        own["WWW-Authenticate"] = 'Basic realm="ClickHouse server HTTP API"'
+    text = exception_text(error, version)
+    return web.Response(status=status, body=text.encode("utf-8", "backslashreplace"), headers=own)

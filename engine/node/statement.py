@@ -1,0 +1,72 @@
+"""One statement on its way through the node: what was asked, and what is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.config.model import User
+from engine.storage import ChdbSession, QueryResult, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """`sql` is the whole text. `format` is what the answer is written in unless the text says otherwise.
+
+    `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
+    a fresh one.
+    """
+
+    sql: str
+    user: User
+    session: ChdbSession
+    format: str = "TabSeparated"
+    query_id: str = ""
+    database: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    params: Mapping[str, str] = field(default_factory=dict)
+    is_readonly: bool = False
+    is_stateless: bool = True
+    token: str = ""
+
+    @property
+    def scope(self) -> Scope:
+        """What the statement needs of chDB. In a session that lives on, readonly is checked by the node."""
+        return Scope(
+            settings=self.settings,
+            database=self.database,
+            query_id=self.query_id,
+            is_readonly=self.is_readonly and self.is_stateless,
+        )
+
+    @property
+    def current_database(self) -> str:
+        return self.database or self.session.database
+
+
+class Answer(Protocol):
+    """A result: read until empty, then `finish`, which raises what went wrong."""
+
+    @property
+    def format(self) -> str: ...
+
+    async def read(self) -> bytes: ...
+
+    async def finish(self) -> QueryResult: ...
+
+
+class WholeAnswer:
+    """A result that is there."""
+
+    def __init__(self, result: QueryResult, *, format: str) -> None:
+        self.format = format
+        self._result = result
+        self._rest = result.data
+
+    async def read(self) -> bytes:
+        data, self._rest = self._rest, b""
+        return data
+
+    async def finish(self) -> QueryResult:
+        return self._result

@@ -1,0 +1,154 @@
+"""The tables of `system` that are the node's own: what chDB has under these names is empty or not there.
+
+A statement that names one of them runs in a chDB session of its own, in which a temporary table of the same
+name was made and filled just before; `system.clusters` in its text becomes `clusters`. So every SELECT works,
+with joins, subqueries and column qualifiers, and readers of different moments do not disturb each other.
+Statements that are kept (views) are left alone: they would keep the temporary table's name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Protocol
+
+from engine.names import quote_identifier
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, Token, TokenKind, tokenize
+from engine.sql.tokens import literal_value
+from engine.storage import ChdbSession
+
+_BATCH_BYTES = 1 << 20
+_REWRITTEN = frozenset(
+    {
+        StatementKind.SELECT,
+        StatementKind.EXPLAIN,
+        StatementKind.DESCRIBE,
+        StatementKind.SHOW,
+        StatementKind.EXISTS,
+        StatementKind.INSERT,
+        StatementKind.CREATE_TABLE,
+    }
+)
+_READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.CREATE_TABLE})
+
+Row = Mapping[str, object]
+
+
+class SystemTable(Protocol):
+    """One of the node's own tables."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def columns(self) -> str:
+        """The column list for CREATE TABLE; empty where chDB's own table of that name has the same."""
+        ...
+
+    async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
+        """What is in it now. `tokens` are those of the statement, without white space. Raises SqlError."""
+        ...
+
+
+class SystemTables:
+    """Rewrites statements that name one of `tables`."""
+
+    def __init__(self, tables: Iterable[SystemTable]) -> None:
+        self._tables = {table.name: table for table in tables}
+        names = "|".join(map(re.escape, self._tables))
+        self._names = re.compile(rf"\b(?:{names})\b")
+
+    @asynccontextmanager
+    async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
+        """The text to run and the session for it: those of `asked` unless one of the tables is named."""
+        sql = show_clusters_as_select(asked.sql) if statement.kind is StatementKind.SHOW else asked.sql
+        if statement.kind not in _REWRITTEN or not self._names.search(sql):
+            yield asked.sql, asked.session
+            return
+        tokens = [token for token in tokenize(sql) if token.is_significant]
+        used, rewritten = self._rewrite(sql, tokens, in_system=asked.current_database == "system")
+        if not used:
+            yield sql, asked.session
+            return
+        session = asked.session.clone()
+        try:
+            async with session.kept_open():
+                for table in used:
+                    name = quote_identifier(table.name)
+                    columns = f"({table.columns})" if table.columns else ""
+                    source = "" if table.columns else f"AS system.{name}"
+                    await session.query(f"CREATE TEMPORARY TABLE {name} {columns} ENGINE = Memory {source}")
+                    if statement.kind in _READING or sql is not asked.sql:
+                        rows = _as_json(await table.rows(asked, tokens))
+                        await session.insert(f"INSERT INTO {name}", format="JSONEachRow", rows=rows)
+            yield rewritten, session
+        finally:
+            await session.close()
+
+    def _rewrite(self, sql: str, tokens: list[Token], *, in_system: bool) -> tuple[list[SystemTable], str]:
+        used: dict[str, SystemTable] = {}
+        pieces: list[str] = []
+        at = 0
+        for index, token in enumerate(tokens):
+            table = self._tables.get(_name(token))
+            if table is None:
+                continue
+            before = tokens[max(0, index - 3) : index]
+            if len(before) >= 2 and before[-1].text == "." and _name(before[-2]).lower() == "system":
+                if len(before) == 3 and before[0].text == ".":
+                    continue
+                pieces += (sql[at : before[-2].start], quote_identifier(table.name))
+                at = token.end
+                used[table.name] = table
+            elif (
+                in_system
+                and before
+                and before[-1].text.upper() in ("FROM", "JOIN", "TABLE", "DESCRIBE", "DESC")
+            ):
+                used[table.name] = table
+        return list(used.values()), "".join([*pieces, sql[at:]])
+
+
+def _name(token: Token) -> str:
+    return literal_value(token) if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) else ""
+
+
+async def _as_json(rows: Iterable[Row]) -> AsyncIterator[bytes]:
+    """Lines of JSONEachRow; bytes that are no UTF-8 pass as they are."""
+    buffer = bytearray()
+    for row in rows:
+        buffer += json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+        if len(buffer) >= _BATCH_BYTES:
+            yield bytes(buffer)
+            buffer.clear()
+    if buffer:
+        yield bytes(buffer)
+
+
+def show_clusters_as_select(sql: str) -> str:
+    """SHOW CLUSTERS and SHOW CLUSTER 'name' as ClickHouse defines them; any other text unchanged."""
+    tokens = [token for token in tokenize(sql) if token.is_significant]
+    words = [token.text.upper() for token in tokens]
+    if words[1:2] == ["CLUSTER"] and len(tokens) > 2:
+        rest = sql[tokens[2].end :]
+        return (
+            f"SELECT * FROM system.clusters WHERE cluster = {_as_literal(tokens[2])} "
+            f"ORDER BY cluster, shard_num, replica_num, host_name, host_address, port{rest}"
+        )
+    if words[1:2] == ["CLUSTERS"]:
+        is_filtered = "LIKE" in words[2:5] or "ILIKE" in words[2:5]
+        end = (
+            tokens[words.index("LIKE" if "LIKE" in words else "ILIKE") + 1].end
+            if is_filtered
+            else tokens[1].end
+        )
+        where = f" WHERE cluster {sql[tokens[1].end : end]}" if is_filtered else ""
+        return f"SELECT DISTINCT cluster FROM system.clusters{where} ORDER BY cluster{sql[end:]}"
+    return sql
+
+
+def _as_literal(token: Token) -> str:
+    return token.text if token.kind is TokenKind.STRING else f"'{literal_value(token)}'"
