@@ -21,7 +21,7 @@ import enum
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 
 from engine.ddl.entry import DDLLogEntry
@@ -280,7 +280,7 @@ class DDLQueueClient:
 
         return await asyncio.gather(*(one(entry) for entry in entries))
 
-    def watch(self, entry: str) -> AsyncIterator[EntryStatus]:
+    def watch(self, entry: str) -> AsyncGenerator[EntryStatus, None]:
         """The present status, then a new one at each change, until every host has an outcome.
 
         Driven by watches: nothing is polled. Raises SqlError 341 when the entry is removed meanwhile.

@@ -57,7 +57,7 @@ class EntryStatus:
     """One entry and all its hosts, in the order of the entry. `query` still has its ON CLUSTER.
 
     `is_gone` says that the entry itself is not in the queue any more and that this is what was recorded
-    about it.
+    about it. `num_active` counts the children of `active`, hosts outside the entry's list included.
     """
 
     entry: str
@@ -67,6 +67,7 @@ class EntryStatus:
     initiator: str = ""
     czxid: int = 0
     is_gone: bool = False
+    num_active: int = 0
     shards: tuple[ShardOutcome, ...] = ()
 
     @property

@@ -7,6 +7,7 @@ reported, and *expired* for those that did not. `done` or `failed` in a record i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import token_of, without_token
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
-from engine.errors import Corrupt, NoNode, Refused
+from engine.errors import BadVersion, Corrupt, NoNode, Refused
 from engine.keeper.base import Keeper, Stat
 from engine.names import HostId, QueuePaths
 
@@ -101,9 +102,7 @@ class OutcomeRecord:
             return self
         known = {o.host: o for o in earlier.hosts if o.state is not HostState.EXPIRED}
         hosts = tuple(known.get(o.host, o) if o.state is HostState.EXPIRED else o for o in self.hosts)
-        return OutcomeRecord(
-            self.entry, self.czxid, self.created_ms, self.token, self.initiator, self.query, hosts
-        )
+        return dataclasses.replace(self, hosts=hosts)
 
     @property
     def expired(self) -> tuple[HostId, ...]:
@@ -127,3 +126,27 @@ async def read_outcome_record(keeper: Keeper, paths: QueuePaths, entry: str) -> 
         return OutcomeRecord.from_bytes((await keeper.get(paths.outcome(entry))).data)
     except NoNode:
         return None
+
+
+async def correct_outcome_record(
+    keeper: Keeper, paths: QueuePaths, entry: str, czxid: int, outcome: HostOutcome
+) -> bool:
+    """A host comes late with an outcome for an entry that was recorded as expired for it: the truth goes in.
+
+    False when there is no such record, or it already holds an outcome of that host.
+    """
+    while True:
+        try:
+            node = await keeper.get(paths.outcome(entry))
+        except NoNode:
+            return False
+        record = OutcomeRecord.from_bytes(node.data)
+        if record.czxid != czxid or outcome.host not in record.expired:
+            return False
+        hosts = tuple(outcome if o.host == outcome.host else o for o in record.hosts)
+        corrected = dataclasses.replace(record, hosts=hosts)
+        try:
+            await keeper.set(paths.outcome(entry), corrected.to_bytes(), version=node.stat.version)
+        except (BadVersion, NoNode):
+            continue
+        return True

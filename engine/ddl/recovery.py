@@ -310,6 +310,6 @@ def unknown_outcome(statement: Statement, *, begun_by: str) -> ExecutionStatus:
         Code.UNFINISHED,
         f"Code: {int(Code.UNFINISHED)}. DB::Exception: Outcome unknown: {begun_by} began this "
         f"{statement.kind} and ended before it recorded how it went, and the present state does not tell. "
-        f"It is not executed again, because a second execution could do harm. Check {objects} on this host; if the effect is "
-        f"missing, submit the statement again under a new token. (UNFINISHED)",
+        f"It is not executed again, because a second execution could do harm. Check {objects} on this host; "
+        f"if the effect is missing, submit the statement again under a new token. (UNFINISHED)",
     )

@@ -69,19 +69,20 @@ class Reporter:
         self._paths = paths
         self._stamp = identity.stamp
 
-    async def claim(self, name: str, host: HostId, *, after: Report | None = None) -> Claim:
-        """Step 1; with `after` an earlier report goes along in the same request.
-
-        Raises SqlError 341 when somebody else's `active/<host>` does not go away.
-        """
+    async def report_and_claim(self, report: Report, name: str, host: HostId) -> bool:
+        """The report of one task and the claim of the next in one request. False: neither, do them singly."""
         path = self._paths.active(name, host)
-        create = Create(path, self._stamp, CreateMode.EPHEMERAL)
-        if after is not None:
-            try:
-                await self._keeper.multi([*self._report_ops(after), create])
-                return Claim.CLAIMED
-            except MultiFailed:
-                await self.report(after)
+        try:
+            await self._keeper.multi(
+                [*self._report_ops(report), Create(path, self._stamp, CreateMode.EPHEMERAL)]
+            )
+        except MultiFailed:
+            return False
+        return True
+
+    async def claim(self, name: str, host: HostId) -> Claim:
+        """Step 1. Raises Busy when somebody else's `active/<host>` does not go away."""
+        path = self._paths.active(name, host)
         for _ in range(_MOST_TRIES):
             try:
                 await self._keeper.create(path, self._stamp, mode=CreateMode.EPHEMERAL)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 
 from engine.ddl.entry import DDLLogEntry
@@ -61,6 +61,7 @@ class _View:
             query=without_token(self.entry.query),
             hosts=tuple(self.outcomes.get(host) or self._present_state(host) for host in self.entry.hosts),
             initiator=self.entry.initiator or "",
+            num_active=len(self.active),
             czxid=self.stat.czxid,
         )
 
@@ -133,7 +134,7 @@ class StatusReader:
         status = await retrying(self._source, self._env, read)
         return status if status is not None else await self._status_of_gone(entry)
 
-    async def watch(self, entry: str) -> AsyncIterator[EntryStatus]:
+    async def watch(self, entry: str) -> AsyncGenerator[EntryStatus, None]:
         """Yields at once, then at every change. Raises SqlError 341 when the entry goes away."""
         view = await retrying(self._source, self._env, lambda keeper: self._open(keeper, entry))
         if view is None:

@@ -35,6 +35,8 @@ from engine.ddl.executor import LocalExecutor
 from engine.ddl.identity import NodeIdentity, Resolver
 from engine.ddl.intents import IntentStore
 from engine.ddl.matching import HostMatcher
+from engine.ddl.outcome import HostOutcome, HostState
+from engine.ddl.outcome_record import correct_outcome_record
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner, TryAgain, status_of
@@ -205,15 +207,19 @@ class DDLWorker:
             task = backlog.try_take()
             if task is None:
                 if unreported is not None:
-                    await reporter.report(unreported[1])
-                    self._settle(unreported[0].name)
+                    await self._report(keeper, reporter, *unreported)
                     unreported = None
                     continue
                 task = await backlog.take()
-            claim = await self._claim(reporter, task, unreported)
-            if unreported is not None:
+            if unreported is None:
+                claim = await self._claim(reporter, task)
+            elif await reporter.report_and_claim(unreported[1], task.name, task.host):
                 self._settle(unreported[0].name)
-                unreported = None
+                claim = Claim.CLAIMED
+            else:
+                await self._report(keeper, reporter, *unreported)
+                claim = await self._claim(reporter, task)
+            unreported = None
             match claim:
                 case Claim.CLAIMED:
                     report = await self._execute(keeper, reporter, task)
@@ -229,15 +235,25 @@ class DDLWorker:
                     self._undecided[task.name] = self._env.monotonic_s()
             backlog.done(task)
 
-    async def _claim(self, reporter: Reporter, task: Task, unreported: tuple[Task, Report] | None) -> Claim:
-        after = unreported[1] if unreported is not None else None
+    async def _claim(self, reporter: Reporter, task: Task) -> Claim:
         while True:
             try:
-                return await reporter.claim(task.name, task.host, after=after)
+                return await reporter.claim(task.name, task.host)
             except Busy as error:
                 # Another server, or another process of this one, executes under our name.
                 logger.warning("ddl.claim_refused entry=%s holder=%s", task.name, error.holder)
-                after = None
+
+    async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
+        if not await reporter.report(report):
+            await self._correct_record(keeper, task, report)
+        self._settle(task.name)
+
+    async def _correct_record(self, keeper: Keeper, task: Task, report: Report) -> None:
+        """The entry was removed, as expired for this host, while it was executing here."""
+        state = HostState.DONE if report.status.is_success else HostState.FAILED
+        outcome = HostOutcome(task.host, state, code=report.status.code, error=report.status.message)
+        if await correct_outcome_record(keeper, self._paths, task.name, task.czxid, outcome):
+            logger.warning("ddl.expired_entry_was_executed entry=%s host=%s", task.name, task.host)
 
     async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
         """The report of a claimed task; None when the entry went away or waits for another time."""

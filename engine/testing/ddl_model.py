@@ -1,8 +1,8 @@
 """A model of the SQL that a host runs, for simulations and tests of the queue: tables, effects, faults.
 
 `ModelDatabase` is what is on disk: it survives the process. `ModelExecutor` is one process's way to it and
-implements both protocols of `engine.ddl.executor`. Replicated tables live in Keeper, in `ReplicatedModel`, so that
-the replicas of a shard see one table and a fence can be part of the transaction that changes it.
+implements both protocols of `engine.ddl.executor`. Replicated tables live in Keeper, so that the replicas of
+a shard see one table and a fence can be part of the transaction that changes it.
 """
 
 from __future__ import annotations
@@ -118,9 +118,10 @@ class ModelExecutor:
     async def definition_digest(self, statement: Statement, database: str) -> str:
         names = [_qualified(table, database) for table in statement.tables]
         found = [(name, self._database.tables.get(name)) for name in names]
-        if len(found) == 1 and found[0][1] is not None and self.supports_replication(found[0][1].engine):
-            if statement.kind is not _K.DROP_TABLE:
-                return await self._replicated_digest(found[0][0])
+        if len(found) == 1 and found[0][1] is not None and statement.kind is not _K.DROP_TABLE:
+            name = found[0][0]
+            if self.supports_replication(found[0][1].engine):
+                return await self._replicated_digest(name)
         return Fingerprint(
             objects=tuple((str(name), table.definition() if table else "") for name, table in found),
             mutations=tuple(m for _, table in found if table for m in table.mutations),

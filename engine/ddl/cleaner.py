@@ -1,0 +1,380 @@
+"""Removing old entries from the queue, and what replicas that are no more left behind.
+
+An entry is removed for its age (`task_max_lifetime`) or its number (more than `max_tasks_in_queue` entries
+handled after it), never because it is finished, and for no other reason.
+
+Safety argument, per entry, oldest first.
+
+1. Leave it if `active` has children: somebody is executing. Leave it if another cleaner, of 18.16, holds
+   `lock`.
+2. Read what the hosts reported. A host of the list without outcome is *expired*.
+3. One multi{check entry, remove active, remove shards/…, remove finished/…, remove finished, remove entry,
+   write outcomes/<entry>}. ClickHouse goes the same way in several requests; in one, a crash leaves the
+   entry whole or gone, and no half of it that would kill a worker of 18.16. `active` that got a child
+   since makes it NotEmpty, and so does an outcome that came in since: nothing is removed, and all is read
+   again. The record of what became of the entry is part of it, so *expired* never stands there for an
+   entry that lives, and no entry goes without its record.
+4. Entries too large for one request go ClickHouse's way: write the record, remove `active` (not if it has
+   children), remove everything but `finished`, then multi{check entry, remove finished, remove entry}.
+   From the second step on nobody can begin to execute: workers take `finished` without `active` for an
+   entry being removed.
+
+Several cleaners at once meet NoNode and go on. Times are Keeper's: the age of a node is taken from a write
+made just now, or from the local clock if that says younger, so a clock that jumped expires nothing.
+
+It never removes an entry with a child in `active`, token nodes, or anything that does not look like an entry.
+
+Source: ClickHouse's DDLWorker::cleanupQueue (`ddl-queue`, section 7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from engine.config.model import DistributedDdl
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.outcome import HostOutcome, HostState
+from engine.ddl.outcome_record import OutcomeRecord
+from engine.ddl.session import SessionSource, session_source
+from engine.ddl.status import ExecutionStatus
+from engine.env import Env
+from engine.errors import (
+    BadVersion,
+    Corrupt,
+    KeeperAnswer,
+    MalformedEntry,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    SqlError,
+    Unavailable,
+    UnknownOutcome,
+)
+from engine.keeper.base import Check, Create, Keeper, Node, Op, Remove, SetData, Stat
+from engine.keeper.recipes import (
+    SessionHolder,
+    create_ancestors,
+    create_or_update,
+    remove_recursive,
+    try_remove,
+)
+from engine.names import HostId, entry_number
+
+logger = logging.getLogger(__name__)
+
+REPLICA_MAX_INACTIVE_S = 86_400
+OUTCOMES_KEPT = 10_000
+_MOST_OPS = 4000
+_MOST_BYTES = 700_000
+_TRIES = 5
+_BATCH = 100
+
+
+class Reason(enum.StrEnum):
+    """Why an entry is removed."""
+
+    AGE = "age"
+    NUMBER = "number"
+    ASKED = "asked"
+    """A person named it."""
+
+
+class Removal(enum.StrEnum):
+    """What became of the attempt."""
+
+    REMOVED = "removed"
+    ACTIVE = "active"
+    LOCKED = "locked"
+    GONE = "gone"
+    CHANGING = "changing"
+    PLANNED = "planned"
+
+
+@dataclass(frozen=True, slots=True)
+class CleanedEntry:
+    """One entry that was due. `expired` are the hosts that never reported."""
+
+    entry: str
+    reason: Reason
+    removal: Removal
+    expired: tuple[HostId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CleanReport:
+    entries: tuple[CleanedEntry, ...]
+    stale_replicas: tuple[str, ...]
+
+    @property
+    def removed(self) -> tuple[str, ...]:
+        return tuple(e.entry for e in self.entries if e.removal is Removal.REMOVED)
+
+
+class DDLCleaner:
+    """Cleans one queue: in the background by `run` and `wake`, or once by `clean`.
+
+    - `max_entry` is the largest entry number this host has handled; by default the largest there is.
+    - `on_present` is told, after a sync, which entries are in the queue (the worker forgets the intents of
+      others).
+    """
+
+    def __init__(
+        self,
+        keeper: Keeper | SessionHolder | SessionSource,
+        env: Env,
+        queue: DistributedDdl,
+        *,
+        max_entry: Callable[[], int] | None = None,
+        on_present: Callable[[frozenset[str]], Awaitable[None]] | None = None,
+    ) -> None:
+        self._source = session_source(keeper)
+        self._env = env
+        self._queue = queue
+        self._paths = queue.paths
+        self._max_entry = max_entry
+        self._on_present = on_present
+        self._wake = asyncio.Event()
+
+    # --- in the background --------------------------------------------------------------------------------
+
+    def wake(self) -> None:
+        """There may be something to do: the worker has been through the queue."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled: after each `wake`, at most once in `cleanup_delay_period_s`."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self.clean()
+            except (Unavailable, UnknownOutcome, KeeperAnswer, Corrupt) as error:
+                logger.warning("ddl.cleanup_failed error=%s", error)
+                self._wake.set()
+            await self._env.sleep(self._queue.cleanup_delay_period_s * self._env.rng.uniform(0.9, 1.1))
+
+    # --- once ---------------------------------------------------------------------------------------------
+
+    async def clean(self, *, dry_run: bool = False) -> CleanReport:
+        """Remove what is due; with `dry_run` only say what would be removed."""
+        keeper = await self._source.session()
+        await keeper.sync(self._paths.root)
+        try:
+            children = await keeper.children(self._paths.root)
+        except NoNode:
+            return CleanReport((), ())
+        names = [name for name in children.names if entry_number(name) is not None]
+        now_s = await self._now_s(keeper)
+        cleaned = []
+        for start in range(0, len(names), _BATCH):
+            batch = names[start : start + _BATCH]
+            stats = await keeper.exists_many([self._paths.entry(name) for name in batch])
+            for name, stat in zip(batch, stats, strict=True):
+                reason = self._reason(name, stat, now_s, names) if stat is not None else None
+                if reason is not None:
+                    cleaned.append(await self._clean_one(keeper, name, reason, dry_run=dry_run))
+        stale = await self._clean_replicas(keeper, now_s, dry_run=dry_run)
+        if not dry_run:
+            await self._prune_outcomes(keeper)
+            if self._on_present is not None:
+                await self._on_present(frozenset(names))
+        return CleanReport(tuple(cleaned), stale)
+
+    async def remove_entry(self, name: str, *, dry_run: bool = False) -> CleanedEntry:
+        """Remove one entry that a person named, with the same care as every other."""
+        keeper = await self._source.session()
+        await keeper.sync(self._paths.root)
+        return await self._clean_one(keeper, name, Reason.ASKED, dry_run=dry_run)
+
+    def _reason(self, name: str, stat: Stat, now_s: float, names: list[str]) -> Reason | None:
+        if stat.ctime_ms / 1000 + self._queue.task_max_lifetime_s < now_s:
+            return Reason.AGE
+        largest = self._max_entry() if self._max_entry is not None else entry_number(names[-1]) or 0
+        number = entry_number(name) or 0
+        if number + max(1, self._queue.max_tasks_in_queue) < largest:
+            return Reason.NUMBER
+        return None
+
+    async def _now_s(self, keeper: Keeper) -> float:
+        path = f"{self._paths.outcomes_root.rpartition('/')[0]}/clock"
+        await create_ancestors(keeper, path)
+        await create_or_update(keeper, path, b"")
+        stat = await keeper.set(path, b"")
+        return min(stat.mtime_ms / 1000, self._env.now_s())
+
+    # --- one entry ----------------------------------------------------------------------------------------
+
+    async def _clean_one(self, keeper: Keeper, name: str, reason: Reason, *, dry_run: bool) -> CleanedEntry:
+        try:
+            removal, expired = await self._remove(keeper, name, dry_run=dry_run)
+        except NoNode:
+            removal, expired = Removal.GONE, ()
+        except (MultiFailed, NotEmpty, NodeExists, BadVersion) as error:
+            logger.warning("ddl.not_removed entry=%s error=%s", name, error)
+            removal, expired = Removal.CHANGING, ()
+        if removal is Removal.REMOVED:
+            logger.info("ddl.removed entry=%s reason=%s expired=%d", name, reason.value, len(expired))
+        return CleanedEntry(name, reason, removal, expired)
+
+    async def _remove(
+        self, keeper: Keeper, name: str, *, dry_run: bool
+    ) -> tuple[Removal, tuple[HostId, ...]]:
+        for _ in range(_TRIES):
+            found = await self._survey(keeper, name)
+            if isinstance(found, Removal):
+                return found, ()
+            if dry_run:
+                return Removal.PLANNED, found.record.expired
+            ops = found.removal_ops()
+            size = sum(len(op.path) + len(getattr(op, "data", b"")) + 40 for op in ops)
+            if len(ops) > _MOST_OPS or size > _MOST_BYTES:
+                return await self._remove_stepwise(keeper, found), found.record.expired
+            await create_ancestors(keeper, self._paths.outcome(name))
+            try:
+                await keeper.multi(ops)
+            except MultiFailed as refusal:
+                op = ops[refusal.index]
+                if refusal.index == 0 and isinstance(refusal.error, NoNode):
+                    return Removal.GONE, ()
+                if op.path == self._paths.active(name) and isinstance(refusal.error, NotEmpty):
+                    return Removal.ACTIVE, ()
+                continue  # something came in or went since it was read
+            return Removal.REMOVED, found.record.expired
+        return Removal.CHANGING, ()
+
+    async def _survey(self, keeper: Keeper, name: str) -> _Found | Removal:
+        """Step 1 and 2: everything below the entry, as it is now."""
+        node = await keeper.get(self._paths.entry(name))
+        tree = await _descendants(keeper, self._paths.entry(name))
+        active = self._paths.active(name)
+        if any(path.startswith(active + "/") for path in tree):
+            return Removal.ACTIVE
+        lock = tree.get(f"{self._paths.entry(name)}/lock")
+        if lock is not None and lock.ephemeral_owner:
+            return Removal.LOCKED
+        finished = self._paths.finished(name) + "/"
+        reported = [path for path in tree if path.startswith(finished) and "/" not in path[len(finished) :]]
+        outcomes = {}
+        for path, status_node in zip(reported, await keeper.get_many(reported), strict=True):
+            host = _parse_host(path[len(finished) :])
+            if host is not None and isinstance(status_node, Node):
+                outcomes[host] = _outcome(host, status_node, node.stat)
+        try:
+            entry = DDLLogEntry.from_bytes(node.data, where=name)
+        except MalformedEntry:
+            entry = None
+        record = OutcomeRecord.of(name, node.stat, entry, outcomes)
+        try:
+            earlier = await keeper.get(self._paths.outcome(name))
+        except NoNode:
+            write: Op = Create(self._paths.outcome(name), record.to_bytes())
+        else:
+            record = record.merged(OutcomeRecord.from_bytes(earlier.data))
+            write = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
+        return _Found(name, self._paths.entry(name), tuple(tree), record, write)
+
+    async def _remove_stepwise(self, keeper: Keeper, found: _Found) -> Removal:
+        """Step 4."""
+        await create_ancestors(keeper, self._paths.outcome(found.name))
+        await create_or_update(keeper, self._paths.outcome(found.name), found.record.to_bytes())
+        answer = await try_remove(keeper, self._paths.active(found.name))
+        if isinstance(answer, NotEmpty):
+            return Removal.ACTIVE
+        await remove_recursive(keeper, found.path, keep_child="finished")
+        finished = self._paths.finished(found.name)
+        try:
+            await keeper.multi([Check(found.path), Remove(finished), Remove(found.path)])
+        except MultiFailed as refusal:
+            if not isinstance(refusal.error, NoNode):
+                return Removal.CHANGING
+            if refusal.index == 1:
+                await keeper.remove(found.path)
+                return Removal.REMOVED
+            return Removal.GONE
+        return Removal.REMOVED
+
+    # --- what else grows old ------------------------------------------------------------------------------
+
+    async def _clean_replicas(self, keeper: Keeper, now_s: float, *, dry_run: bool) -> tuple[str, ...]:
+        """`replicas/<host_id>` without `active` for a day."""
+        try:
+            names = (await keeper.children(self._paths.replicas_root)).names
+        except NoNode:
+            return ()
+        stale = []
+        stats = await keeper.exists_many([self._paths.replica(name) for name in names])
+        for name, stat in zip(names, stats, strict=True):
+            if stat is None or stat.num_children or stat.mtime_ms / 1000 + REPLICA_MAX_INACTIVE_S > now_s:
+                continue
+            if dry_run or await try_remove(keeper, self._paths.replica(name)) is None:
+                stale.append(name)
+        return tuple(stale)
+
+    async def _prune_outcomes(self, keeper: Keeper) -> None:
+        try:
+            names = (await keeper.children(self._paths.outcomes_root)).names
+        except NoNode:
+            return
+        for name in names[: max(0, len(names) - OUTCOMES_KEPT)]:
+            await try_remove(keeper, self._paths.outcome(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """An entry with everything below it. `below` are paths, parents before children."""
+
+    name: str
+    path: str
+    below: tuple[str, ...]
+    record: OutcomeRecord
+    write_record: Op
+
+    def removal_ops(self) -> list[Op]:
+        """ClickHouse's order: `active` first, `finished` and the entry last."""
+        active, finished = f"{self.path}/active", f"{self.path}/finished"
+        deepest_first = list(reversed(self.below))
+        ops: list[Op] = [Check(self.path)]
+        ops += [Remove(path) for path in deepest_first if path == active]
+        ops += [Remove(path) for path in deepest_first if path not in (active, finished)]
+        ops += [Remove(path) for path in deepest_first if path == finished]
+        return [*ops, Remove(self.path), self.write_record]
+
+
+async def _descendants(keeper: Keeper, path: str) -> dict[str, Stat]:
+    """All nodes below `path`, parents before their children."""
+    found: dict[str, Stat] = {}
+    level = [path]
+    while level:
+        below = []
+        for parent, children in zip(level, await keeper.children_many(level), strict=True):
+            if not isinstance(children, KeeperAnswer):
+                below += [f"{parent}/{name}" for name in children.names]
+        stats = await keeper.exists_many(below)
+        present = {p: stat for p, stat in zip(below, stats, strict=True) if stat is not None}
+        found |= present
+        level = [p for p, stat in present.items() if stat.num_children]
+    return found
+
+
+def _outcome(host: HostId, node: Node, entry: Stat) -> HostOutcome:
+    status = ExecutionStatus.from_bytes(node.data)
+    return HostOutcome(
+        host,
+        HostState.DONE if status.is_success else HostState.FAILED,
+        code=status.code,
+        error=status.message,
+        finished_ms=node.stat.ctime_ms,
+        duration_ms=max(0, node.stat.ctime_ms - entry.ctime_ms),
+    )
+
+
+def _parse_host(name: str) -> HostId | None:
+    try:
+        return HostId.parse(name)
+    except SqlError:
+        return None
