@@ -24,11 +24,11 @@ from typing import Any
 
 from engine.env import Env
 from engine.errors import AuthFailed, KeeperAnswer, KeeperUnavailable
-from engine.keeper.base import OPEN_ACL, KeeperFactory, WatchEvent
+from engine.keeper.base import OPEN_ACL, Acl, KeeperFactory, WatchEvent
 from engine.keeper.faults import Direction, Fault, FaultPlan
 from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.memory_session import MemorySession, Reply, Request, RequestKind
-from engine.keeper.tree import Caller, Identity, Tree, digest_identity
+from engine.keeper.tree import READ, Caller, Identity, Tree, digest_identity, is_permitted
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
 
 _FIRST_SESSION_ID = 1 << 56
@@ -385,10 +385,14 @@ class MemoryKeeperServer:
 
     def _fire(self) -> None:
         changes, self.tree.changes = self.tree.changes, []
-        for session_id, event in self._watches.fire(changes):
+        for session_id, event in self._watches.fire(changes, self._may_read):
             record = self._records.get(session_id)
             if record is not None and record.session.state is LinkState.CONNECTED:
                 self.deliver(record.session, event)
+
+    def _may_read(self, session_id: int, acl: tuple[Acl, ...]) -> bool:
+        record = self._records.get(session_id)
+        return record is not None and is_permitted(acl, READ, record.identities)
 
     def _catch_up(self, record: _SessionRecord) -> None:
         if record.stale is None:

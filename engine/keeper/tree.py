@@ -5,7 +5,7 @@ from which watches are fired. Semantics are ZooKeeper's (PrepRequestProcessor an
 the order in which errors are looked for:
 
     create    bad ACL · no parent · no permission · bad path · exists · parent is ephemeral
-    remove    root · no node · no permission (of the parent) · version · children
+    remove    root · no parent · no permission (the parent's) · no node · version · children
     set       no node · no permission · version
     check     no node · no permission · version
 
@@ -57,7 +57,8 @@ RUNTIME_INCONSISTENCY = -2
 _WORLD = ("world", "anyone")
 
 Identity = tuple[str, str]
-Change = tuple[EventType, str]
+Change = tuple[EventType, str, tuple[Acl, ...], tuple[Acl, ...]]
+"""What happened to which node, its ACL and its parent's: nobody is told of a node that they may not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ class Znode:
 
 
 class Tree:
-    """All nodes, by path. `changes` collects (event type, path) until somebody takes them."""
+    """All nodes, by path. `changes` collects what writes did until somebody takes it."""
 
     def __init__(self) -> None:
         self.zxid = 0
@@ -167,7 +168,7 @@ class Tree:
     def get_acl(self, path: str, caller: Caller) -> tuple[Acl, ...]:
         """Digests are blotted out for whoever has no ADMIN permission."""
         node = self._node(path)
-        if self._may(node, ADMIN, caller):
+        if is_permitted(node.acl, ADMIN, caller.identities):
             return node.acl
         self._permit(node, READ, caller, path)
         return tuple(
@@ -231,17 +232,8 @@ class Tree:
         return node
 
     @staticmethod
-    def _may(node: Znode, perm: int, caller: Caller) -> bool:
-        if node.acl is OPEN_ACL:
-            return True
-        return any(
-            entry.perms & perm
-            and ((entry.scheme, entry.id) == _WORLD or (entry.scheme, entry.id) in caller.identities)
-            for entry in node.acl
-        )
-
-    def _permit(self, node: Znode, perm: int, caller: Caller, path: str) -> None:
-        if node.acl is not OPEN_ACL and not self._may(node, perm, caller):
+    def _permit(node: Znode, perm: int, caller: Caller, path: str) -> None:
+        if not is_permitted(node.acl, perm, caller.identities):
             raise NoAuth(path)
 
     def _apply(self, op: Op, caller: Caller) -> OpResult:
@@ -264,7 +256,9 @@ class Tree:
             raise NodeExists(path)
         parent_path, _, name = path.rpartition("/")
         parent_path = parent_path or "/"
-        parent = self._node(parent_path)
+        parent = self.nodes.get(parent_path)
+        if parent is None:
+            raise NoNode(path)
         self._permit(parent, CREATE, caller, path)
         if mode.is_sequential:
             suffix = f"{parent.creations:010d}"
@@ -287,7 +281,7 @@ class Tree:
         parent.creations += 1
         parent.cversion += 1
         parent.pzxid = self.zxid
-        self.changes.append((EventType.CREATED, path))
+        self.changes.append((EventType.CREATED, path, acl, parent.acl))
         return path
 
     def _create_undo(self, path: str, name: str, parent: Znode, owner: int) -> Callable[[], None]:
@@ -319,15 +313,18 @@ class Tree:
         node.version += 1
         node.mzxid = self.zxid
         node.mtime_ms = caller.now_ms
-        self.changes.append((EventType.CHANGED, op.path))
+        self.changes.append((EventType.CHANGED, op.path, node.acl, OPEN_ACL))
         return node.stat()
 
     def _remove(self, op: Remove, caller: Caller) -> None:
         path = op.path
         if path == "/":
             raise BadArguments(path, "The root cannot be removed")
+        parent = self.nodes.get(path.rpartition("/")[0] or "/")
+        if parent is None:
+            raise NoNode(path)
+        self._permit(parent, DELETE, caller, path)
         node = self._node(path)
-        self._permit(self.nodes[path.rpartition("/")[0] or "/"], DELETE, caller, path)
         if op.version not in (ANY_VERSION, node.version):
             raise BadVersion(path)
         if node.children:
@@ -356,13 +353,21 @@ class Tree:
         parent.names = None
         parent.cversion += 1
         parent.pzxid = self.zxid
-        self.changes.append((EventType.DELETED, path))
+        self.changes.append((EventType.DELETED, path, node.acl, parent.acl))
 
     def _check(self, op: Check, caller: Caller) -> None:
         node = self._node(op.path)
         self._permit(node, READ, caller, op.path)
         if op.version not in (ANY_VERSION, node.version):
             raise BadVersion(op.path)
+
+
+def is_permitted(acl: tuple[Acl, ...], perm: int, identities: frozenset[Identity]) -> bool:
+    """Whether any entry of the ACL gives one of the identities, or the world, this permission."""
+    return acl is OPEN_ACL or any(
+        entry.perms & perm and ((entry.scheme, entry.id) == _WORLD or (entry.scheme, entry.id) in identities)
+        for entry in acl
+    )
 
 
 def digest_identity(credentials: bytes) -> Identity:

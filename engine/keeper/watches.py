@@ -15,10 +15,10 @@ the client calls the callbacks of both kinds.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from engine.keeper.base import EventType, Watch, WatchEvent
+from engine.keeper.base import OPEN_ACL, Acl, EventType, Watch, WatchEvent
 from engine.keeper.tree import Change, Tree
 
 
@@ -54,24 +54,32 @@ class WatchTable:
                 if not table[path]:
                     del table[path]
 
-    def fire(self, changes: Iterable[Change]) -> list[tuple[int, WatchEvent]]:
-        """Take the watches that these changes fire; (session, event) in the order of the changes."""
+    def fire(
+        self, changes: Iterable[Change], may_read: Callable[[int, tuple[Acl, ...]], bool]
+    ) -> list[tuple[int, WatchEvent]]:
+        """Take the watches that these changes fire; (session, event) in the order of the changes.
+
+        `may_read(session, acl)`: the watch of a session that may not read the node is taken without a word,
+        as ZooKeeper does since 3.9.2.
+        """
         if not self._data and not self._child:
             return []
         fired: list[tuple[int, WatchEvent]] = []
-        for type_, path in changes:
+
+        def tell(sessions: dict[int, None], type_: EventType, path: str, acl: tuple[Acl, ...]) -> None:
+            event = WatchEvent(type_, path)
+            fired.extend((each, event) for each in sessions if acl is OPEN_ACL or may_read(each, acl))
+
+        for type_, path, acl, parent_acl in changes:
             sessions = self._data.pop(path, {})
             if type_ is EventType.DELETED:
                 sessions |= self._child.pop(path, {})
             if sessions:
-                event = WatchEvent(type_, path)
-                fired.extend((session_id, event) for session_id in sessions)
+                tell(sessions, type_, path, acl)
             if type_ is not EventType.CHANGED:
                 parent = path.rpartition("/")[0] or "/"
-                sessions = self._child.pop(parent, {})
-                if sessions:
-                    event = WatchEvent(EventType.CHILD, parent)
-                    fired.extend((session_id, event) for session_id in sessions)
+                if sessions := self._child.pop(parent, {}):
+                    tell(sessions, EventType.CHILD, parent, parent_acl)
         return fired
 
     def rearm(

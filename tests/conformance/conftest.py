@@ -105,6 +105,7 @@ def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | None:
 
 
 async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
+    """Below a root of its own."""
     root = f"/test-{next(_roots)}"
     maker = await zookeeper.connect(server.config, SystemEnv())
     await maker.create(root)
@@ -129,3 +130,12 @@ async def keeper(backend: Backend) -> Keeper:
 async def other(backend: Backend) -> Keeper:
     """A second session."""
     return await backend.open()
+
+
+@pytest.fixture
+async def zookeeper_backend(zookeeper_server: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperBackend]:
+    """For tests of ZooKeeper alone."""
+    made = await make_zookeeper_backend(zookeeper_server)
+    yield made
+    for keeper in made.opened:
+        await keeper.close()
