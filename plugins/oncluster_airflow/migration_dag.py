@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule
-from engine.ddl.output import OutputMode
 
+from engine.ddl.output import OutputMode
 from engine.migrations.errors import MigrationFilesError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
 from engine.sql import parse_statement
-from oncluster_airflow.notifier import OnclusterNotifier
+from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
 from oncluster_airflow.operators.begin import APPROVE_TASK, BEGIN_TASK, PLAN_TASK
 from oncluster_airflow.operators.migration import (
@@ -153,6 +153,7 @@ class _Builder:
                 task_id=APPROVE_TASK,
                 cluster=self._cluster,
                 trigger_rule=TriggerRule.NONE_FAILED,
+                notifiers=[ApprovalWantedNotifier()],
             )
             begin = BeginOperator(task_id=BEGIN_TASK, trigger_rule=TriggerRule.NONE_FAILED, **self._common)
             applied = AppliedOperator(
@@ -168,7 +169,7 @@ class _Builder:
             # A teardown: it runs whatever happened and does not decide how the run ends. Not
             # bound to `begin` as its setup, since Airflow wants a setup's successors to have
             # the trigger rule all_success.
-            close.as_teardown()  # type: ignore[no-untyped-call]
+            close.as_teardown()
         return dag
 
     def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:

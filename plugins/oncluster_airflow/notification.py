@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.ddl.outcome import HostState
@@ -88,6 +88,19 @@ def from_context(context: Mapping[str, Any]) -> Notification:
         since=started.astimezone(datetime.UTC).isoformat(timespec="seconds") if started else "",
         link=getattr(ti, "log_url", ""),
         result=error.result if isinstance(error, DDLWaitError) else None,
+    )
+
+
+def approval_wanted(context: Mapping[str, Any]) -> Notification:
+    """The message of a task that waits for a person."""
+    asked = from_context(context)
+    task: Any = context.get("task")
+    return replace(
+        asked,
+        kind="approval wanted",
+        reason=str(getattr(task, "subject", "")),
+        advice="open the run in Airflow, read the plan, and approve or reject it.",
+        result=None,
     )
 
 

@@ -24,7 +24,7 @@ from airflow.providers.smtp.hooks.smtp import SmtpHook
 from airflow.sdk import BaseNotifier, Context, Variable
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from oncluster_airflow.notification import Notification, from_context
+from oncluster_airflow.notification import Notification, approval_wanted, from_context
 from oncluster_airflow.settings import Settings
 
 VARIABLE = "oncluster_notify"
@@ -60,7 +60,7 @@ class OnclusterNotifier(BaseNotifier):
 
     def send(self, notification: Notification) -> None:
         """Send one message over every channel there is."""
-        self.log.error("oncluster.notify kind=%s\n%s", notification.kind, notification.text)
+        self.log.warning("oncluster.notify kind=%s\n%s", notification.kind, notification.text)
         channels = self.resolve()
         if channels.email_conn_id and channels.email_to:
             try:
@@ -122,3 +122,10 @@ class OnclusterNotifier(BaseNotifier):
         HttpHook(method="POST", http_conn_id=conn_id).run(
             json=notification.to_json(), extra_options={"timeout": _HTTP_TIMEOUT_S}
         )
+
+
+class ApprovalWantedNotifier(OnclusterNotifier):
+    """Tells people that a plan waits for their answer."""
+
+    def notify(self, context: Context) -> None:
+        self.send(approval_wanted(dict(context)))

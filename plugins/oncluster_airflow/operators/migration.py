@@ -16,7 +16,7 @@ runner refuses it, too.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
@@ -267,12 +267,3 @@ async def _settle(runner: MigrationRunner, begun: Begun) -> RunSummary:
 async def _close(runner: MigrationRunner, begun: Begun) -> RunSummary:
     await _settle(runner, begun)
     return await runner.finish(await runner.reenter(begun.run))
-
-
-def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """For the approval page."""
-
-    def line(cells: Sequence[object]) -> str:
-        return "| " + " | ".join(" ".join(str(cell).replace("|", "\\|").split()) for cell in cells) + " |"
-
-    return "\n".join([line(columns), line(["---"] * len(columns)), *(line(row) for row in rows)])

@@ -12,20 +12,19 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from engine.config.load import load_node_config
 from engine.errors import OnclusterError
-from engine.migrations.errors import ApprovalRequired
 from engine.migrations.files import read_folder
+from engine.migrations.gather import make_plan
 from engine.migrations.lint import lint
-from engine.migrations.model import StatementRef
-from engine.migrations.preflight import preflight
-from engine.migrations.selection import select
 from engine.migrations.statements import Surroundings
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import MANIFEST_KEY, request_of
 from oncluster_airflow.operators.migration import MigrationOperator
-from oncluster_airflow.outcomes import table
+from oncluster_airflow.plan_text import approval_question, plan_text, refs_of
 from oncluster_airflow.settings import Settings
 from oncluster_airflow.workspace import Manifest, queue_of
+
+PLAN_KEY = "plan"
 
 
 class LintOperator(MigrationOperator):
@@ -53,8 +52,11 @@ class LintOperator(MigrationOperator):
 
 
 class PlanOperator(MigrationOperator, SkipMixin):
-    """Shows what would be done, and ends the run here when that is nothing or when only the plan was
-    wanted."""
+    """Shows what would be done, and ends the run here when that is nothing or when only the plan was wanted.
+
+    What forbids the run (changed files, gaps, statements that cannot be sent) fails the task. XCom has the
+    plan as JSON under `plan`, and the checksums of its statements, to which the run is held.
+    """
 
     inherits_from_skipmixin = True
 
@@ -63,38 +65,21 @@ class PlanOperator(MigrationOperator, SkipMixin):
         request = request_of(context)
         try:
             workspace = self.open_workspace()
-            selected = select(
-                workspace.migrations,
-                workspace.ledger.records(self.cluster),
-                direction=request.direction,
-                target=request.target,
-                leniency=request.leniency,
-            )
-            surroundings = Surroundings(self.cluster, workspace.topology, workspace.queue)
-            unapproved: tuple[str, ...] = ()
-            try:
-                preflight(selected, request, surroundings)
-            except ApprovalRequired as error:
-                unapproved = error.statements
+            plan = self.with_runner(workspace, lambda runner: make_plan(runner, request))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
-        refs = [
-            StatementRef(item.migration.version, request.direction, statement.index)
-            for item in selected
-            for statement in item.script.statements
-        ]
-        manifest = Manifest.of(workspace.migrations, refs)
+        manifest = Manifest.of(workspace.migrations, refs_of(plan))
+        ti.xcom_push(key=PLAN_KEY, value=plan.to_json())
         ti.xcom_push(key=MANIFEST_KEY, value=manifest.to_json())
-        if unapproved:
-            ti.xcom_push(
-                key=APPROVAL_KEY,
-                value={
-                    "subject": f"Approve {len(unapproved)} destructive statements on {self.cluster}",
-                    "body": "\n".join(f"- `{line}`" for line in unapproved),
-                },
+        self.log.info("%s", plan_text(plan))
+        if plan.problems:
+            raise TaskRefused(
+                "The plan cannot be carried out:\n" + "\n".join(str(problem) for problem in plan.problems)
             )
-        self.log.info("%s", table(("statement",), [(ref,) for ref in refs]))
-        if not refs or bool(context["params"].get("plan_only", False)):
+        if plan.needs_approval:
+            ti.xcom_push(key=APPROVAL_KEY, value=approval_question(plan))
+        if plan.is_empty or bool(context["params"].get("plan_only", False)):
+            self.log.info("nothing to do" if plan.is_empty else "the plan was all that was asked for")
             task: Any = context["task"]
             self.skip(ti, [t for t in task.get_flat_relatives(upstream=False) if not t.is_teardown])
 
