@@ -11,6 +11,7 @@ from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_BEGINS_NAME = re.compile(r"[A-Za-z0-9_$'`\"]")
 _MACRO = re.compile(r"\{([^{}]*)\}")
 
 
@@ -20,8 +21,8 @@ def without_on_cluster(sql: str) -> str:
     if d.cluster_span is None:
         return sql
     start, end = d.cluster_span
-    # One of the two spaces around the clause goes with it.
-    if start and sql[start - 1] == " " and (end == len(sql) or sql[end] in " \n\t\r;"):
+    # The space before the clause goes with it, unless it is all that would part two words.
+    if sql[start - 1] == " " and not _BEGINS_NAME.match(sql, end):
         start -= 1
     return apply_edits(sql, [Edit(start, end, "")])
 

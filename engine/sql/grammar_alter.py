@@ -153,7 +153,8 @@ def _lookup(d: Draft) -> tuple[tuple[str, ...], A] | None:
     for words, command in _BY_FIRST_WORD.get(d.word, ()):
         if d.looking_at(*words):
             # A column may be called `delete`: `UPDATE a = 1, delete = 2`.
-            if len(words) == 1 and d.words[d.at + 1 : d.at + 2] in (["="], [","], [")"]):
+            behind = d.words[d.at + 1 : d.at + 2]
+            if behind == ["="] or (command in (A.DELETE, A.UPDATE) and behind in ([","], [])):
                 continue
             return words, command
     return None

@@ -110,4 +110,6 @@ def _output_clauses(d: Draft) -> None:
 
 def _ends_like_format(d: Draft) -> bool:
     """FORMAT name, then the end or SETTINGS: a column called `format` has something else behind it."""
-    return d.words[d.at + 1 : d.at + 2] in ([], ["SETTINGS"], ["INTO"]) and d.words[d.at] not in ("=", ",")
+    if d.at_end or d.word in ("=", ","):
+        return False
+    return d.words[d.at + 1 : d.at + 2] in ([], ["SETTINGS"], ["INTO"])

@@ -26,6 +26,8 @@ from engine.errors import Code, SqlError
 
 
 class TokenKind(enum.Enum):
+    """What a piece of text is to ClickHouse's lexer."""
+
     WHITESPACE = "whitespace"
     COMMENT = "comment"
     WORD = "word"
@@ -62,11 +64,12 @@ class Token(NamedTuple):
 # The white space of ClickHouse's lexer beyond ASCII.
 _UNICODE_SPACE = "\x85\xa0\u180e\u2000-\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
 
-# The quantifiers are possessive: no text makes the scan go back over what it has matched. A word is tried
-# before a number, because `1a` is a word; what begins a number and no word is left for the number.
+# The quantifiers are possessive: no text makes the scan go back over what it has matched. The
+# commonest words come first; `x'…'` and `b'…'` are strings, and a word may begin with a digit.
 _MASTER = re.compile(
     rf"""
-      (?P<WHITESPACE> [ \t\n\r\f\v{_UNICODE_SPACE}]++ )
+      (?P<KEYWORD> (?![xXbB]')[A-Za-z_][A-Za-z0-9_$]*+ )
+    | (?P<WHITESPACE> [ \t\n\r\f\v{_UNICODE_SPACE}]++ )
     | (?P<COMMENT> (?: --|//|\#[ !] ) [^\n]*+ )
     | (?P<BLOCK> /\* )
     | (?P<STRING> [xX]'[0-9a-fA-F]*+' | [bB]'[01]*+' | ‘[^’]*+’
@@ -96,7 +99,7 @@ _UNCLOSED = {
     '"': "Double quoted string",
 }
 _OPERANDS = frozenset({TokenKind.WORD, TokenKind.IDENTIFIER, TokenKind.NUMBER})
-_KINDS = {kind.name: kind for kind in TokenKind}
+_KINDS = {kind.name: kind for kind in TokenKind} | {"KEYWORD": TokenKind.WORD}
 
 
 class _Heredocs:

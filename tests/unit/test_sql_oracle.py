@@ -400,16 +400,13 @@ def test_a_cte_can_read_the_table_of_its_own_name() -> None:
 
 
 def test_objects_made_elsewhere_are_where_and_what_they_would_be_at_home(shop: Oracle) -> None:
+    source = "SOURCE(CLICKHOUSE(TABLE 't'))"
     cases = [
         ("CREATE TABLE v AS t", []),
         ("CREATE TABLE v ENGINE = MergeTree ORDER BY a AS SELECT a FROM t", []),
         ("CREATE TABLE v (a String DEFAULT currentDatabase()) ENGINE = Memory", ["currentDatabase()"]),
         ("CREATE MATERIALIZED VIEW v TO u AS SELECT a, d, s, arr FROM t", []),
-        (
-            "CREATE DICTIONARY v (a UInt64) PRIMARY KEY a SOURCE(CLICKHOUSE(TABLE 't')) LAYOUT(FLAT()) "
-            "LIFETIME(1)",
-            [],
-        ),
+        (f"CREATE DICTIONARY v (a UInt64) PRIMARY KEY a {source} LAYOUT(FLAT()) LIFETIME(1)", []),
     ]
     for sql, replaced in cases:
         theirs = _definition(shop, "shop", sql)
