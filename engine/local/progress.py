@@ -104,6 +104,7 @@ class EventReader:
         return [StepEvent.from_json(line) for line in whole.splitlines()]
 
 
+_SIGN_OF_LIFE_S = 5.0
 _SIGNS = {StepState.RUNNING: "·", StepState.DONE: "✓", StepState.FAILED: "✗"}
 _STYLES = {StepState.RUNNING: "dim", StepState.DONE: "green", StepState.FAILED: "red"}
 
@@ -115,6 +116,7 @@ class ConsoleSink:
         self._console = console
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
+        self._last_s: dict[str, float] = {}
 
     def __enter__(self) -> ConsoleSink:
         if self._console.is_terminal:
@@ -135,7 +137,15 @@ class ConsoleSink:
 
     def show(self, event: StepEvent) -> None:
         if self._progress is None:
-            self._line(event)
+            # Not a screen but a file: a step's first word, its end, and a sign of life every few seconds.
+            last_s = self._last_s.get(event.step)
+            if (
+                event.state is not StepState.RUNNING
+                or last_s is None
+                or event.seconds - last_s >= _SIGN_OF_LIFE_S
+            ):
+                self._last_s[event.step] = event.seconds
+                self._line(event)
             return
         task = self._tasks.get(event.step)
         if event.state is StepState.RUNNING:
