@@ -79,7 +79,7 @@ class Host:
         done: set[str] = set()
         while True:
             changed = asyncio.Event()
-            names = (await keeper.children(self._paths.root, watch=lambda _: changed.set())).names
+            names = (await keeper.children(self._paths.root, watch=_setting(changed))).names
             for name in sorted(names):
                 if name.startswith("query-") and name not in done:
                     await self._process(keeper, name)
@@ -134,6 +134,10 @@ class Host:
         self.effects[name] += 1
         self.executed.append(sql)
         return ExecutionStatus()
+
+
+def _setting(event: asyncio.Event) -> Callable[[object], None]:
+    return lambda _: event.set()
 
 
 async def _make(keeper: Keeper, path: str) -> None:

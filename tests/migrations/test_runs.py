@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from engine.ddl.output import OutputMode
 
+from engine.ddl.output import OutputMode
 from engine.errors import Busy
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
@@ -534,7 +534,7 @@ def test_unlocking_takes_the_lock_from_a_holder_that_will_not_come_back(tmp_path
         broken = await unlock(await world.runner(), world.request())
         assert broken is not None and broken.holder == "a scheduler that is gone"
         assert (await drive(await world.runner(), world.request())).state is RunState.DONE
-        with pytest.raises(Exception, match="lost the migration lock|taken over"):
+        with pytest.raises(Exception, match=r"lost the migration lock|taken over"):
             await lost.finish(run)
         assert await unlock(await world.runner(), world.request()) is None
 
