@@ -42,6 +42,10 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 _NEEDED_BYTES = 300 * 1024 * 1024
 _LOOK_EVERY_S = 0.2
+# Airflow's triggerer sleeps up to ten seconds after SIGTERM with nothing to do; what it waits for is in
+Keeper and
+# in the database, so that killing it loses nothing.
+_AIRFLOW_GRACE_S = 2.5
 
 
 class ProcessDied(OnclusterError):
@@ -212,7 +216,7 @@ class Stack:
         try:
             if self.airflow is not None:
                 steps.running("stopping", "Airflow")
-                await self.airflow.stop(grace_s=5.0)
+                await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
             steps.running("stopping", "nodes and ZooKeeper")
             await self.cluster.stop()
         finally:
@@ -283,7 +287,7 @@ class Stack:
                 await node.start()
                 steps.done(node.name, node.url)
         if self.airflow is not None and self._dead_airflow():
-            await self.airflow.stop(grace_s=5.0)
+            await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
             await self._start_airflow(self.airflow, steps)
         self._save()
 
