@@ -43,8 +43,7 @@ HOST = "127.0.0.1"
 _NEEDED_BYTES = 300 * 1024 * 1024
 _LOOK_EVERY_S = 0.2
 # Airflow's triggerer sleeps up to ten seconds after SIGTERM with nothing to do; what it waits for is in
-Keeper and
-# in the database, so that killing it loses nothing.
+# Keeper and in the database, so that killing it loses nothing.
 _AIRFLOW_GRACE_S = 2.5
 
 
