@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, ConfigError, SqlError
 from engine.names import HostId, QueuePaths, shard_node_name
 
 
@@ -60,6 +60,14 @@ class Cluster:
     @property
     def host_ids(self) -> tuple[HostId, ...]:
         return tuple(replica.host_id for replica in self.replicas)
+
+    @property
+    def is_circular(self) -> bool:
+        """One address stands for several replicas, told apart by their default databases."""
+        databases: dict[HostId, set[str]] = {}
+        for replica in self.replicas:
+            databases.setdefault(replica.host_id, set()).add(replica.default_database)
+        return any(len(names) > 1 for names in databases.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +160,19 @@ class NodeConfig:
     https_port: int = 0
     certificate_file: str = ""
     private_key_file: str = ""
+
+    def queue_of(self, cluster: str) -> DistributedDdl:
+        """The queue for a cluster: the one that names it, else the one that names none.
+
+        Raises ConfigError 139 when there is neither.
+        """
+        for queue in self.queues:
+            if cluster in queue.clusters:
+                return queue
+        for queue in self.queues:
+            if not queue.clusters:
+                return queue
+        raise ConfigError(
+            f"There is no <distributed_ddl> section for cluster '{cluster}' in the configuration",
+            hint="Add one, or name the cluster in the <clusters> of an existing one.",
+        )

@@ -158,7 +158,7 @@ def test_text_falls_into_the_tokens_of_clickhouse(sql: str, texts: list[str]) ->
 
 
 def test_many_heredoc_marks_cost_no_quadratic_time() -> None:
-    """Each mark is looked up in an index, so that a search from each of them through the rest of the text is not needed."""
+    """Each mark is looked up in an index, and not searched for through the rest of the text."""
     sql = " ".join(f"$t{i}$" for i in range(50_000))
     assert sum(1 for token in tokenize(sql) if token.is_significant) == 50_000
 

@@ -1,0 +1,149 @@
+"""engine.config.load.ConfigFile: clusters are re-read while running, and a broken file breaks nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from engine.config.load import ConfigFile
+from engine.config.model import Topology
+from engine.errors import ConfigError
+
+
+def _text(*hosts: str, more: str = "") -> str:
+    nodes = "".join(f"<node><host>{host}</host></node>" for host in hosts)
+    return f"<clickhouse><remote_servers><c>{nodes}</c></remote_servers>{more}</clickhouse>"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "config.xml"
+    path.write_text(_text("a"))
+    return path
+
+
+def _hosts(topology: Topology) -> list[str]:
+    return [replica.host for replica in topology.cluster("c").replicas]
+
+
+def test_a_changed_cluster_is_seen(path: Path) -> None:
+    config = ConfigFile(path)
+    assert not config.reload()
+    path.write_text(_text("a", "b"))
+    assert config.reload()
+    assert _hosts(config.topology) == ["a", "b"]
+    assert config.node.topology is config.topology
+    assert not config.reload()
+
+
+def test_contents_count_and_not_times(path: Path) -> None:
+    config = ConfigFile(path)
+    before = path.stat()
+    path.write_text(_text("z"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert config.reload()
+    path.touch()
+    assert not config.reload()
+
+
+def test_files_of_the_merge_directory_count_when_they_come_change_and_go(path: Path) -> None:
+    config = ConfigFile(path)
+    extra = path.parent / "config.d" / "x.xml"
+    extra.parent.mkdir()
+    extra.write_text("<clickhouse><macros><m>1</m></macros></clickhouse>")
+    assert config.reload()
+    assert config.topology.macros == {"m": "1"}
+    extra.write_text("<clickhouse><macros><m>2</m></macros></clickhouse>")
+    assert config.reload()
+    extra.unlink()
+    assert config.reload()
+    assert config.topology.macros == {}
+
+
+def test_an_included_file_counts(tmp_path: Path) -> None:
+    shared = tmp_path / "shared.xml"
+    shared.write_text("<clickhouse><m><a>1</a></m></clickhouse>")
+    path = tmp_path / "config.xml"
+    path.write_text('<clickhouse><include_from>shared.xml</include_from><macros incl="m"/></clickhouse>')
+    config = ConfigFile(path)
+    shared.write_text("<clickhouse><m><a>2</a></m></clickhouse>")
+    assert config.reload()
+    assert config.topology.macros == {"a": "2"}
+
+
+def test_a_broken_file_keeps_the_old_clusters_and_complains_once(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = ConfigFile(path)
+    for broken in ("<clickhouse><remote", _text()):
+        path.write_text(broken)
+        caplog.clear()
+        assert not config.reload()
+        assert not config.reload()
+        assert [r.levelno for r in caplog.records] == [logging.ERROR]
+        assert "config.reload_failed" in caplog.text
+        assert _hosts(config.topology) == ["a"]
+    path.unlink()
+    assert not config.reload()
+    assert _hosts(config.topology) == ["a"]
+    path.write_text(_text("b"))
+    assert config.reload()
+    assert _hosts(config.topology) == ["b"]
+
+
+def test_a_file_that_is_broken_at_the_start_is_refused(path: Path) -> None:
+    path.write_text("<clickhouse>")
+    with pytest.raises(ConfigError, match="not well-formed"):
+        ConfigFile(path)
+
+
+def test_what_needs_a_restart_is_said_once_and_not_applied(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path.write_text(_text("a", more="<zookeeper><node><host>old</host></node></zookeeper>"))
+    config = ConfigFile(path)
+    path.write_text(_text("a", more="<zookeeper><node><host>new</host></node></zookeeper>"))
+    assert not config.reload()
+    assert not config.reload()
+    assert [r.getMessage() for r in caplog.records if "needs_restart" in r.getMessage()] == [
+        f"config.needs_restart file={path} changed=zookeeper"
+    ]
+    assert config.node.zookeeper is not None
+    assert config.node.zookeeper.hosts == (("old", 2181),)
+
+
+class _SteppedEnv:
+    """An `Env` whose sleeps end when the test says so."""
+
+    def __init__(self) -> None:
+        self.slept: list[float] = []
+        self.steps: asyncio.Queue[None] = asyncio.Queue()
+
+    async def sleep(self, delay_s: float) -> None:
+        self.slept.append(delay_s)
+        await self.steps.get()
+
+
+async def test_watching_tells_each_change_once(path: Path) -> None:
+    config = ConfigFile(path)
+    env = _SteppedEnv()
+    seen: asyncio.Queue[list[str]] = asyncio.Queue()
+    task = asyncio.create_task(
+        config.watch(env, 7.0, lambda topology: seen.put_nowait(_hosts(topology)))  # type: ignore[arg-type]
+    )
+    env.steps.put_nowait(None)
+    path.write_text(_text("b"))
+    env.steps.put_nowait(None)
+    assert await seen.get() == ["b"]
+    path.write_text(_text("c"))
+    env.steps.put_nowait(None)
+    assert await seen.get() == ["c"]
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen.empty()
+    assert set(env.slept) == {7.0}
