@@ -16,11 +16,11 @@ from engine.node.session_commands import settings_of_set
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
 from engine.sql import Statement, StatementKind, parse_statement
+from engine.storage.guard import check_statement
 from engine.storage.statement_text import InsertText
 
 log = logging.getLogger(__name__)
 
-_FILE_ENGINES = frozenset({"File", "Filesystem", "FileLog", "Executable", "ExecutablePool", "SQLite"})
 _ALLOWED_IN_READONLY = frozenset({StatementKind.SET, StatementKind.USE, StatementKind.SET_ROLE})
 
 RunOnCluster = Callable[[Asked, Statement], Awaitable[Answer]]
@@ -77,19 +77,7 @@ class StatementRouter:
                 "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
                 "You should use method POST for modifying queries.",
             )
-        if statement.into_outfile is not None:
-            raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
-        if statement.engine in _FILE_ENGINES:
-            raise SqlError(
-                497, f"Engine {statement.engine} would read files of the node's machine", name="ACCESS_DENIED"
-            )
-        match statement.system_command:
-            case "SHUTDOWN" | "KILL":
-                raise SqlError(
-                    Code.UNSUPPORTED_METHOD,
-                    f"SYSTEM {statement.system_command} is not supported",
-                    hint="Send the node's process SIGTERM.",
-                )
+        check_statement(statement)
 
     def _remember(self, asked: Asked, statement: Statement) -> None:
         if statement.kind is StatementKind.USE and statement.database:

@@ -35,3 +35,19 @@ def _value(tokens: list[Token]) -> str:
     if len(tokens) == 1:
         return literal_value(tokens[0])
     return "".join(token.text for token in tokens)
+
+
+def trailing_settings(sql: str) -> dict[str, str]:
+    """The settings of a DDL statement's last clause, as far as they are about ON CLUSTER itself.
+
+    `… SETTINGS distributed_ddl_task_timeout = 10` may stand among the settings of a table's engine or behind
+    FORMAT; what belongs to the table is left alone.
+    """
+    tokens = [token for token in tokenize(sql) if token.is_significant and token.text != ";"]
+    found: dict[str, str] = {}
+    for at, token in enumerate(tokens[:-2]):
+        name = literal_value(token) if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) else ""
+        if name.startswith("distributed_ddl_") and tokens[at + 1].text == "=":
+            value = tokens[at + 2 : at + 4] if tokens[at + 2].text == "-" else tokens[at + 2 : at + 3]
+            found[name] = _value(value)
+    return found

@@ -40,6 +40,7 @@ class ChdbPool:
         self.path = path
         self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
+        self._reserved: list[ThreadPoolExecutor] = []
         self._anchor: Any = None
         self._connect: Callable[[str], Any] | None = None
         self._version = ""
@@ -111,6 +112,12 @@ class ChdbPool:
         """Run something short on the thread that is always free."""
         return await asyncio.get_running_loop().run_in_executor(self._control, function)
 
+    def reserve(self, threads: int) -> ReservedThreads:
+        """Threads that nobody else's statements occupy; they end with the pool."""
+        executor = ThreadPoolExecutor(threads, thread_name_prefix="chdb-reserved")
+        self._reserved.append(executor)
+        return ReservedThreads(self, executor)
+
     def session(
         self, *, database: str = "", settings: Mapping[str, str] | None = None, one_shot: bool = False
     ) -> ChdbSession:
@@ -168,5 +175,28 @@ class ChdbPool:
         anchor, self._anchor = self._anchor, None
         if anchor is not None:
             await self.control(anchor.close)
-        self._threads.shutdown(wait=False)
-        self._control.shutdown(wait=False)
+        for executor in (self._threads, self._control, *self._reserved):
+            executor.shutdown(wait=False)
+
+
+class ReservedThreads:
+    """A part of a pool with threads of its own."""
+
+    def __init__(self, pool: ChdbPool, executor: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._executor = executor
+
+    def connect(self) -> Any:
+        return self._pool.connect()
+
+    async def call(self, function: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, function)
+
+    async def control(self, function: Callable[[], T]) -> T:
+        return await self._pool.control(function)
+
+    async def kill(self, query_id: str) -> None:
+        await self._pool.kill(query_id)
+
+    def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
+        self._pool.finish_later(work)

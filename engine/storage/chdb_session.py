@@ -132,6 +132,11 @@ class ChdbSession:
         return self._database or "default"
 
     @property
+    def settings(self) -> Mapping[str, str]:
+        """What the session was set to, without chDB's own defaults and readonly mode."""
+        return {name: value for name, value in self._settings.items() if name not in _FIRST_SETTINGS}
+
+    @property
     def is_over(self) -> bool:
         """A statement was cancelled, and the connection went with it."""
         return self._is_given_up
@@ -293,7 +298,12 @@ class ChdbSession:
                 connection.query(set_statement({"readonly": self._readonly}))
                 self._is_readonly = True
             wanted = dict(scope.settings)
-            if scope.query_id and not is_new and not self._is_readonly:
+            if (
+                scope.query_id
+                and not is_new
+                and not self._is_readonly
+                and "log_comment" not in self._settings
+            ):
                 wanted.setdefault("log_comment", scope.query_id)
             if scope.is_readonly and not self._is_readonly:
                 if not self._one_shot:

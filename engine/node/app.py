@@ -1,0 +1,195 @@
+"""One node, wired: configuration in, a running server out.
+
+Order of start: the directory's lock, chDB, the HTTP server, then the queues in the background. Whatever needs
+Keeper waits for it in the background; what clients ask meanwhile is answered with Keeper's absence. Order of
+stop: no new connections, running statements to their end within a limit, the queue's statement under way to
+its end, Keeper's sessions, chDB.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+from pathlib import Path
+
+from engine.config.load import ConfigFile
+from engine.config.model import NodeConfig, Topology
+from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
+from engine.env import Env
+from engine.errors import Busy, ConfigError
+from engine.keeper import zookeeper
+from engine.names import HostId
+from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
+from engine.node.directory import NodeDirectory
+from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.on_cluster import ClusterStatements
+from engine.node.queues import NodeQueues, NoQueues
+from engine.node.router import StatementRouter
+from engine.node.system_tables import SystemTables
+from engine.node.zookeeper_table import ZooKeeperTable
+from engine.storage import ChdbPool, ChdbSettings
+from engine.storage.local_executor import ChdbExecutor
+
+log = logging.getLogger(__name__)
+
+CONFIG_WATCH_S = 2.0
+STATEMENT_GRACE_S = 10.0
+QUEUE_GRACE_S = 30.0
+
+
+class Node:
+    """Use as an asynchronous context manager; inside it the node serves."""
+
+    def __init__(self, config_file: ConfigFile, env: Env) -> None:
+        self._config_file = config_file
+        self._config: NodeConfig = config_file.node
+        self._env = env
+        self._stack = contextlib.AsyncExitStack()
+        self.http: HttpServer | None = None
+
+    async def __aenter__(self) -> Node:
+        """Raises ConfigError, Busy for a directory or a port in use, SqlError from chDB."""
+        try:
+            await self._start()
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self) -> None:
+        config, env = self._config, self._env
+        started_s = env.monotonic_s()
+        directory = self._stack.enter_context(NodeDirectory(Path(config.path)))
+        identity = NodeIdentity(
+            host_name=config.host_name,
+            tcp_port=config.tcp_port,
+            server_uuid=directory.server_uuid(env),
+            tcp_port_secure=config.tcp_port_secure,
+            interserver_http_host=config.interserver_http_host,
+        )
+        pool = await ChdbPool.open(
+            directory.path,
+            settings=ChdbSettings(
+                display_name=config.host_name, tcp_port=config.tcp_port, macros=config.topology.macros
+            ),
+            max_running=config.max_connections,
+            env=env,
+        )
+        self._stack.push_async_callback(pool.close)
+        queues = await self._open_queues(directory, pool, identity)
+        if queues is not None:
+            self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
+        statements = ClusterStatements(queues, env=env, topology=self._topology, initiator=identity.host_id)
+        tables = SystemTables(
+            [
+                ClustersTable(self._topology, lambda host: _is_local(identity, host)),
+                MacrosTable(self._topology),
+                QueueTable(queues or NoQueues()),
+                ZooKeeperTable(None if queues is None else queues.holder),
+            ]
+        )
+        router = StatementRouter(tables=tables, run_on_cluster=statements.run)
+        timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
+        self.http = HttpServer(
+            _http_config(config, timezone), pool=pool, router=router, env=env, replicas_status=str
+        )
+        try:
+            await self.http.start()
+        except OSError as error:
+            raise Busy(
+                f"Cannot listen on {config.listen_host}, HTTP port {config.http_port}: "
+                f"{(error.strerror or str(error)).lower()}.",
+                holder="another process",
+                code=210,
+                hint="Stop what uses the port, or set another <http_port>.",
+            ) from error
+        self._stack.push_async_callback(self.http.stop, grace_s=STATEMENT_GRACE_S)
+        if queues is not None:
+            queues.start()
+        self._watch_config(queues)
+        directory.announce(
+            {
+                "host_name": config.host_name,
+                "http_port": self.http.http_port,
+                "https_port": self.http.https_port,
+                "version": pool.version,
+            }
+        )
+        log.info(
+            "node.ready http=%s:%d host=%s path=%s clickhouse=%s start_ms=%d",
+            config.listen_host,
+            self.http.http_port,
+            identity.host_id,
+            directory.path,
+            pool.version,
+            (env.monotonic_s() - started_s) * 1000,
+        )
+
+    async def _open_queues(
+        self, directory: NodeDirectory, pool: ChdbPool, identity: NodeIdentity
+    ) -> NodeQueues | None:
+        config = self._config
+        if config.zookeeper is None:
+            return None
+        executor = ChdbExecutor(pool, lanes=sum(queue.pool_size for queue in config.queues) or 1)
+        self._stack.push_async_callback(executor.close)
+        intents = SqliteIntentStore(directory.intents_file)
+        self._stack.push_async_callback(intents.close)
+        return NodeQueues(
+            config,
+            factory=zookeeper.factory(config.zookeeper, self._env),
+            env=self._env,
+            executor=executor,
+            intents=intents,
+            identity=identity,
+            resolver=SystemResolver(),
+            topology=self._topology,
+        )
+
+    def _topology(self) -> Topology:
+        return self._config_file.topology
+
+    def _watch_config(self, queues: NodeQueues | None) -> None:
+        def changed(_: Topology) -> None:
+            if queues is not None:
+                queues.topology_changed()
+
+        watch = asyncio.get_running_loop().create_task(
+            self._config_file.watch(self._env, CONFIG_WATCH_S, changed), name="config watch"
+        )
+
+        async def stop() -> None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+
+        self._stack.push_async_callback(stop)
+
+
+def _is_local(identity: NodeIdentity, host: HostId) -> bool:
+    return host.port in identity.ports and host.host in (identity.host_name, "localhost", "127.0.0.1")
+
+
+def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:
+    tls = None
+    if config.https_port:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            tls.load_cert_chain(config.certificate_file, config.private_key_file or None)
+        except OSError as error:
+            raise ConfigError(f"The certificate {config.certificate_file} cannot be used: {error}") from error
+    return HttpConfig(
+        listen_host=config.listen_host,
+        http_port=config.http_port,
+        https_port=config.https_port,
+        tls=tls,
+        display_name=config.host_name,
+        timezone=timezone,
+        users=config.users,
+        profiles=config.profiles,
+        max_running=config.max_connections,
+    )

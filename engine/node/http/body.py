@@ -1,0 +1,107 @@
+"""A request's body: its encodings undone, its SQL told from its rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from engine.errors import Code, SqlError
+from engine.node.http.blocks import decompressed
+from engine.node.http.encoding import decoded
+from engine.node.http.query import HttpQuery
+from engine.sql.tokens import scan
+from engine.storage.statement_text import InsertText, insert_with_rows
+
+_READ_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class QueryText:
+    """`sql` is the statement; with `insert` it is an INSERT whose rows are in `rows`."""
+
+    sql: str
+    insert: InsertText | None
+    rows: AsyncIterator[bytes] | None
+
+
+def body_of(request: web.Request, query: HttpQuery) -> AsyncIterator[bytes]:
+    """The body's bytes as the client meant them. Raises SqlError, or aiohttp's error when it breaks off."""
+    chunks = decoded(request.headers.get("Content-Encoding", ""), _chunks(request))
+    return decompressed(chunks) if query.decompresses_blocks else chunks
+
+
+async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
+    while chunk := await request.content.read(_READ_BYTES):
+        yield chunk
+
+
+async def read_query(query: HttpQuery, body: AsyncIterator[bytes]) -> QueryText:
+    """The statement, which is the `query` parameter and the body together, with a line break in between.
+
+    An INSERT's rows are not read but left in `rows`; only what came along with the statement is. Raises
+    SqlError 62 for a statement over `max_query_size`, for an empty one, and for text that does not scan.
+    """
+    text = bytearray(query.query.encode("utf-8", "surrogateescape"))
+    had_parameter = bool(text)
+    limit = query.max_query_bytes
+    is_at_end = False
+    if had_parameter and _is_insert(_text(text)) and (insert := _with_rows(text, is_whole=True)) is not None:
+        # The parameter says it all: not a byte of the body is needed to know what to do with it.
+        return _insert(text, insert, body, separator=bool(_text(text)[insert.rows_at :].strip()))
+    async for chunk in body:
+        if had_parameter:
+            text += b"\n"
+            had_parameter = False
+        text += chunk
+        if len(text) > limit:
+            break
+    else:
+        is_at_end = True
+    if not text.strip():
+        raise SqlError(Code.SYNTAX_ERROR, "Empty query")
+    if _is_insert(_text(text[:limit])):
+        insert = _with_rows(text[:limit], is_whole=is_at_end)
+        if insert is not None and (not is_at_end or insert.format != "Values"):
+            return _insert(text, insert, body, separator=False)
+    if not is_at_end:
+        raise SqlError(
+            Code.SYNTAX_ERROR,
+            f"Max query size exceeded (can be increased with the `max_query_size` setting): {limit} bytes",
+        )
+    return QueryText(_text(text), None, None)
+
+
+def _text(data: bytes | bytearray) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _is_insert(text: str) -> bool:
+    try:
+        first = next((token.text for token in scan(text) if token.is_significant), "")
+    except SqlError:
+        return False
+    return first.upper() == "INSERT"
+
+
+def _with_rows(data: bytes | bytearray, *, is_whole: bool) -> InsertText | None:
+    try:
+        return insert_with_rows(_text(data))
+    except SqlError:
+        if is_whole:
+            raise
+        return None
+
+
+def _insert(text: bytearray, insert: InsertText, body: AsyncIterator[bytes], *, separator: bool) -> QueryText:
+    head_bytes = len(_text(text)[: insert.rows_at].encode("utf-8", "surrogateescape"))
+    first = bytes(text[head_bytes:]) + (b"\n" if separator else b"")
+
+    async def rows() -> AsyncIterator[bytes]:
+        if first:
+            yield first
+        async for chunk in body:
+            yield chunk
+
+    return QueryText(insert.head, insert, rows())

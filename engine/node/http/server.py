@@ -1,0 +1,280 @@
+"""The HTTP server: routes, and one request from its first header to its last byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, replace
+
+from aiohttp import web
+
+from engine.config.model import User
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.node.http.auth import authenticate, credentials_of
+from engine.node.http.body import body_of, read_query
+from engine.node.http.encoding import choose_encoding
+from engine.node.http.external import ExternalTable, read_form
+from engine.node.http.query import HttpQuery, parse_query
+from engine.node.http.response import ResultSender, error_response
+from engine.node.http.sessions import HttpSessions
+from engine.node.router import StatementRouter
+from engine.node.statement import Asked
+from engine.sql import parse_statement
+from engine.storage import ChdbPool, ChdbSession
+
+log = logging.getLogger(__name__)
+
+_OK = "Ok.\n"
+_HELP = """There is no handle {path}
+
+Use / or /ping for health checks.
+Or /replicas_status for more sophisticated health checks.
+
+Send queries from your program with POST method or GET /?query=...
+"""
+_MAX_LINE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """What the server is told. An https port of 0 means no TLS."""
+
+    listen_host: str
+    http_port: int
+    https_port: int
+    tls: ssl.SSLContext | None
+    display_name: str
+    timezone: str
+    users: Mapping[str, User]
+    profiles: Mapping[str, Mapping[str, str]]
+    max_running: int
+
+
+class HttpServer:
+    """Serves until `stop`."""
+
+    def __init__(
+        self,
+        config: HttpConfig,
+        *,
+        pool: ChdbPool,
+        router: StatementRouter,
+        env: Env,
+        replicas_status: Callable[[], str],
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._router = router
+        self._env = env
+        self._replicas_status = replicas_status
+        self._sessions = HttpSessions(env)
+        self._runner: web.AppRunner | None = None
+        self._running: dict[str, asyncio.Task[object]] = {}
+        self.http_port = 0
+        self.https_port = 0
+
+    # -- life ----------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Listen. Raises OSError when a port is taken."""
+        app = web.Application(
+            client_max_size=0,
+            handler_args={"max_line_size": _MAX_LINE_BYTES, "max_field_size": _MAX_LINE_BYTES},
+        )
+        app.router.add_get("/ping", self._ping)
+        app.router.add_get("/replicas_status", self._replicas)
+        app.router.add_route("*", "/", self._query)
+        app.router.add_route("*", "/query", self._query)
+        app.router.add_route("*", "/{path:.*}", self._unknown)
+        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True)
+        await self._runner.setup()
+        host, config = self._config.listen_host, self._config
+        site = web.TCPSite(self._runner, host, config.http_port, backlog=4096)
+        await site.start()
+        self.http_port = _port_of(site)
+        if config.tls is not None:
+            secure = web.TCPSite(self._runner, host, config.https_port, ssl_context=config.tls)
+            await secure.start()
+            self.https_port = _port_of(secure)
+
+    async def stop(self, *, grace_s: float) -> None:
+        """Stop accepting, give running statements `grace_s` seconds, cancel the rest."""
+        if self._runner is None:
+            return
+        for site in list(self._runner.sites):
+            await site.stop()
+        running = {task for task in self._running.values() if not task.done()}
+        if running:
+            log.info("node.finishing statements=%d grace_s=%g", len(running), grace_s)
+            await asyncio.wait(running, timeout=grace_s)
+        await self._sessions.close()
+        await self._runner.cleanup()
+
+    # -- routes --------------------------------------------------------------------------------------------
+
+    async def _ping(self, request: web.Request) -> web.Response:
+        return web.Response(text=_OK, headers=self._own_headers(), content_type="text/html")
+
+    async def _replicas(self, request: web.Request) -> web.Response:
+        problems = self._replicas_status()
+        return web.Response(
+            status=503 if problems else 200, text=problems or _OK, headers=self._own_headers()
+        )
+
+    async def _unknown(self, request: web.Request) -> web.Response:
+        return web.Response(status=404, text=_HELP.format(path=request.path), headers=self._own_headers())
+
+    async def _query(self, request: web.Request) -> web.StreamResponse:
+        if request.method in ("GET", "HEAD") and not request.query_string:
+            return web.Response(text=_OK, headers=self._own_headers(), content_type="text/html")
+        if request.method == "OPTIONS":
+            return web.Response(status=204, headers=self._own_headers())
+        try:
+            parameters = dict(request.query)
+            credentials = credentials_of(request.headers, parameters)
+            user = authenticate(self._config.users, credentials, request.remote or "")
+            is_form = request.content_type == "multipart/form-data"
+            pairs = list(request.query.items())
+            tables: tuple[ExternalTable, ...] = ()
+            if is_form:
+                form = await read_form(request)
+                pairs += [pair for pair in form.fields if pair[0] == "query" or pair[0].startswith("param_")]
+                tables = form.tables(parameters)
+            query = parse_query(
+                request.method,
+                request.headers,
+                pairs,
+                new_query_id=str(self._env.new_uuid()),
+                has_external_data=is_form,
+            )
+            if query.query_id in self._running:
+                raise SqlError(
+                    Code.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
+                    f"Query with id = {query.query_id} is already running.",
+                )
+        except OnclusterError as error:
+            return error_response(error, self._pool.version, headers=self._own_headers())
+        work = _Work()
+        task = asyncio.get_running_loop().create_task(
+            self._answer(request, user, query, tables, work, has_body=not is_form)
+        )
+        self._running[query.query_id] = task
+        task.add_done_callback(lambda _: self._running.pop(query.query_id, None))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # The client is gone. Nobody misses the result of a query; anything else runs to its end, as on a
+            # server, unless its rows have broken off, which it notices by itself.
+            if not work.is_changing:
+                task.cancel()
+            raise
+
+    # -- one request ---------------------------------------------------------------------------------------
+
+    async def _answer(
+        self,
+        request: web.Request,
+        user: User,
+        query: HttpQuery,
+        tables: tuple[ExternalTable, ...],
+        work: _Work,
+        *,
+        has_body: bool,
+    ) -> web.StreamResponse:
+        encoding = (
+            choose_encoding(request.headers.get("Accept-Encoding", "")) if query.compresses_http else None
+        )
+        sender = ResultSender(
+            request,
+            headers={
+                **self._own_headers(),
+                "X-ClickHouse-Query-Id": query.query_id,
+                "X-ClickHouse-Timezone": self._config.timezone,
+            },
+            tag="".join(secrets.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(16)),
+            version=self._pool.version,
+            buffer_bytes=query.buffer_bytes,
+            encoding=encoding,
+            compresses_blocks=query.compresses_blocks,
+        )
+        try:
+            async with self._session(user, query) as session:
+                body = body_of(request, query) if has_body else _nothing()
+                text = await read_query(query, body)
+                asked = _asked(user, query, session, text.sql)
+                if text.insert is not None and text.rows is not None:
+                    work.is_changing = True
+                    answer = await self._router.insert(asked, text.insert, text.rows)
+                    return await sender.finish(await answer.finish())
+                work.is_changing = not parse_statement(text.sql).is_query
+                return await self._run(asked, tables, sender)
+        except OnclusterError as error:
+            log.info("http.failed query_id=%s code=%d", query.query_id, error.code)
+            return await sender.fail(error)
+
+    async def _run(
+        self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender
+    ) -> web.StreamResponse:
+        async with contextlib.AsyncExitStack() as stack:
+            if tables:
+                asked = replace(asked, session=asked.session.clone(), is_stateless=True)
+                stack.push_async_callback(asked.session.close)
+                async with asked.session.kept_open():
+                    for table in tables:
+                        await table.create(asked.session)
+            answer = await stack.enter_async_context(self._router.run(asked))
+            sender.announce(format=answer.format)
+            while data := await answer.read():
+                await sender.write(data)
+            return await sender.finish(await answer.finish())
+
+    def _session(self, user: User, query: HttpQuery) -> contextlib.AbstractAsyncContextManager[ChdbSession]:
+        profile = self._config.profiles.get(user.profile, {})
+        if query.session is None:
+            return contextlib.nullcontext(
+                self._pool.session(database=query.database, settings=profile, one_shot=True)
+            )
+        return self._sessions.use(user.name, query.session, lambda: self._pool.session(settings=profile))
+
+    def _own_headers(self) -> dict[str, str]:
+        return {"X-ClickHouse-Server-Display-Name": self._config.display_name}
+
+
+@dataclass(slots=True)
+class _Work:
+    """What a request turned out to be."""
+
+    is_changing: bool = False
+
+
+def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
+    return Asked(
+        sql=sql,
+        user=user,
+        session=session,
+        format=query.format,
+        query_id=query.query_id,
+        database=query.database if query.session is not None else "",
+        settings=query.settings,
+        params=query.params,
+        is_readonly=query.is_readonly,
+        is_stateless=query.session is None,
+        token=query.token,
+    )
+
+
+async def _nothing() -> AsyncIterator[bytes]:
+    return
+    yield b""
+
+
+def _port_of(site: web.TCPSite) -> int:
+    server = site._server
+    sockets = getattr(server, "sockets", None)
+    assert sockets
+    return int(sockets[0].getsockname()[1])

@@ -1,0 +1,177 @@
+"""ON CLUSTER from a client: check, submit, wait, and answer in the client's format.
+
+A statement is submitted under the client's token or a fresh one. The connection that waits is only a
+spectator: when it breaks, the statement goes on, and whoever asks again with the same token is attached to
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+
+from engine.config.model import Topology
+from engine.ddl import OutputMode, OutputRow, output_columns, prepare, result_stream
+from engine.ddl.entry import DEFAULT_VERSION
+from engine.ddl.output import DEFAULT_TIMEOUT_S
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import HostId, quote_string
+from engine.node.queues import KEEPER_WAIT_S, NodeQueues
+from engine.node.session_commands import trailing_settings
+from engine.node.statement import Answer, Asked
+from engine.sql import Statement, expand_macros
+from engine.storage import QueryResult, Scope
+from engine.storage.guard import check_statement
+
+_NOT_SHIPPED = frozenset({"readonly", "log_comment", "implicit_select", "query_id"})
+_EMPTY = QueryResult(b"", 0, 0, 0, 0, 0, 0.0)
+
+
+class ClusterStatements:
+    """The initiator's side of the queues."""
+
+    def __init__(
+        self,
+        queues: NodeQueues | None,
+        *,
+        env: Env,
+        topology: Callable[[], Topology],
+        initiator: HostId,
+    ) -> None:
+        self._queues = queues
+        self._env = env
+        self._topology = topology
+        self._initiator = initiator
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer:
+        """Submit and wait. Raises what the checks raise, KeeperUnavailable 999, SqlError 139 without Keeper;
+        the outcome's own error is raised by the answer's `finish`, after its rows."""
+        check_statement(statement)
+        if self._queues is None:
+            raise SqlError(Code.NO_ELEMENTS_IN_CONFIG, "There is no Zookeeper configuration in server config")
+        settings = {
+            **asked.session.settings,
+            **asked.settings,
+            **trailing_settings(asked.sql),
+        }
+        mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
+        timeout_s = _number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
+        version = _number(settings, "distributed_ddl_entry_format_version", DEFAULT_VERSION)
+        topology = self._topology()
+        queue = self._queues.of_cluster(expand_macros(statement.on_cluster or "", topology.macros))
+        prepared = prepare(
+            asked.sql,
+            topology=topology,
+            queue=queue,
+            token=asked.token or str(self._env.new_uuid()),
+            current_database=asked.current_database,
+            settings={name: value for name, value in settings.items() if name not in _NOT_SHIPPED},
+            initiator=self._initiator,
+            entry_version=version,
+            shared_uuid=self._env.new_uuid(),
+            allow_distributed_ddl=asked.user.allow_distributed_ddl,
+            initiator_user=asked.user.name,
+        )
+        await _check_with_chdb(asked)
+        await self._queues.holder.get(timeout_s=KEEPER_WAIT_S)
+        submission = await self._queues.client(queue).submit(prepared)
+        rows = result_stream(
+            self._queues.holder,
+            self._env,
+            queue.paths,
+            submission.entry,
+            mode=mode,
+            timeout_s=timeout_s,
+        )
+        return ClusterAnswer(
+            asked, rows, mode=mode, format=statement.format or asked.format, is_empty=timeout_s == 0
+        )
+
+
+class ClusterAnswer:
+    """The rows of all hosts, formatted by chDB when the last one is known, and then the error, if any.
+
+    ClickHouse's HTTP interface, too, holds back what fits its buffer, so that a client sees either rows or an
+    exception.
+    """
+
+    def __init__(
+        self,
+        asked: Asked,
+        rows: AsyncIterator[OutputRow],
+        *,
+        mode: OutputMode,
+        format: str,
+        is_empty: bool,
+    ) -> None:
+        self.format = format
+        self._asked = asked
+        self._rows = rows
+        self._mode = mode
+        self._is_empty = is_empty or not mode.has_rows
+        self._is_read = False
+        self._error: OnclusterError | None = None
+        self._result = _EMPTY
+
+    async def read(self) -> bytes:
+        """Waits for the end; gives all rows at once."""
+        if self._is_read:
+            return b""
+        self._is_read = True
+        found = []
+        try:
+            async with aclosing(self._rows) as rows:  # type: ignore[type-var]
+                found = [row async for row in rows]
+        except SqlError as error:
+            self._error = error
+        if self._is_empty:
+            return b""
+        self._result = await format_rows(self._asked, output_columns(self._mode), found, format=self.format)
+        return self._result.data
+
+    async def finish(self) -> QueryResult:
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+
+async def format_rows(
+    asked: Asked, columns: tuple[tuple[str, str], ...], rows: list[OutputRow], *, format: str
+) -> QueryResult:
+    """Rows as chDB writes them in `format`, with these very column types."""
+    structure = quote_string(", ".join(f"{name} {type_}" for name, type_ in columns))
+    blank = tuple(
+        "NULL" if "Nullable" in type_ else "''" if type_ == "String" else "0" for _, type_ in columns
+    )
+    values = [tuple(_literal(value) for value in row.values()) for row in rows]
+    tuples = ", ".join(f"({', '.join(row)})" for row in values or [blank])
+    limit = "" if rows else " LIMIT 0"
+    session = asked.session.clone()
+    return await session.query(f"SELECT * FROM values({structure}, {tuples}){limit}", format=format)
+
+
+def _literal(value: object) -> str:
+    if value is None:
+        return "NULL"
+    return quote_string(value) if isinstance(value, str) else str(value)
+
+
+async def _check_with_chdb(asked: Asked) -> None:
+    """The real parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
+    session = asked.session.clone()
+    await session.query(
+        f"SELECT formatQuerySingleLine({quote_string(asked.sql)})",
+        format="Null",
+        scope=Scope(settings=asked.settings),
+    )
+
+
+def _number(settings: Mapping[str, str], name: str, default: int) -> int:
+    text = settings.get(name)
+    if text is None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise SqlError(Code.CANNOT_PARSE_TEXT, f"Setting {name}: '{text}' is not a number") from None

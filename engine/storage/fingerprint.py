@@ -1,0 +1,111 @@
+"""What a statement would change, read from chDB (`engine.ddl.executor.Fingerprint`).
+
+Definitions are read with SHOW CREATE, which costs 0.5 ms; `system.tables` would cost three times that. Only
+what the statement's family needs is read: mutations for ALTER, UPDATE and DELETE, parts for what removes
+data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+from engine.ddl.executor import Blocks, Fingerprint
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.sql import AlterCommand, Statement, StatementKind
+from engine.storage.chdb_session import ChdbSession
+
+_K = StatementKind
+_NOT_THERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, 390})
+"""390 is CANNOT_GET_CREATE_TABLE_QUERY."""
+_REPEATABLE = frozenset({_K.OPTIMIZE, _K.SYSTEM, _K.GRANT, _K.REVOKE, _K.KILL_QUERY})
+_WITH_MUTATIONS = frozenset({_K.ALTER_TABLE, _K.DELETE, _K.UPDATE, _K.CREATE_INDEX, _K.DROP_INDEX})
+_WITH_BLOCKS = frozenset({_K.TRUNCATE_TABLE})
+_PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITION" in command.value)
+_SHOW_UUID = {"show_table_uuid_in_table_create_query_if_not_nil": "1"}
+READER_SETTINGS = {**_SHOW_UUID, "log_comment": "oncluster fingerprint"}
+"""For the session that reads fingerprints."""
+
+
+async def read_fingerprint(session: ChdbSession, statement: Statement, database: str) -> Fingerprint | None:
+    """None when nothing here tells whether the statement took effect, or nothing needs to.
+
+    `session` was opened with `READER_SETTINGS`. Raises SqlError where chDB cannot answer.
+    """
+    if statement.kind in _REPEATABLE:
+        return None
+    if statement.kind is _K.KILL_MUTATION:
+        return Fingerprint(mutations=await _mutations(session, "1"))
+    tables = [
+        TableName(table.database or database, table.table)
+        for table in dict.fromkeys((*statement.tables, *statement.targets))
+    ]
+    objects = [(f"table {table}", await _definition(session, f"TABLE {table.quoted}")) for table in tables]
+    for name in (statement.database, statement.new_database):
+        if name is not None and not tables:
+            shown = await _definition(session, f"DATABASE {quote_identifier(name)}")
+            objects.append((f"database {name}", shown))
+    if statement.name is not None and not tables:
+        objects += await _named_object(session, statement)
+    if not objects:
+        return None
+    where = " OR ".join(
+        f"(database = {quote_string(table.database)} AND table = {quote_string(table.table)})"
+        for table in tables
+    )
+    mutations = blocks = None
+    if statement.kind in _WITH_MUTATIONS:
+        mutations = await _mutations(session, where)
+    if statement.kind in _WITH_BLOCKS or _PARTITION_COMMANDS.intersection(statement.alter_commands):
+        blocks = await _blocks(session, where)
+    return Fingerprint(objects=tuple(objects), mutations=mutations, blocks=blocks)
+
+
+async def _definition(session: ChdbSession, what: str) -> str:
+    """A digest of UUID and definition; empty when there is no such object."""
+    try:
+        shown = await session.query(f"SHOW CREATE {what}", format="TSVRaw")
+    except SqlError as error:
+        if error.code in _NOT_THERE:
+            return ""
+        raise
+    return hashlib.sha256(shown.data).hexdigest()[:32]
+
+
+async def _named_object(session: ChdbSession, statement: Statement) -> list[tuple[str, str]]:
+    name = statement.name or ""
+    match statement.kind:
+        case _K.CREATE_FUNCTION | _K.DROP_FUNCTION:
+            sql = (
+                "SELECT create_query FROM system.functions "
+                "WHERE name = {name:String} AND origin = 'SQLUserDefined'"
+            )
+        case _K.CREATE_NAMED_COLLECTION | _K.DROP_NAMED_COLLECTION | _K.ALTER_NAMED_COLLECTION:
+            sql = "SELECT toString(collection) FROM system.named_collections WHERE name = {name:String}"
+        case _:
+            return []
+    found = await session.query(sql, params={"name": name})
+    return [(f"{statement.kind.value.split(' ', 1)[1].lower()} {name}", _digest(found.data))]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32] if data else ""
+
+
+async def _mutations(session: ChdbSession, where: str) -> tuple[str, ...]:
+    found = await session.query(
+        f"SELECT concat(database, '.', table, ' ', mutation_id) FROM system.mutations WHERE {where}",
+        format="JSONCompactEachRow",
+    )
+    return tuple(json.loads(line)[0] for line in found.data.splitlines())
+
+
+async def _blocks(session: ChdbSession, where: str) -> tuple[Blocks, ...]:
+    found = await session.query(
+        "SELECT concat(database, '.', table, ' ', partition_id), min_block_number, max_block_number "
+        f"FROM system.parts WHERE active AND ({where})",
+        format="JSONCompactEachRow",
+    )
+    rows = [json.loads(line) for line in found.data.splitlines()]
+    return tuple(Blocks(partition, int(first), int(last)) for partition, first, last in rows)
