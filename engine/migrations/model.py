@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.migrations.files import Direction
 from engine.migrations.lock import DEFAULT_TTL_S, Binding, Lease
 from engine.migrations.options import Options
 from engine.migrations.selection import Leniency
 from engine.migrations.states import CellState, LedgerRow, RunState, count_states
-from engine.migrations.verdict import DEFAULT_TIMEOUT_S, Patience, Verdict
+from engine.migrations.verdict import Patience, Verdict
 
 
 @dataclass(frozen=True, slots=True)

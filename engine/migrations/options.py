@@ -168,7 +168,7 @@ def _options(pairs: list[tuple[str, str]]) -> Options:
             case "timeout":
                 options = replace(options, timeout_s=parse_duration_s(value))
             case "output_mode":
-                options = replace(options, output_mode=parse_output_mode(value))
+                options = replace(options, output_mode=OutputMode.parse(value))
             case "cluster":
                 options = replace(options, cluster=value)
             case "database":
@@ -203,14 +203,6 @@ def parse_duration_s(value: str) -> int:
     if match is None:
         raise _bad(f"timeout={value!r}; write seconds, or a number with s, m or h")
     return int(match[1]) * _UNIT_S[match[2]]
-
-
-def parse_output_mode(value: str) -> OutputMode:
-    """Raises SqlError 36 that lists the modes."""
-    try:
-        return OutputMode(value)
-    except ValueError:
-        raise _bad(f"output_mode={value!r}; there are {', '.join(OutputMode)}") from None
 
 
 def _entry_version(value: str) -> int:

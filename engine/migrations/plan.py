@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.config.model import Cluster
+from engine.ddl.initiator import without_token
 from engine.errors import Refused
 from engine.migrations.errors import Problem
 from engine.migrations.files import Direction, MigrationSet
@@ -277,7 +278,7 @@ def _statement(
     try:
         prepared = surroundings.prepare(statement, request, token="plan")
         name = prepared.cluster
-        sql = prepared.entry.query.partition("*/ ")[2]
+        sql = without_token(prepared.entry.query)
         hosts = _hosts(item, number, request, surroundings.topology.cluster(name), facts, tables)
     except Refused as refusal:
         error, code = f"{refusal.message} {refusal.hint}".rstrip(), refusal.code

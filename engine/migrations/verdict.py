@@ -16,10 +16,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.migrations.states import CellState, LedgerRow
-
-DEFAULT_TIMEOUT_S = 180
 
 
 class Verdict(enum.StrEnum):
@@ -42,22 +40,6 @@ class Patience:
     timeout_s: int = DEFAULT_TIMEOUT_S
     output_mode: OutputMode = OutputMode.THROW
 
-    @property
-    def goes_on_without_inactive_hosts(self) -> bool:
-        return self.output_mode in (
-            OutputMode.THROW_ONLY_ACTIVE,
-            OutputMode.NONE_ONLY_ACTIVE,
-            OutputMode.NULL_STATUS_ON_TIMEOUT_ONLY_ACTIVE,
-        )
-
-    @property
-    def goes_on_after_timeout(self) -> bool:
-        return self.output_mode in (
-            OutputMode.NULL_STATUS_ON_TIMEOUT,
-            OutputMode.NEVER_THROW,
-            OutputMode.NULL_STATUS_ON_TIMEOUT_ONLY_ACTIVE,
-        )
-
 
 def judge(rows: Sequence[LedgerRow], patience: Patience, *, is_time_over: bool) -> Verdict:
     """`rows` are the statement's, one per required host.
@@ -74,8 +56,8 @@ def judge(rows: Sequence[LedgerRow], patience: Patience, *, is_time_over: bool) 
     if patience.timeout_s == 0:
         return Verdict.PARTIAL
     is_anyone_there = any(state is not CellState.INACTIVE for state in states)
-    if not at_work and is_anyone_there and patience.goes_on_without_inactive_hosts:
+    if not at_work and is_anyone_there and patience.output_mode.waits_for_active_only:
         return Verdict.PARTIAL
     if is_time_over:
-        return Verdict.PARTIAL if patience.goes_on_after_timeout else Verdict.UNFINISHED
+        return Verdict.UNFINISHED if patience.output_mode.throws_on_timeout else Verdict.PARTIAL
     return Verdict.WAIT

@@ -1,0 +1,279 @@
+"""A rehearsal: every migration up, up again and down on a scratch chDB, before any host sees it.
+
+For each migration, on a database that has the ones before it:
+1. up must succeed;
+2. up again must succeed and change nothing: that is what makes a repetition harmless;
+3. down must succeed and bring back the definitions that were there before;
+4. up once more, for the next migration.
+At the end everything goes down, to the empty database.
+
+What is compared is the text of all definitions, as the server itself shows them. Data is not rehearsed. A
+statement that one process cannot carry out is `not rehearsed`, with the reason, and so is what fails because
+of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from engine.ddl.initiator import without_token
+from engine.env import Env
+from engine.errors import Code, Refused, SqlError
+from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
+from engine.migrations.model import RunRequest
+from engine.migrations.rehearse_text import for_rehearsal
+from engine.migrations.statements import Surroundings
+from engine.names import TableName
+from engine.sql import parse_statement, redact
+
+# What a lone chDB answers to things it does not have: an unknown engine, a feature that is not built in, a
+# cluster.
+_NOT_HERE = frozenset({Code.NOT_IMPLEMENTED, 56, 344, Code.CLUSTER_DOESNT_EXIST, Code.NO_ELEMENTS_IN_CONFIG})
+_MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
+
+
+class Scratch(Protocol):
+    """A throw-away chDB; `engine.storage.scratch`."""
+
+    async def execute(self, sql: str) -> None:
+        """Raises SqlError."""
+        ...
+
+    async def rows(self, sql: str) -> Sequence[Sequence[str]]:
+        """The result of a SELECT, every value as text. Raises SqlError."""
+        ...
+
+
+class Phase(enum.StrEnum):
+    UP = "up"
+    UP_AGAIN = "up again"
+    DOWN = "down"
+    UP_FOR_THE_NEXT = "up for the next"
+    DOWN_AT_THE_END = "down at the end"
+
+    @property
+    def direction(self) -> Direction:
+        return Direction.DOWN if self in (Phase.DOWN, Phase.DOWN_AT_THE_END) else Direction.UP
+
+
+class RehearsalState(enum.StrEnum):
+    OK = "ok"
+    FAILED = "failed"
+    NOT_REHEARSED = "not rehearsed"
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedStatement:
+    """One statement in one phase. `duration_ms` is the scratch's time."""
+
+    version: int
+    title: str
+    phase: Phase
+    statement: int
+    path: str
+    line: int
+    state: RehearsalState
+    code: int = 0
+    error: str = ""
+    note: str = ""
+    duration_ms: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "title": self.title,
+            "phase": self.phase.value,
+            "statement": self.statement,
+            "path": self.path,
+            "line": self.line,
+            "state": self.state.value,
+            "code": self.code,
+            "error": self.error,
+            "note": self.note,
+            "duration_ms": self.duration_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """An object whose definition is not what it has to be after a phase. None: there is no such object."""
+
+    version: int
+    phase: Phase
+    name: str
+    expected: str | None
+    found: str | None
+
+    def __str__(self) -> str:
+        if self.found is None:
+            return f"after {self.version} {self.phase}: {self.name} is gone"
+        if self.expected is None:
+            return f"after {self.version} {self.phase}: {self.name} is left over"
+        return (
+            f"after {self.version} {self.phase}: {self.name} is\n  {self.found}\nand not\n  {self.expected}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": self.version,
+            "phase": self.phase.value,
+            "name": self.name,
+            "expected": self.expected,
+            "found": self.found,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    statements: tuple[RehearsedStatement, ...]
+    differences: tuple[Difference, ...]
+
+    @property
+    def failures(self) -> tuple[RehearsedStatement, ...]:
+        return tuple(s for s in self.statements if s.state is RehearsalState.FAILED)
+
+    @property
+    def not_rehearsed(self) -> tuple[RehearsedStatement, ...]:
+        return tuple(s for s in self.statements if s.state is RehearsalState.NOT_REHEARSED)
+
+    @property
+    def is_ok(self) -> bool:
+        return not self.failures and not self.differences
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.is_ok,
+            "statements": [statement.to_json() for statement in self.statements],
+            "differences": [difference.to_json() for difference in self.differences],
+        }
+
+
+async def rehearse(
+    migrations: MigrationSet,
+    surroundings: Surroundings,
+    request: RunRequest,
+    scratch: Scratch,
+    *,
+    env: Env,
+) -> Rehearsal:
+    """All migrations up to the request's target (all without one). Stops at the first `up` that fails.
+
+    `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
+    """
+    stage = _Stage(surroundings, request, scratch, env)
+    target = request.target if request.direction is Direction.UP else None
+    chosen = [m for m in migrations.migrations if target is None or m.version <= target]
+    performed: list[Migration] = []
+    empty = await stage.definitions()
+    for migration in chosen:
+        before = await stage.definitions()
+        if not await stage.play(migration, Phase.UP):
+            break
+        performed.append(migration)
+        after = await stage.definitions()
+        if await stage.play(migration, Phase.UP_AGAIN):
+            await stage.compare(migration, Phase.UP_AGAIN, expected=after)
+        if migration.down is None:
+            continue
+        if await stage.play(migration, Phase.DOWN):
+            await stage.compare(migration, Phase.DOWN, expected=before)
+        if not await stage.play(migration, Phase.UP_FOR_THE_NEXT):
+            break
+    complete = len(performed) == len(chosen) and all(m.down is not None for m in performed)
+    if complete and not any(s.state is RehearsalState.FAILED for s in stage.played):
+        for migration in reversed(performed):
+            await stage.play(migration, Phase.DOWN_AT_THE_END)
+        if performed:
+            await stage.compare(performed[0], Phase.DOWN_AT_THE_END, expected=empty)
+    return Rehearsal(tuple(stage.played), tuple(stage.differences))
+
+
+@dataclass(slots=True)
+class _Stage:
+    surroundings: Surroundings
+    request: RunRequest
+    scratch: Scratch
+    env: Env
+    played: list[RehearsedStatement] = field(default_factory=list)
+    differences: list[Difference] = field(default_factory=list)
+    unrehearsed: set[TableName] = field(default_factory=set)
+
+    async def play(self, migration: Migration, phase: Phase) -> bool:
+        """Whether no statement failed; the first that does ends the phase."""
+        script = migration.script(phase.direction)
+        assert script is not None
+        for statement in script.statements:
+            result = await self._statement(migration, script, statement, phase)
+            self.played.append(result)
+            if result.state is RehearsalState.FAILED:
+                return False
+        return True
+
+    async def compare(self, migration: Migration, phase: Phase, *, expected: Mapping[str, str]) -> None:
+        found = await self.definitions()
+        for name in sorted(expected.keys() | found.keys()):
+            if expected.get(name) != found.get(name):
+                difference = Difference(migration.version, phase, name, expected.get(name), found.get(name))
+                self.differences.append(difference)
+
+    async def definitions(self) -> dict[str, str]:
+        """Every database, table, dictionary and function, with the text that makes it."""
+        tables = await self.scratch.rows(
+            "SELECT database, name, create_table_query FROM system.tables WHERE database NOT IN "
+            "('system', 'INFORMATION_SCHEMA', 'information_schema') AND NOT is_temporary"
+        )
+        databases = await self.scratch.rows("SELECT name, engine FROM system.databases")
+        functions = await self.scratch.rows(
+            "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
+        )
+        return {
+            **{f"database {name}": engine for name, engine in databases},
+            **{f"table {database}.{name}": query for database, name, query in tables},
+            **{f"function {name}": query for name, query in functions},
+        }
+
+    async def _statement(
+        self, migration: Migration, script: Script, statement: ScriptStatement, phase: Phase
+    ) -> RehearsedStatement:
+        started_s = self.env.monotonic_s()
+        state, code, error, note = RehearsalState.OK, 0, "", ""
+        tables: frozenset[TableName] = frozenset()
+        try:
+            sql = self._text(statement)
+            tables = frozenset(parse_statement(sql).tables)
+            wanted = for_rehearsal(sql)
+            note = wanted.note
+            if wanted.sql is None:
+                state = RehearsalState.NOT_REHEARSED
+                self.unrehearsed |= tables
+            else:
+                await self.scratch.execute(wanted.sql)
+        except Refused as refusal:
+            state, code, error = RehearsalState.FAILED, refusal.code, redact(refusal.message)
+            if isinstance(refusal, SqlError) and self._is_not_ours(refusal, tables):
+                state, note = RehearsalState.NOT_REHEARSED, "one process cannot carry it out"
+                self.unrehearsed |= tables
+        return RehearsedStatement(
+            version=migration.version,
+            title=migration.title,
+            phase=phase,
+            statement=statement.index,
+            path=str(script.path),
+            line=statement.line,
+            state=state,
+            code=code,
+            error=error,
+            note=note,
+            duration_ms=round((self.env.monotonic_s() - started_s) * 1000),
+        )
+
+    def _text(self, statement: ScriptStatement) -> str:
+        """What would be sent."""
+        prepared = self.surroundings.prepare(statement, self.request, token="rehearsal")
+        return without_token(prepared.entry.query)
+
+    def _is_not_ours(self, error: SqlError, tables: frozenset[TableName]) -> bool:
+        return error.code in _NOT_HERE or (error.code in _MISSING and bool(tables & self.unrehearsed))
