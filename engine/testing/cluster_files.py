@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
-from engine.config.load import load_topology
+from engine.config.load import load_node_config, load_topology
 from engine.config.model import Topology
 from engine.errors import ConfigError
 
@@ -86,6 +86,12 @@ class ClusterFiles:
             "tcp_port": TCP_PORT,
         }
         elements = [_element(name, value) for name, value in values.items()]
+        # With a name of its own in each queue section (sections meet in their order) the node asks no resolver
+        # about entries for others. Nobody could answer, and a slow resolver would hold up the queue.
+        for _ in load_node_config(self.cluster_file).queues:
+            section = ElementTree.Element("distributed_ddl")
+            _add(section, "host_name", host)
+            elements.append(section)
         if f"macros_{host}" in self.cluster_file.read_text():
             elements.append(_element("include_from", self.shared))
             elements.append(ElementTree.Element("macros", {"incl": f"macros_{host}"}))

@@ -35,6 +35,9 @@ def test_each_node_reads_its_name_its_ports_and_its_macros(tmp_path: Path, suffi
     assert node.zookeeper is not None
     assert node.zookeeper.hosts == (("127.0.0.1", 4711),)
     assert node.path.startswith(str(tmp_path))
+    assert [(queue.path, queue.host_name) for queue in node.queues] == [
+        ("/clickhouse/task_queue/ddl", "node04")
+    ]
 
 
 def test_clients_read_the_address_of_the_embedded_zookeeper_only(tmp_path: Path) -> None:
