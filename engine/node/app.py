@@ -26,6 +26,7 @@ from engine.node.directory import NodeDirectory
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queues import NodeQueues, NoQueues
+from engine.node.resolver import BoundedResolver
 from engine.node.router import StatementRouter
 from engine.node.system_tables import SystemTables
 from engine.node.zookeeper_table import ZooKeeperTable
@@ -147,7 +148,7 @@ class Node:
             executor=executor,
             intents=intents,
             identity=identity,
-            resolver=SystemResolver(),
+            resolver=BoundedResolver(SystemResolver(), self._env),
             topology=self._topology,
         )
 

@@ -81,7 +81,7 @@ class ChdbPool:
 
         self._connect = getattr(_chdb, "connect")  # noqa: B009 - its stub file leaves it out
         self._anchor = self._new_connection(connection_string)
-        self._anchor.query(f"DROP DATABASE IF EXISTS {LOCAL_DATABASE}")
+        self._anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
         self._version = self._anchor.query("SELECT version()", "TSVRaw").bytes().decode().strip()
         try:
             self._anchor.query("SELECT throwIf(1)")  # the first exception of a process takes 60 ms and more

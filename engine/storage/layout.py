@@ -6,7 +6,8 @@
 chDB starts like `clickhouse-local`, which differs from a server in ways that matter here; each is undone:
 
 - its database `default` reads files of the machine by name: `default` is made an Atomic database, as on a
-  server, by writing its metadata before the first start, and chDB's own one is dropped after every start;
+  server, by writing its metadata before the first start, and chDB's own one, of another name, is detached
+  after every start (detached and not dropped: whatever it may hold stays);
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED);
 - log tables and large background pools are off, so that an idle node costs next to nothing.
@@ -23,7 +24,7 @@ from xml.sax.saxutils import escape
 from engine.env import Env
 
 LOCAL_DATABASE = "_local"
-"""chDB's own database over files, dropped after start."""
+"""chDB's own database over files, detached after start."""
 
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
@@ -56,6 +57,11 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
     default = metadata / "default.sql"
     if not default.exists():
         default.write_text(f"ATTACH DATABASE _ UUID '{env.new_uuid()}'\nENGINE = Atomic\n")
+    link = metadata / "default"
+    if link.is_symlink():
+        # chDB would put its own database at the place that this link names, and fail because it is taken. The
+        # link is made anew when `default` is loaded.
+        link.unlink()
     (own / "users.xml").write_text(_users(settings))
     (own / "chdb.xml").write_text(_server(own, settings))
     return f"{path}?config-file={own / 'chdb.xml'}"

@@ -185,3 +185,18 @@ async def test_a_cancelled_statement_is_killed_and_does_not_hold_its_thread(pool
 async def test_query_parameters_are_values_not_text(pool: ChdbPool) -> None:
     result = await pool.query("SELECT {x:String}, {y:Array(UInt8)}", params={"x": "it's", "y": "[1,2]"})
     assert result.text == "it\\'s\t[1,2]\n"
+
+
+async def test_data_is_there_after_every_restart_and_nothing_else_is(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    for start in range(3):
+        pool = await ChdbPool.open(directory)
+        await pool.query("CREATE TABLE IF NOT EXISTS t (a UInt64) ENGINE = MergeTree ORDER BY a")
+        await pool.query(f"INSERT INTO t VALUES ({start})")
+        assert (await pool.query("SELECT count() FROM t")).text == f"{start + 1}\n"
+        databases = await pool.query("SELECT name, engine FROM system.databases WHERE engine != 'Memory'")
+        assert databases.text == "default\tAtomic\n"
+        await pool.close()
+    tables = [path for path in (directory / "store").glob("*/*") if any(path.glob("**/*.sql"))]
+    assert len(tables) == 1
+    assert len(list((directory / "store").glob("*/*"))) == 2
