@@ -309,13 +309,14 @@ class EmbeddedZooKeeper:
         return self.directory / "server.pid"
 
     def _running(self) -> psutil.Process | None:
-        if self._process is not None:
-            self._process.poll()  # reaps it, so that it does not linger as a zombie
+        # Of a child: until it is reaped. As a zombie it may have threads that still hold its port.
+        is_child_alive = self._process is not None and self._process.poll() is None
         try:
             pid, started = self._pid_path.read_text().split()
             process = psutil.Process(int(pid))
             is_same = process.create_time() == float(started)
-            return process if is_same and process.status() != psutil.STATUS_ZOMBIE else None
+            is_alive = is_child_alive or process.status() != psutil.STATUS_ZOMBIE
+            return process if is_same and is_alive else None
         except (OSError, ValueError, psutil.NoSuchProcess):
             return None
 

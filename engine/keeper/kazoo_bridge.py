@@ -53,6 +53,7 @@ _kazoo_log.setLevel(
     logging.CRITICAL
 )  # it repeats each failed attempt to connect; the owner of a session says it once
 
+THREAD_NAME = "kazoo-connection"
 _RETRY_PAUSE_S = 0.05
 _LONGEST_RETRY_PAUSE_S = 1.0
 _WRITE_AT_ONCE_BYTES = 256 * 1024
@@ -137,6 +138,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def stop(self) -> None:
         self._running = False
+
+    def spawn(self, func: Callable[..., Any], *args: Any, **kwargs: Any) -> threading.Thread:
+        thread = threading.Thread(target=func, args=args, kwargs=kwargs, name=THREAD_NAME, daemon=True)
+        thread.start()
+        return thread
 
     def dispatch_callback(self, callback: Any) -> None:
         """Called with watch events, and with event type NONE when kazoo forgets its watches."""

@@ -1,8 +1,9 @@
 """The client's half of the memory Keeper: one session, with all that a real client goes through.
 
 A session is CONNECTED, SUSPENDED (the connection broke; it comes back by itself unless the server says that
-the session is over) or OVER. Requests and replies travel on two first-in-first-out wires, events on the same
-wire as replies, so that an event arrives before the reply of any later read that sees its change.
+the session is over, or the session timeout passes without a connection) or OVER. Requests and replies travel
+on two first-in-first-out wires, events on the same wire as replies, so that an event arrives before the reply
+of any later read that sees its change.
 
 While SUSPENDED, new requests wait for the connection, at most `operation_timeout_s`; a request that timed out
 may still be executed later, but always before any later request of the same session.
@@ -104,6 +105,7 @@ class MemorySession:
         self._default_acl = default_acl
         self._callbacks: list[Callable[[], None]] = []
         self._watchdog: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.client = client
         self.state = LinkState.CONNECTED
         self.seen_zxid = 0
@@ -308,6 +310,7 @@ class MemorySession:
         if self.state is not LinkState.CONNECTED:
             return
         self.state = LinkState.SUSPENDED
+        self._patience = self.loop.call_later(self._timeout_s, self.end)
         self.to_server.clear()
         self.to_client.clear()
         self._fail_pending(lambda: ConnectionLoss(f"Connection of session {self._session_id:#x} was lost"))
@@ -315,6 +318,8 @@ class MemorySession:
     def resume(self, missed: Sequence[WatchEvent]) -> None:
         """The connection is back; `missed` are the watches that fired meanwhile."""
         self.state = LinkState.CONNECTED
+        if self._patience is not None:
+            self._patience.cancel()
         self.armed_again(missed)
         for request in self.pending:
             self._server.accept(self, request)
@@ -330,8 +335,9 @@ class MemorySession:
             return
         self.state = LinkState.OVER
         self.to_client.clear()
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+        for timer in (self._watchdog, self._patience):
+            if timer is not None:
+                timer.cancel()
         if silently:
             return
         self._fail_pending(lambda: SessionExpired(f"Session {self._session_id:#x} is over"))

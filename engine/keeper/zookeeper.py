@@ -11,7 +11,10 @@ One object is one session, whatever happens to its connection (see `engine.keepe
     no answer in time       OperationTimeout. The request may still be executed later, but always before any
     later
                             request of the same session: look through the same session
-    session expired         pending watches get SESSION, `on_expired` callbacks are called, all calls raise
+    no connection for the   as if the session had expired, see below. (A server that has lost its data refuses
+    the session timeout         old session for ever, because that has seen a later transaction than the
+    server.) session expired         pending watches get SESSION, `on_expired` callbacks are called, all calls
+    raise
                             SessionExpired; another session is the caller's to open
 
 Nothing is tried again here. With `identity`, nodes that are created with the default ACL belong to that
@@ -159,6 +162,7 @@ class ZooKeeperSession:
         self._armed = ArmedWatches()
         self._calls: deque[_Call] = deque()
         self._watchdog: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self._disposal: asyncio.Future[None] | None = None
         self._bridge = KazooBridge(
             BridgeOptions(
@@ -413,6 +417,9 @@ class ZooKeeperSession:
             return
         if self._session_id:
             log.info("keeper.resumed session=%#x", session_id)
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
         self._state = LinkState.CONNECTED
         self._session_id, self._timeout_s = session_id, timeout_s
         if not self._first_connection.done():
@@ -421,7 +428,14 @@ class ZooKeeperSession:
     def on_suspended(self) -> None:
         if self._state is LinkState.CONNECTED:
             self._state = LinkState.SUSPENDED
+            self._patience = self.loop.call_later(self._timeout_s, self._assume_expired)
             log.warning("keeper.suspended session=%#x", self._session_id)
+
+    def _assume_expired(self) -> None:
+        log.warning(
+            "keeper.assumed_over session=%#x without_connection_s=%g", self._session_id, self._timeout_s
+        )
+        self.on_lost()
 
     def on_event(self, type_: str, path: str) -> None:
         event_type = EventType[type_]
@@ -435,8 +449,9 @@ class ZooKeeperSession:
         if self._state is LinkState.OVER:
             return
         self._state = LinkState.OVER
-        if self._watchdog is not None:
-            self._watchdog.cancel()
+        for timer in (self._watchdog, self._patience):
+            if timer is not None:
+                timer.cancel()
         calls, self._calls = self._calls, deque()
         for call in calls:
             call.fail(SessionExpired(f"Session {self._session_id:#x} is over"))

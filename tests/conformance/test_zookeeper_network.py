@@ -1,0 +1,301 @@
+"""A ZooKeeper session over a network that fails. Only for ZooKeeper: these are its connection's troubles."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import threading
+
+import pytest
+
+from engine.env import SystemEnv
+from engine.errors import ConnectionLoss, KeeperUnavailable, OperationTimeout, SessionExpired
+from engine.keeper import Create, CreateMode, EventType, WatchEvent, zookeeper
+from engine.keeper.kazoo_bridge import THREAD_NAME
+from engine.testing.proxy import TcpProxy, Way
+from engine.testing.seen import Seen
+
+pytestmark = pytest.mark.slow
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+async def link(zookeeper_server):
+    async with TcpProxy("127.0.0.1", zookeeper_server.client_port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def open_through(link, zookeeper_backend):
+    """Opens sessions through the proxy, below the test's root."""
+    opened = []
+
+    async def open_session(*, session_timeout_s=20.0, operation_timeout_s=10.0, connect_timeout_s=10.0):
+        config = dataclasses.replace(
+            zookeeper_backend.config,
+            hosts=(("127.0.0.1", link.port),),
+            root=zookeeper_backend.root,
+            session_timeout_ms=int(session_timeout_s * 1000),
+            operation_timeout_ms=int(operation_timeout_s * 1000),
+        )
+        keeper = await zookeeper.connect(config, SystemEnv(), connect_timeout_s=connect_timeout_s)
+        opened.append(keeper)
+        return keeper
+
+    yield open_session
+    link.release()
+    for keeper in opened:
+        await keeper.close()
+
+
+@pytest.fixture
+async def direct(zookeeper_backend):
+    """A session that does not go through the proxy."""
+    return await zookeeper_backend.open()
+
+
+async def is_over(keeper):
+    over = asyncio.Event()
+    keeper.on_expired(over.set)
+    async with asyncio.timeout(PATIENCE_S):
+        await over.wait()
+
+
+async def test_a_create_under_way_when_the_connection_is_cut_has_an_unknown_outcome(
+    link, open_through, direct
+):
+    """1 the request is executed, 2 its reply is cut off, 3 ConnectionLoss, 4 the same session resumes and
+    sees it."""
+    keeper = await open_through()
+    session_id = keeper.session_id
+    link.cut_after(10, Way.TO_CLIENT)
+    with pytest.raises(ConnectionLoss):
+        await keeper.create("/a", b"mine", mode=CreateMode.EPHEMERAL)
+    node = await keeper.get("/a")
+    assert node.data == b"mine" and node.stat.ephemeral_owner == session_id == keeper.session_id
+    assert link.connections_made == 2
+    assert await direct.exists("/a") is not None
+
+
+async def test_a_request_that_never_arrives_is_a_connection_loss_too(link, open_through, direct):
+    keeper = await open_through()
+    link.cut_after(10, Way.TO_SERVER)
+    with pytest.raises(ConnectionLoss):
+        await keeper.create("/a")
+    assert await keeper.exists("/a") is None
+    assert not keeper.is_expired
+
+
+async def test_everything_under_way_fails_when_the_connection_breaks(link, open_through):
+    keeper = await open_through()
+    link.hold(Way.TO_CLIENT)
+    calls = [asyncio.create_task(keeper.create(f"/{number}")) for number in range(20)]
+    calls.append(asyncio.create_task(keeper.multi([Create("/m")])))
+    await asyncio.sleep(0)
+    link.cut()
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(outcome) for outcome in outcomes} == {ConnectionLoss}
+    link.release()
+    assert await keeper.exists("/") is not None
+
+
+async def test_watches_survive_the_connection(link, open_through, direct):
+    keeper = await open_through()
+    await direct.create("/a")
+    data, child, absent = Seen(), Seen(), Seen()
+    await keeper.get("/a", watch=data)
+    await keeper.children("/a", watch=child)
+    await keeper.exists("/missing", watch=absent)
+    link.cut()
+    await reconnected(keeper)
+    assert data.events == child.events == absent.events == []
+    await direct.set("/a", b"x")
+    await direct.create("/a/b")
+    await direct.create("/missing")
+    assert await data.wait() == WatchEvent(EventType.CHANGED, "/a")
+    assert await child.wait() == WatchEvent(EventType.CHILD, "/a")
+    assert await absent.wait() == WatchEvent(EventType.CREATED, "/missing")
+
+
+async def test_what_changed_while_the_connection_was_lost_fires_ahead_of_the_next_read(
+    link, open_through, direct
+):
+    keeper = await open_through()
+    for name in ("/set", "/removed", "/grown", "/same"):
+        await direct.create(name)
+    await keeper.sync("/")
+    seen = {name: Seen() for name in ("set", "removed", "made", "grown", "same", "flash")}
+    await keeper.get("/set", watch=seen["set"])
+    await keeper.exists("/removed", watch=seen["removed"])
+    await keeper.exists("/made", watch=seen["made"])
+    await keeper.children("/grown", watch=seen["grown"])
+    await keeper.get("/same", watch=seen["same"])
+    await keeper.exists("/flash", watch=seen["flash"])
+    link.hold()
+    await direct.set("/set", b"x")
+    await direct.remove("/removed")
+    await direct.create("/made")
+    await direct.create("/grown/child")
+    await direct.create("/flash")
+    await direct.remove("/flash")
+    link.cut()
+    link.release()
+    await reconnected(keeper)
+    assert {name: watch.types for name, watch in seen.items()} == {
+        "set": [EventType.CHANGED],
+        "removed": [EventType.DELETED],
+        "made": [EventType.CREATED],
+        "grown": [EventType.CHILD],
+        "same": [],
+        "flash": [],  # made and removed meanwhile: nobody could tell
+    }
+    await direct.set("/same", b"x")
+    assert await seen["same"].wait() == WatchEvent(EventType.CHANGED, "/same")
+
+
+async def reconnected(keeper):
+    """Read until the connection is back. Requests that met its end are asked again; reads may be."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                await keeper.exists("/")
+                return
+            except ConnectionLoss:
+                pass
+
+
+async def test_many_watches_survive_many_connections(link, open_through, direct):
+    keeper = await open_through()
+    seen = [Seen() for _ in range(300)]
+    for number, watch in enumerate(seen):
+        await keeper.exists(f"/{number}-{'x' * 500}", watch=watch)  # more than one SetWatches request
+    for _ in range(3):
+        link.cut()
+        await reconnected(keeper)
+    await asyncio.gather(*(direct.create(f"/{number}-{'x' * 500}") for number in range(300)))
+    await keeper.sync("/")
+    await keeper.exists("/")
+    assert [watch.types for watch in seen] == [[EventType.CREATED]] * 300
+
+
+async def test_requests_wait_for_the_connection_to_come_back(link, open_through):
+    keeper = await open_through()
+    link.refuse()
+    link.cut()
+    await suspended(keeper)
+    waiting = [asyncio.create_task(keeper.create(f"/{number}")) for number in range(500)]
+    await asyncio.sleep(0)
+    link.release()
+    assert await asyncio.gather(*waiting) == [f"/{number}" for number in range(500)]
+
+
+async def suspended(keeper):
+    """Until the session knows that its connection is gone."""
+    with pytest.raises(ConnectionLoss):
+        while True:
+            await keeper.exists("/")
+
+
+async def test_an_answer_that_does_not_come_is_an_operation_timeout(link, open_through):
+    keeper = await open_through(operation_timeout_s=0.5)
+    link.hold(Way.TO_CLIENT)
+    with pytest.raises(OperationTimeout):
+        await keeper.create("/a")
+    link.release()
+    await keeper.sync("/")  # comes after the create, whose outcome is visible now
+    assert await keeper.exists("/a") is not None
+
+
+async def test_a_request_that_timed_out_is_executed_before_any_later_one(link, open_through):
+    keeper = await open_through(operation_timeout_s=0.5)
+    await keeper.create("/a", b"0")
+    link.hold(Way.TO_SERVER)
+    with pytest.raises(OperationTimeout):
+        await keeper.set("/a", b"late")
+    link.release()
+    assert (await keeper.get("/a")).data == b"late"
+
+
+async def test_a_partition_longer_than_the_session_timeout_ends_the_session(link, open_through, direct):
+    keeper = await open_through(session_timeout_s=1.0, operation_timeout_s=0.5)
+    await keeper.create("/e", mode=CreateMode.EPHEMERAL)
+    gone, pending = Seen(), Seen()
+    await direct.exists("/e", watch=gone)
+    await keeper.children("/", watch=pending)
+    link.hold()
+    with pytest.raises((OperationTimeout, ConnectionLoss)):
+        await keeper.get("/e")
+    assert await gone.wait() == WatchEvent(EventType.DELETED, "/e")
+    link.release()
+    await is_over(keeper)
+    assert pending.events == [WatchEvent(EventType.SESSION, "/")]
+    with pytest.raises(SessionExpired):
+        await keeper.get("/")
+
+
+async def test_a_session_without_a_connection_for_its_timeout_ends_by_itself(link, open_through):
+    keeper = await open_through(session_timeout_s=1.0)
+    pending = Seen()
+    await keeper.children("/", watch=pending)
+    link.refuse()
+    link.cut()
+    await is_over(keeper)
+    assert pending.types == [EventType.SESSION]
+    with pytest.raises(SessionExpired):
+        await keeper.get("/")
+
+
+async def test_an_expired_session_is_not_replaced_by_another(link, open_through, zookeeper_backend):
+    keeper = await open_through()
+    session_id = keeper.session_id
+    await zookeeper_backend.expire(keeper)
+    connections = link.connections_made
+    assert keeper.is_expired and keeper.session_id == session_id
+    with pytest.raises(SessionExpired):
+        await keeper.exists("/")
+    assert link.connections_made == connections
+
+
+async def test_a_slow_link_is_slow_and_nothing_else(link, open_through):
+    keeper = await open_through()
+    link.delay(0.05)
+    assert await asyncio.gather(*(keeper.create(f"/{number}") for number in range(10)))
+    assert len((await keeper.children("/")).names) == 10
+
+
+async def test_nobody_there_is_keeper_unavailable_with_the_reason(link, open_through):
+    link.refuse()
+    with pytest.raises(KeeperUnavailable, match=r"No session with Keeper at 127\.0\.0\.1:\d+ within 0\.5 s"):
+        await open_through(connect_timeout_s=0.5)
+
+
+async def test_a_server_that_does_not_answer_is_keeper_unavailable(link, open_through):
+    link.hold()
+    with pytest.raises(KeeperUnavailable):
+        await open_through(connect_timeout_s=0.5)
+
+
+async def test_closing_behind_a_partition_does_not_hang(link, open_through, direct):
+    keeper = await open_through(session_timeout_s=1.0)
+    await keeper.create("/e", mode=CreateMode.EPHEMERAL)
+    gone = Seen()
+    await direct.exists("/e", watch=gone)
+    link.hold()
+    async with asyncio.timeout(PATIENCE_S):
+        await keeper.close()
+    assert keeper.is_expired
+    assert (await gone.wait()).type is EventType.DELETED  # by the server, after the timeout
+
+
+def connection_threads():
+    return [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+
+
+async def test_a_session_costs_one_thread_and_leaves_none_behind(open_through):
+    before = len(connection_threads())
+    for _ in range(3):
+        keeper = await open_through()
+        assert len(connection_threads()) == before + 1
+        await keeper.close()
+        assert len(connection_threads()) == before
