@@ -25,6 +25,7 @@ FINAL_RUN_STATES = frozenset({"success", "failed"})
 # slot is still held while the scheduler queues it again (apache/airflow #72716). Nobody reads a question
 # faster than this.
 _ANSWER_NOT_BEFORE_S = 2.0
+_BUSY_DELAYS_S = (0.5, 1.0, 2.0, 4.0)
 
 
 class AirflowRefused(Refused):
@@ -267,6 +268,20 @@ class AirflowApi:
         return f"/api/v2/dags/{quote(dag_id, safe='~')}/dagRuns/{quote(run_id, safe='~')}"
 
     async def _call(self, method: str, path: str, *, json_body: object = None) -> Any:
+        """One request; again, a few times, when Airflow's database was too busy to take it.
+
+        On SQLite a request that meets another writer for too long is rolled back and answered with 500.
+        """
+        for delay_s in _BUSY_DELAYS_S:
+            try:
+                return await self._call_once(method, path, json_body=json_body)
+            except AirflowRefused as error:
+                if error.status != 500 or "Database error" not in error.message:
+                    raise
+                await self._env.sleep(delay_s)
+        return await self._call_once(method, path, json_body=json_body)
+
+    async def _call_once(self, method: str, path: str, *, json_body: object = None) -> Any:
         assert self._session is not None, "use `async with`"
         try:
             async with self._session.request(

@@ -95,7 +95,7 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
     step = f"migrating {cluster}"
     steps.running(step, "waiting for Airflow to find the DAG")
     await api.wait_for_dag(dag_id(cluster))
-    run_id = await api.trigger(dag_id(cluster))
+    run_id = await api.trigger(dag_id(cluster), run_id=f"demo__{env.new_uuid()}")
     steps.running(step, f"run {run_id} started")
 
     def on_change(instances: Sequence[TaskInstance]) -> None:

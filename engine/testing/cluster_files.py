@@ -86,8 +86,8 @@ class ClusterFiles:
             "tcp_port": TCP_PORT,
         }
         elements = [_element(name, value) for name, value in values.items()]
-        # With a name of its own in each queue section (sections meet in their order) the node asks no resolver
-        # about entries for others. Nobody could answer, and a slow resolver would hold up the queue.
+        # With its name in each queue section (sections meet in their order) the node asks no resolver about
+        # entries for others. Nobody could answer, and a slow resolver would hold up the queue.
         for _ in load_node_config(self.cluster_file).queues:
             section = ElementTree.Element("distributed_ddl")
             _add(section, "host_name", host)
