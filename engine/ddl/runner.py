@@ -112,6 +112,7 @@ class StatementRunner:
         run = self._runs.get(key)
         if run is None:
             run = asyncio.create_task(self._run(_Attempt(task, fence)), name=f"ddl {task.name}")
+            run.add_done_callback(_log_failure)
             self._runs[key] = run
         try:
             status = await asyncio.shield(run)
@@ -119,6 +120,18 @@ class StatementRunner:
             if run.done() and self._runs.get(key) is run:
                 del self._runs[key]
         return status
+
+    async def conclude(self, task: Task) -> ExecutionStatus | None:
+        """The outcome of a task that was begun here and shall not be begun again; None if it had no
+        effect."""
+        run = self._runs.get(self.key(task))
+        if run is not None:
+            return await asyncio.shield(run)
+        intent = self.begun(task)
+        if intent is None or intent.status is not None:
+            return None if intent is None else intent.status
+        decided = await self._recover(task, intent)
+        return None if decided is None else await self._finish(intent, decided)
 
     async def settle(self, task: Task, status: ExecutionStatus) -> None:
         """Record an outcome that was decided elsewhere (the shard's other replica, an error before the
@@ -227,3 +240,9 @@ class StatementRunner:
             intent.key, intent.entry_digest, intent.object, intent.digest_before, status
         )
         return status
+
+
+def _log_failure(run: asyncio.Task[ExecutionStatus]) -> None:
+    """A run may end after the session that waited for it; the next one asks it again."""
+    if not run.cancelled() and run.exception() is not None:
+        logger.info("ddl.run_without_outcome run=%s error=%s", run.get_name(), run.exception())

@@ -4,6 +4,9 @@ Safety argument. `tries_to_execute` counts attempts, and its version is the fenc
 attempt.
 
 1. `shards/<shard>` and `tries_to_execute` exist; `executed` does not. A crash leaves empty directories.
+   The name is made of the shard's replicas as this host's configuration lists them; while a cluster is
+   being changed, hosts may disagree. Of several nodes that share a replica with this host's shard, all
+   take the one that was made first: each creates its own before it looks, so nobody misses an earlier one.
 2. `lock`, ephemeral: only its owner begins an attempt. The session's end frees it.
 3. multi{check lock, set tries_to_execute n+1}: no earlier attempt can take effect from here on. Then
    multi{check lock, check tries_to_execute, write attempt}. `attempt` is this project's own: who, and what
@@ -63,6 +66,7 @@ class ShardEnd(enum.Enum):
 class ShardResult:
     end: ShardEnd
     status: ExecutionStatus
+    shard: str = ""
     lock_path: str | None = None
     executed_by: str | None = None
 
@@ -96,14 +100,19 @@ class ShardExecution:
         self._env = env
         self._runner = runner
         self._task = task
-        shard = task.place.shard.node_name
+        self._paths = paths
         self._shards_path = paths.shards(task.name)
-        self._shard_path = paths.shard(task.name, shard)
-        self._executed_path = paths.shard(task.name, shard, "executed")
-        self._tries_path = paths.shard(task.name, shard, "tries_to_execute")
-        self._lock_path = paths.shard(task.name, shard, "lock")
-        self._attempt_path = paths.shard(task.name, shard, "attempt")
         self._changed = asyncio.Event()
+        self._use(task.place.shard.node_name)
+
+    def _use(self, shard: str) -> None:
+        name = self._task.name
+        self._shard = shard
+        self._shard_path = self._paths.shard(name, shard)
+        self._executed_path = self._paths.shard(name, shard, "executed")
+        self._tries_path = self._paths.shard(name, shard, "tries_to_execute")
+        self._lock_path = self._paths.shard(name, shard, "lock")
+        self._attempt_path = self._paths.shard(name, shard, "attempt")
 
     async def run(self) -> ShardResult:
         """Until this replica or another has executed, or nobody will.
@@ -148,6 +157,22 @@ class ShardExecution:
             await create_if_not_exists(self._keeper, self._shards_path)
             await create_if_not_exists(self._keeper, self._shard_path)
             await create_if_not_exists(self._keeper, self._tries_path, b"0")
+        await self._agree_on_shard()
+
+    async def _agree_on_shard(self) -> None:
+        """Among nodes that share a replica with this host's shard, the oldest is the shard's."""
+        names = (await self._keeper.children(self._shards_path)).names
+        own = set(self._shard.split(","))
+        candidates = [name for name in names if own & set(name.split(","))]
+        if len(candidates) < 2:
+            return
+        stats = await self._keeper.exists_many([self._paths.shard(self._task.name, c) for c in candidates])
+        ages = [(stat.czxid, c) for stat, c in zip(stats, candidates, strict=True) if stat is not None]
+        oldest = min(ages, default=(0, self._shard))[1]
+        if oldest != self._shard:
+            logger.warning("ddl.shard_renamed entry=%s own=%s taken=%s", self._task.name, self._shard, oldest)
+            self._use(oldest)
+            await create_if_not_exists(self._keeper, self._tries_path, b"0")
 
     # --- the lock -----------------------------------------------------------------------------------------
 
@@ -181,7 +206,7 @@ class ShardExecution:
         tries, version = _number(node.data), node.stat.version
         begun = self._runner.begun(task)
         if begun is not None and begun.status is not None:
-            return ShardResult(ShardEnd.EXECUTED_HERE, begun.status, self._lock_path, str(task.host))
+            return self._executed_here(begun.status, by=str(task.host))
         if tries > MAX_TRIES_TO_EXECUTE and begun is None:
             await self._release()
             return await self._exhausted()
@@ -200,7 +225,10 @@ class ShardExecution:
         except (TryAgain, FenceLost) as error:
             logger.warning("ddl.shard_attempt_failed entry=%s try=%d error=%s", task.name, tries + 1, error)
             return None
-        return ShardResult(ShardEnd.EXECUTED_HERE, status, self._lock_path, str(task.host))
+        return self._executed_here(status, by=str(task.host))
+
+    def _executed_here(self, status: ExecutionStatus, *, by: str) -> ShardResult:
+        return ShardResult(ShardEnd.EXECUTED_HERE, status, self._shard, self._lock_path, by)
 
     async def _earlier_attempt(self) -> Attempt | None:
         try:
@@ -221,10 +249,10 @@ class ShardExecution:
             case NextStep.EXECUTE:
                 return None
             case NextStep.REPORT_DONE:
-                return ShardResult(ShardEnd.EXECUTED_HERE, SUCCESS, self._lock_path, earlier.host)
+                return self._executed_here(SUCCESS, by=earlier.host)
             case NextStep.REPORT_UNKNOWN:
                 status = unknown_outcome(task.statement, begun_by=earlier.host)
-                return ShardResult(ShardEnd.EXECUTED_HERE, status, self._lock_path, str(task.host))
+                return self._executed_here(status, by=str(task.host))
 
     async def _count_attempt(self, tries: int, version: int) -> bool:
         """Step 3: from here on no earlier attempt can take effect. False when somebody else came first."""

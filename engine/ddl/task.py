@@ -6,7 +6,7 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from engine.config.model import Topology
+from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.identity import Resolver
 from engine.ddl.matching import ClusterPlace, find_place
@@ -110,6 +110,22 @@ async def interpret(
     query = without_on_cluster(entry.query)
     if place.replica.default_database and mentions_empty_database(query):
         query = with_default_database(query, place.replica.default_database)
+    return Task(name, czxid, entry, digest_of(data), host, statement, query, place)
+
+
+def interpret_without_cluster(
+    name: str, czxid: int, data: bytes, entry: DDLLogEntry, host: HostId
+) -> Task | None:
+    """The task of a cluster that is not known here any more, enough to find out whether it ran; None if even
+    its text makes no sense."""
+    try:
+        statement = parse_statement(entry.query)
+        query = without_on_cluster(entry.query)
+    except SqlError:
+        return None
+    replica = Replica(host.host, host.port)
+    shard = Shard(1, (replica,))
+    place = ClusterPlace(Cluster(statement.on_cluster or "", (shard,)), shard, replica)
     return Task(name, czxid, entry, digest_of(data), host, statement, query, place)
 
 

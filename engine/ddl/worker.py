@@ -42,7 +42,7 @@ from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner, TryAgain, status_of
 from engine.ddl.shards import ShardEnd, ShardExecution
 from engine.ddl.status import BEFORE_EXECUTION, ExecutionStatus
-from engine.ddl.task import Task, interpret
+from engine.ddl.task import Task, interpret, interpret_without_cluster
 from engine.env import Env
 from engine.errors import (
     Busy,
@@ -289,12 +289,11 @@ class DDLWorker:
         await self._runner.settle(task, result.status)
         if result.end is not ShardEnd.EXECUTED_HERE:
             return Report(task.name, task.host, result.status)
-        shard = task.place.shard.node_name
         return Report(
             task.name,
             task.host,
             result.status,
-            executed_shard=shard,
+            executed_shard=result.shard,
             executed_by=result.executed_by,
             lock_path=result.lock_path,
         )
@@ -457,7 +456,10 @@ class _Scan:
                 ports=worker._identity.ports,
             )
         except SqlError as error:
-            await self._refuse(name, match.host, status_of(error))
+            # It may have run here before the clusters were changed.
+            begun = interpret_without_cluster(name, node.stat.czxid, node.data, entry, match.host)
+            status = await worker._runner.conclude(begun) if begun is not None else None
+            await self._refuse(name, match.host, status or status_of(error))
             return
         worker._undecided.pop(name, None)
         self._backlog.add(task)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.ddl.executor import Blocks, FenceLost, Fingerprint
 from engine.env import Env
 from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
-from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData
+from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.names import TableName
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
@@ -45,6 +45,17 @@ class ModelTable:
     columns: list[str] = field(default_factory=list)
     mutations: list[str] = field(default_factory=list)
     blocks: list[Blocks] = field(default_factory=list)
+    next_block: int = 0
+
+    def insert(self) -> None:
+        """A user's insert: one new block."""
+        self.blocks.append(Blocks("all", self.next_block, self.next_block))
+        self.next_block += 1
+
+    def merge(self) -> None:
+        """All parts become one that covers what they covered."""
+        if self.blocks:
+            self.blocks = [Blocks("all", self.blocks[0].first, self.blocks[-1].last)]
 
     def definition(self) -> str:
         return f"{self.uuid} {self.engine} {','.join(self.columns)}"
@@ -57,8 +68,8 @@ class ModelDatabase:
     host: str
     tables: dict[TableName, ModelTable] = field(default_factory=dict)
     effects: list[Effect] = field(default_factory=list)
-    users: set[str] = field(default_factory=set)
     counter: int = 0
+    on_effect: Callable[[Effect], None] | None = None
 
     def next_id(self) -> str:
         self.counter += 1
@@ -79,14 +90,18 @@ class ModelExecutor:
         env: Env,
         *,
         duration_s: tuple[float, float] = (0.0, 0.0),
-        keeper: Keeper | None = None,
+        keeper: Callable[[], Awaitable[Keeper]] | None = None,
         shard: str = "",
+        gate: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._env = env
         self.duration_s = duration_s
-        self.keeper = keeper
+        self._keeper = keeper
         self._shard = shard
+        self._gate = gate
+        self.flaky_rate = 0.0
+        """How often a statement fails with MEMORY_LIMIT_EXCEEDED, without effect."""
         self.executed: list[str] = []
 
     # --- LocalExecutor ------------------------------------------------------------------------------------
@@ -143,7 +158,11 @@ class ModelExecutor:
         failure = _FAIL.search(sql)
         if failure:
             raise SqlError(int(failure.group(1)), "asked to fail")
+        if self.flaky_rate and self._env.rng.random() < self.flaky_rate:
+            raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "flaky")
+        self._gate()
         await self._apply(parse_statement(sql), entry, fence)
+        self._gate()
         await self._work(duration_s / 2)
 
     async def _work(self, duration_s: float) -> None:
@@ -162,9 +181,9 @@ class ModelExecutor:
                         return
                     raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {names[0]} already exists.")
                 engine = statement.engine or "MergeTree"
-                tables[names[0]] = ModelTable(self._database.next_id(), engine)
                 if self.supports_replication(engine):
                     await self._create_replicated(names[0])
+                tables[names[0]] = ModelTable(self._database.next_id(), engine)
                 self._record(entry, names[0], "create")
             case _K.DROP_TABLE:
                 if names[0] not in tables:
@@ -193,11 +212,14 @@ class ModelExecutor:
 
     def _change(self, statement: Statement, table: ModelTable, entry: str, name: TableName) -> None:
         """One step: there is no await in here, so a kill falls before or after it."""
-        _change_table(statement, table, self._database.next_id())
-        self._record(entry, name, statement.kind.value)
+        if _change_table(statement, table, self._database.next_id()):
+            self._record(entry, name, statement.kind.value)
 
     def _record(self, entry: str, name: TableName, what: str) -> None:
-        self._database.effects.append(Effect(self._database.host, entry, str(name), what))
+        effect = Effect(self._database.host, entry, str(name), what)
+        self._database.effects.append(effect)
+        if self._database.on_effect is not None:
+            self._database.on_effect(effect)
 
     # --- replicated tables --------------------------------------------------------------------------------
 
@@ -205,12 +227,12 @@ class ModelExecutor:
         return f"{_REPLICATED_ROOT}/{self._shard}/{name}"
 
     async def _create_replicated(self, name: TableName) -> None:
-        keeper = self._session()
+        keeper = await self._session()
         await create_ancestors(keeper, f"{self._path(name)}/x")
         await create_if_not_exists(keeper, f"{self._path(name)}/effects")
 
     async def _replicated_digest(self, name: TableName) -> str:
-        keeper = self._session()
+        keeper = await self._session()
         path = f"{self._path(name)}/effects"
         await keeper.sync(path)
         try:
@@ -224,7 +246,7 @@ class ModelExecutor:
     async def _change_replicated(
         self, statement: Statement, name: TableName, entry: str, fence: Sequence[Op]
     ) -> None:
-        keeper = self._session()
+        keeper = await self._session()
         data = json.dumps([self._database.host, entry, statement.kind.value]).encode()
         path = f"{self._path(name)}/effects/e-"
         try:
@@ -234,10 +256,10 @@ class ModelExecutor:
                 raise FenceLost(Code.UNFINISHED, "Another replica has taken over") from refusal
             raise
 
-    def _session(self) -> Keeper:
-        if self.keeper is None:
+    async def _session(self) -> Keeper:
+        if self._keeper is None:
             raise SqlError(Code.TABLE_IS_READ_ONLY, "The model has no Keeper for replicated tables")
-        return self.keeper
+        return await self._keeper()
 
 
 async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:
@@ -254,14 +276,20 @@ async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> li
     return effects
 
 
-def _change_table(statement: Statement, table: ModelTable, new_id: str) -> None:
+def _change_table(statement: Statement, table: ModelTable, new_id: str) -> bool:
+    """Whether anything changed: nothing does when an empty table is truncated."""
     commands = set(statement.alter_commands)
     if statement.kind is _K.TRUNCATE_TABLE or _A.DROP_PARTITION in commands:
+        had_blocks = bool(table.blocks)
         table.blocks.clear()
-    elif statement.kind in (_K.UPDATE, _K.DELETE) or commands & {_A.UPDATE, _A.DELETE}:
+        return had_blocks
+    if statement.kind is _K.OPTIMIZE:
+        return False
+    if statement.kind in (_K.UPDATE, _K.DELETE) or commands & {_A.UPDATE, _A.DELETE}:
         table.mutations.append(new_id)
     elif commands:
         table.columns.append(new_id)
+    return True
 
 
 def _qualified(table: TableName, database: str = "default") -> TableName:
@@ -270,14 +298,3 @@ def _qualified(table: TableName, database: str = "default") -> TableName:
 
 def _unknown_table(name: TableName) -> SqlError:
     return SqlError(Code.UNKNOWN_TABLE, f"Table {name} doesn't exist.")
-
-
-__all__ = [
-    "Check",
-    "Effect",
-    "ModelDatabase",
-    "ModelExecutor",
-    "ModelTable",
-    "SetData",
-    "replicated_effects",
-]

@@ -1,0 +1,155 @@
+"""What happened in a simulation of the queue, as an observer who sees every transaction at once.
+
+`ObservedTree` takes the place of the memory Keeper's tree and writes down each transaction. `History` is
+what the checkers of `engine.testing.ddl_checkers` read; a test can also make one by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.keeper.base import Create, Op, OpResult, Remove, SetData
+from engine.keeper.tree import Caller, Tree
+from engine.names import QueuePaths
+from engine.testing.ddl_model import Effect
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    path: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    path: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    path: str
+
+
+Event = Created | Changed | Removed
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """Events at one instant. `at` orders it among effects, too; `by_session_end`: nobody asked for it."""
+
+    at: int
+    time_s: float
+    events: tuple[Event, ...]
+    by_session_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SeenEffect:
+    """An effect on a host's disk or in a shard's replicated table (`shard` set), with its moment."""
+
+    at: int
+    effect: Effect
+    shard: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """An initiator was told that its token stands as this entry; empty when it was told that it is gone."""
+
+    token: str
+    entry: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What the workload knows of an entry that it made. `is_certain`: success changes something, for sure."""
+
+    hosts: tuple[str, ...]
+    objects: tuple[str, ...] = ()
+    is_certain: bool = True
+    runs_once_per_shard: bool = False
+
+
+@dataclass(slots=True)
+class History:
+    """Everything the checkers need. `expectations` is keyed by entry name, `shard_of` by host."""
+
+    paths: QueuePaths = field(default_factory=QueuePaths)
+    transactions: list[Transaction] = field(default_factory=list)
+    effects: list[SeenEffect] = field(default_factory=list)
+    acknowledged: list[Acknowledged] = field(default_factory=list)
+    expectations: dict[str, Expectation] = field(default_factory=dict)
+    live_hosts: frozenset[str] = frozenset()
+    shard_of: dict[str, str] = field(default_factory=dict)
+    lifetime_s: float = 7 * 86_400
+    max_tasks: int = 1000
+    clock_skew_s: float = 0.0
+    clock: int = 0
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def record(self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False) -> None:
+        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end))
+
+    def events(self) -> Iterator[tuple[Transaction, Event]]:
+        for transaction in self.transactions:
+            for event in transaction.events:
+                yield transaction, event
+
+    def entry_of(self, path: str) -> tuple[str, str]:
+        """The entry that a path belongs to and the rest of the path; empty names for other paths."""
+        root = self.paths.root + "/"
+        if not path.startswith(root):
+            return "", ""
+        name, _, rest = path[len(root) :].partition("/")
+        return name, rest
+
+    def outcomes(self) -> dict[tuple[str, str], tuple[Transaction, bytes]]:
+        """The final text of each `finished/<host>` that ever was, by (entry, host), with its transaction."""
+        found: dict[tuple[str, str], tuple[Transaction, bytes]] = {}
+        for transaction, event in self.events():
+            name, rest = self.entry_of(event.path)
+            if rest.startswith("finished/") and not isinstance(event, Removed):
+                found[name, rest.removeprefix("finished/")] = (transaction, event.data)
+        return found
+
+
+class ObservedTree(Tree):
+    """A tree that tells a history about each of its transactions."""
+
+    def __init__(self, history: History, now_s: Callable[[], float]) -> None:
+        super().__init__()
+        self._history = history
+        self._now_s = now_s
+
+    def write(self, op: Op, caller: Caller) -> OpResult:
+        result = super().write(op, caller)
+        self._tell([op], [result])
+        return result
+
+    def multi(self, ops: Sequence[Op], caller: Caller) -> list[OpResult]:
+        results = super().multi(ops, caller)
+        self._tell(ops, results)
+        return results
+
+    def end_session(self, session_id: int) -> None:
+        paths = list(self.ephemerals.get(session_id, {}))
+        super().end_session(session_id)
+        if paths:
+            self._history.record(self._now_s(), [Removed(path) for path in paths], by_session_end=True)
+
+    def _tell(self, ops: Sequence[Op], results: Iterable[OpResult]) -> None:
+        events: list[Event] = []
+        for op, result in zip(ops, results, strict=True):
+            if isinstance(op, Create):
+                events.append(Created(str(result), op.data))
+            elif isinstance(op, SetData):
+                events.append(Changed(op.path, op.data))
+            elif isinstance(op, Remove):
+                events.append(Removed(op.path))
+        if events:
+            self._history.record(self._now_s(), events)
