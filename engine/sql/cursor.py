@@ -28,6 +28,8 @@ class NameRef:
 
 
 _NAME_KINDS = (TokenKind.WORD, TokenKind.IDENTIFIER)
+_OPENING = frozenset("([{")
+_CLOSING = frozenset(")]}")
 _END = Token(TokenKind.PUNCTUATION, "", 0)
 
 
@@ -38,12 +40,13 @@ class Cursor:
     quoted, so that comparing with a keyword can never meet a quoted identifier or a string.
     """
 
-    __slots__ = ("at", "sql", "tokens", "words")
+    __slots__ = ("_closing", "at", "sql", "tokens", "words")
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
         self.at = 0
         self.tokens, self.words = significant(sql)
+        self._closing: dict[int, int] | None = None
 
     @property
     def word(self) -> str:
@@ -131,19 +134,15 @@ class Cursor:
 
     def skip_brackets(self) -> bool:
         """Step over a bracketed group; False, without a step, if there is none or it does not close."""
-        if self.word not in ("(", "[", "{"):
+        if self.word not in _OPENING:
             return False
-        depth = 0
-        for at in range(self.at, len(self.words)):
-            word = self.words[at]
-            if word in ("(", "[", "{"):
-                depth += 1
-            elif word in (")", "]", "}"):
-                depth -= 1
-                if depth == 0:
-                    self.at = at + 1
-                    return True
-        return False
+        if self._closing is None:
+            self._closing = _closing_brackets(self.words)
+        end = self._closing.get(self.at)
+        if end is None:
+            return False
+        self.at = end + 1
+        return True
 
     def skip_to(self, *words: str) -> bool:
         """Step forward, over bracketed groups, to the next token that is one of `words`."""
@@ -153,6 +152,18 @@ class Cursor:
             if not self.skip_brackets():
                 self.at += 1
         return False
+
+
+def _closing_brackets(words: list[str]) -> dict[int, int]:
+    """Where each group that begins at a token ends: one pass, however many groups there are."""
+    ends: dict[int, int] = {}
+    begun: list[int] = []
+    for at, word in enumerate(words):
+        if word in _OPENING:
+            begun.append(at)
+        elif word in _CLOSING and begun:
+            ends[begun.pop()] = at
+    return ends
 
 
 def significant(sql: str) -> tuple[list[Token], list[str]]:

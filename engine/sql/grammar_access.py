@@ -20,6 +20,21 @@ CREATE_ACCESS = {
 }
 DROP_ACCESS = {words: K(kind.value.replace("CREATE", "DROP")) for words, kind in CREATE_ACCESS.items()}
 ALTER_ACCESS = {words: K(kind.value.replace("CREATE", "ALTER")) for words, kind in CREATE_ACCESS.items()}
+# Privileges on something else: TABLE ENGINE ON S3, SET DEFINER ON u, READ ON URL, CREATE USER ON 'u*'.
+_NOT_ON_TABLES = frozenset(
+    {
+        "ENGINE",
+        "DEFINER",
+        "COLLECTION",
+        "COLLECTIONS",
+        "USER",
+        "ROLE",
+        "IMPERSONATE",
+        "READ",
+        "WRITE",
+        "WORKLOAD",
+    }
+)
 _ROW_POLICY_KINDS = (K.CREATE_ROW_POLICY, K.ALTER_ROW_POLICY, K.DROP_ROW_POLICY)
 _MASKING_KINDS = (K.CREATE_MASKING_POLICY, K.ALTER_MASKING_POLICY, K.DROP_MASKING_POLICY)
 
@@ -112,11 +127,15 @@ def grant(d: Draft, verb: str) -> None:
     """GRANT and REVOKE: ON CLUSTER comes first, then privileges ON tables, or roles."""
     d.kind = K.GRANT if verb == "GRANT" else K.REVOKE
     d.on_cluster_here()
+    begins = d.at
     while d.skip_to("ON", "TO", "FROM"):
         if d.word != "ON":
             break
+        names_a_table = _NOT_ON_TABLES.isdisjoint(d.words[begins : d.at])
         d.at += 1
-        _granted_object(d)
+        if names_a_table:
+            _granted_object(d)
+        begins = d.at
 
 
 def _granted_object(d: Draft) -> bool:

@@ -185,19 +185,16 @@ def _storage(d: Draft) -> None:
             d.at += 1
             d.accept("=")
             d.engine = d.identifier()
-        elif word == "TO" and is_view and not d.looking_at("TO", "INNER") and not _names_target(d):
+        elif word == "TO" and is_view and d.engine is None and not d.looking_at("TO", "INNER"):
             d.at += 1
             d.table_ref(Role.TARGET)
             d.accept_uuid()
+            is_view = False
         elif word == "AS":
             _as(d)
             return
         elif word == "EMPTY" or not d.skip_brackets():
             d.at += 1
-
-
-def _names_target(d: Draft) -> bool:
-    return any(ref.role is Role.TARGET for ref in d.refs)
 
 
 def _as(d: Draft) -> None:

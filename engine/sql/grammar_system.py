@@ -193,10 +193,14 @@ def _table(d: Draft) -> None:
     if text is not None and d.word != ".":
         token = d.tokens[d.at - 1]
         if token.text[0] not in '`"“':
-            # What a string names is for the server to find out: it also looks among XML dictionaries.
+            # What a string names is for the server to find out.
             return
-        d.refs.append(NameRef(token.start, token.end, TableName("", text), Role.OBJECT))
+        if not d.system_command.endswith("DICTIONARY"):
+            d.refs.append(NameRef(token.start, token.end, TableName("", text), Role.OBJECT))
         return
     if text is not None:
         d.at -= 1
-    d.table_ref()
+    ref = d.table(Role.OBJECT)
+    # A dictionary without a database may be one of the configuration's, which have none.
+    if ref is not None and (ref.name.database or not d.system_command.endswith("DICTIONARY")):
+        d.refs.append(ref)

@@ -40,6 +40,9 @@ _CONNECTION_STRING = re.compile(
 _LITERALS = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.NUMBER})
 _QUOTED = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.IDENTIFIER})
 
+_MAX_PASSES = 50
+"""Functions with secrets within functions with secrets: deeper than this, every literal is hidden instead."""
+
 Argument = list[Token]
 """The significant tokens of one argument."""
 
@@ -87,6 +90,7 @@ def _secrets(tokens: list[Token]) -> Iterator[Token]:
     is_collection = words[1:3] == ["NAMED", "COLLECTION"]
     has_credentials = "IDENTIFIED" in words
     finders = _DATABASE_ENGINES if words[1:2] == ["DATABASE"] else _FUNCTIONS
+    budget = _MAX_PASSES * (len(tokens) + 1)
     for at, token in enumerate(tokens):
         before = words[at - 1] if at else ""
         if token.kind in _QUOTED and has_credentials and before in ("BY", "SALT"):
@@ -99,7 +103,12 @@ def _secrets(tokens: list[Token]) -> Iterator[Token]:
         if at + 1 < len(tokens) and words[at + 1] == "(":
             finder = finders.get(literal_value(token).lower()) if token.kind in _NAMES else None
             if finder is not None:
-                for argument in finder(_arguments(tokens, at + 1)):
+                arguments = _arguments(tokens, at + 1)
+                budget -= sum(map(len, arguments))
+                if budget < 0:
+                    yield from (t for t in tokens if t.kind in _QUOTED)
+                    return
+                for argument in finder(arguments):
                     yield from (t for t in argument if t.kind in _QUOTED)
 
 

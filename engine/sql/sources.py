@@ -68,6 +68,8 @@ _BEHIND_WITH = frozenset({"TOTALS", "ROLLUP", "CUBE", "FILL", "TIES", "NAME"})
 _BEFORE_WITH = frozenset(
     {"UNION", "ALL", "DISTINCT", "EXCEPT", "INTERSECT", "(", "AS", "QUERY", "EXPLAIN", ""}
 )
+_MAX_DEPTH = 1000
+"""ClickHouse's max_parser_depth: it refuses what is nested deeper, so nobody needs its tables."""
 _NO_TABLE_BEHIND_IN = frozenset({"PARTITION", "NULL", "TRUE", "FALSE", "SELECT", "CAST", "INTERVAL"})
 
 
@@ -93,7 +95,7 @@ class _Walk:
 
     def run(self) -> list[NameRef]:
         at = self.begin
-        while at < len(self.words):
+        while at < len(self.words) and len(self.levels) <= _MAX_DEPTH:
             at = self._step(at)
         return self.refs
 
@@ -214,6 +216,8 @@ class _Walk:
                 if cursor.accept("AS") and cursor.token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER):
                     level.names.add(literal_value(cursor.token))
                 elif not cursor.skip_brackets():
+                    if cursor.word in ("(", "[", "{"):
+                        return  # It never closes: there is no list to read to its end.
                     cursor.at += 1
             if not cursor.accept(","):
                 return

@@ -13,8 +13,10 @@ from engine.errors import Code, SqlError
 from engine.sql import (
     expand_macros,
     mentions_empty_database,
+    one_line,
     output_settings,
     parse_statement,
+    redact,
     tokenize,
     with_current_database,
     with_default_database,
@@ -208,3 +210,54 @@ def test_the_package_shows_its_public_names_and_no_others() -> None:
     assert shown - modules - set(engine.sql.__all__) == set()
     assert list(engine.sql.__all__) == sorted(engine.sql.__all__)
     assert all(getattr(engine.sql, name).__doc__ for name in engine.sql.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 50_000,
+        "(SELECT 1 FROM t WHERE x IN " * 15_000,
+        "ALTER TABLE t " + "(" * 50_000,
+        "ALTER TABLE t DROP COLUMN a" + ", (DROP COLUMN b" * 15_000,
+        "CREATE VIEW v AS " + "WITH a AS (" * 15_000,
+        "CREATE TABLE t ENGINE = " + "S3(" * 50_000 + "'x'",
+        "GRANT " + "SELECT ON t, " * 15_000,
+        "RENAME TABLE " + "a TO b, " * 15_000,
+        "CREATE POLICY p ON " + "t, " * 50_000,
+        "/*" * 50_000 + "*/" * 50_000,
+        "SELECT '" + "\\'" * 50_000 + "'",
+    ],
+    ids=lambda text: text[:24],
+)
+def test_no_text_takes_more_than_linear_work(text: str) -> None:
+    """A hostile entry in the queue may be 1 MiB: quadratic work on one of these would outlast the timeout."""
+    assert isinstance(redact(text), str)
+    assert isinstance(with_default_database(text, "d"), str)
+    assert isinstance(without_on_cluster(text), str)
+    assert isinstance(without_output_clauses(text), str)
+    assert isinstance(one_line(text), str)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "GRANT TABLE ENGINE ON S3 TO u",
+        "GRANT SET DEFINER ON v TO u",
+        "GRANT NAMED COLLECTION ON n TO u",
+        "GRANT CREATE USER ON v TO u",
+        "GRANT READ ON URL TO u",
+        "SYSTEM RELOAD DICTIONARY d",
+        "SYSTEM RELOAD DICTIONARY `d`",
+        "SYSTEM RELOAD DICTIONARY 'd'",
+    ],
+)
+def test_names_that_are_no_tables_get_no_database(sql: str) -> None:
+    assert with_default_database(sql, "q") == sql
+    assert not mentions_empty_database(sql)
+
+
+def test_a_ttl_to_a_disk_is_no_target_of_a_view() -> None:
+    sql = "CREATE MATERIALIZED VIEW a.v ENGINE = MergeTree ORDER BY b TTL c TO DISK 'd' AS SELECT b FROM a.t"
+    assert parse_statement(sql).targets == ()
+    assert with_default_database(sql, "q") == sql
