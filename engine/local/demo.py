@@ -132,7 +132,7 @@ async def _answer(
             if key not in done:
                 done.add(key)
                 await api.answer(question, _yes(question))
-                answered.append(f"{cluster}: {question.subject}")
+                answered.append(question.subject)
                 steps.done("approval", f"answered {_yes(question)!r} for you: {question.subject}")
         await env.sleep(_POLL_S)
 
