@@ -13,7 +13,7 @@ from engine.sql.parse import parse_statement
 from engine.sql.redact import redact
 from engine.sql.split import leading_comments, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
-from engine.sql.tokens import Token, TokenKind, tokenize
+from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
 
 __all__ = [
     "AlterCommand",
@@ -23,12 +23,14 @@ __all__ = [
     "TokenKind",
     "expand_macros",
     "leading_comments",
+    "literal_value",
     "mentions_empty_database",
     "one_line",
     "output_settings",
     "parse_statement",
     "redact",
     "runs_once_per_shard",
+    "scan",
     "split_statements",
     "tokenize",
     "with_current_database",

@@ -40,7 +40,7 @@ _CONNECTION_STRING = re.compile(
 _LITERALS = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.NUMBER})
 _QUOTED = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.IDENTIFIER})
 
-_MAX_PASSES = 50
+_MAX_PASSES = 20
 """Functions with secrets within functions with secrets: deeper than this, every literal is hidden instead."""
 
 Argument = list[Token]
