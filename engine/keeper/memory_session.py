@@ -245,11 +245,10 @@ class MemorySession:
             raise SessionExpired(f"Session {self._session_id:#x} is over")
         request.started_s = self.loop.time()
         self.pending.append(request)
+        is_in_trouble = self.state is not LinkState.CONNECTED or self._server.is_cut_off(self.client)
         if self.state is LinkState.CONNECTED:
             self._server.accept(self, request)
-            if self._server.is_cut_off(self.client):
-                self.watch_timeouts()
-        else:
+        if is_in_trouble or self.replied_until_s > request.started_s:
             self.watch_timeouts()
         return future
 

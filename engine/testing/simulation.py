@@ -38,6 +38,11 @@ START_OF_TIME_S = 1_700_000_000.0
 """Unix time at which every simulation starts."""
 
 
+_CLEANUP_STEPS = 1_000_000
+_CLEANUP_S = 86_400.0
+"""What is left over may take this much more, also after a run that used up its own limits."""
+
+
 class SimulationDeadlock(AssertionError):
     """Nothing is ready, no timer is set, and the simulation is not finished."""
 
@@ -232,6 +237,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
 
     def cancel_leftovers(self) -> None:
         """Cancel all tasks until none is left; then close the asynchronous generators."""
+        self._max_steps, self._max_virtual_s = self._steps + _CLEANUP_STEPS, self._now + _CLEANUP_S
         for _ in range(100):
             tasks = self.unfinished_tasks()
             if not tasks:
