@@ -55,7 +55,7 @@ def engine_cluster(directory: Path, *, env: Env) -> LocalCluster:
     names = [f"node{i + 1:02d}" for i in range(NODES)]
     cluster_file = directory / "benchmark.xml"
     cluster_file.write_text(clusters_xml({name: _shards(names[:size]) for name, size in SIZES.items()}))
-    return LocalCluster(directory / "engine", cluster_file=cluster_file, env=env)
+    return LocalCluster(directory / "engine", cluster_file=cluster_file, is_durable=True, env=env)
 
 
 def engine_system(cluster: LocalCluster) -> System:

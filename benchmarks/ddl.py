@@ -189,7 +189,7 @@ def report_of(figures: Figures, peer: str | None) -> Report:
     """The table's rows in the order of measurement, and what was wanted."""
     report = Report("ddl")
     medians = {key: median(values) for key, values in figures.items()}
-    for system, what in figures:
+    for system, what in sorted(figures, key=lambda key: _order(key[1])):
         if system == "engine":
             other = medians.get((peer, what)) if peer else None
             report.add(
@@ -220,6 +220,14 @@ def report_of(figures: Figures, peer: str | None) -> Report:
     if peer is None:
         report.note("No clickhouse-server is installed or wanted: the engine was measured alone.")
     return report
+
+
+def _order(what: str) -> tuple[int, int, str]:
+    """Statements first, by number of nodes; the others as they were measured."""
+    parts = ("CREATE + DROP", "CREATE", "DROP", "drain", "backlog")
+    part = next(i for i, start in enumerate(parts) if what.startswith(start))
+    size = next((size for size in SIZES.values() if f"{size} nodes" in what), 0)
+    return (0 if part < 3 else part, size, what)
 
 
 async def run(
