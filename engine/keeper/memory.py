@@ -44,7 +44,7 @@ class _SessionRecord:
     session: MemorySession
     identities: frozenset[Identity] = frozenset()
     expiry: asyncio.TimerHandle | None = None
-    forced: list[Fault] = field(default_factory=list)
+    forced: list[tuple[Fault, RequestKind | None]] = field(default_factory=list)
     stale: Tree | None = None
     stale_watches: dict[Rearm, None] = field(default_factory=dict)
 
@@ -128,13 +128,15 @@ class MemoryKeeperServer:
 
     # --- faults -------------------------------------------------------------------------------------------
 
-    def lose_next_request(self, session_id: int) -> None:
-        """The session's next request is not executed and its connection breaks: ConnectionLoss."""
-        self._records[session_id].forced.append(Fault.REQUEST_LOST)
+    def lose_next_request(self, session_id: int, *, kind: RequestKind | None = None) -> None:
+        """The session's next request (of that kind) is not executed and its connection breaks:
+        ConnectionLoss."""
+        self._records[session_id].forced.append((Fault.REQUEST_LOST, kind))
 
-    def lose_next_reply(self, session_id: int) -> None:
-        """The session's next request is executed, then its connection breaks: ConnectionLoss."""
-        self._records[session_id].forced.append(Fault.REPLY_LOST)
+    def lose_next_reply(self, session_id: int, *, kind: RequestKind | None = None) -> None:
+        """The session's next request (of that kind) is executed, then its connection breaks:
+        ConnectionLoss."""
+        self._records[session_id].forced.append((Fault.REPLY_LOST, kind))
 
     def break_connection(self, session_id: int) -> None:
         """Now. What is under way is not executed, or executed and not answered."""
@@ -178,6 +180,8 @@ class MemoryKeeperServer:
         record = self._records[session_id]
         if record.stale is not None:
             return
+        if any(isinstance(m, tuple) and m[0].watch is not None for m in record.session.to_client):
+            return  # the client does not know of this watch yet, so it could not be set again below
         record.stale = self.tree.snapshot()
         record.stale_watches = dict.fromkeys(record.session.armed.keys())
         self._watches.drop_session(session_id)
@@ -288,8 +292,8 @@ class MemoryKeeperServer:
         if record is None or not self.is_up:
             return
         fault = None
-        if record.forced:
-            fault = record.forced.pop(0)
+        if record.forced and record.forced[0][1] in (None, request.kind):
+            fault = record.forced.pop(0)[0]
         elif self.faults is not None:
             fault = self.faults.draw()
         match fault:
