@@ -102,7 +102,16 @@ class LedgerWriter:
 
     def record_attempt(self, attempt: Attempt) -> None:
         """Before it is sent. Raises LedgerCorrupt when the token stands for something else already."""
+        h = schema.statement_hosts.c
         with self.store.writing() as connection:
+            found = {
+                HostId(row.host, row.port)
+                for row in connection.execute(sa.select(h.host, h.port).where(h.token == attempt.token))
+            }
+            if found and found != set(attempt.hosts):
+                raise LedgerCorrupt(
+                    f"The ledger has {attempt.token} for {_names(found)}, not for {_names(attempt.hosts)}."
+                )
             self._insert(
                 connection,
                 schema.statements,
@@ -125,15 +134,6 @@ class LedgerWriter:
                     connection,
                     schema.statement_hosts,
                     {"token": attempt.token, "host": host.host, "port": host.port},
-                )
-            h = schema.statement_hosts.c
-            found = {
-                HostId(row.host, row.port)
-                for row in connection.execute(sa.select(h.host, h.port).where(h.token == attempt.token))
-            }
-            if found != set(attempt.hosts):
-                raise LedgerCorrupt(
-                    f"The ledger has {attempt.token} for {_names(found)}, not for {_names(attempt.hosts)}."
                 )
 
     def record_submission(self, token: str, *, entry: str, outcome: str) -> None:

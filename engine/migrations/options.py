@@ -5,8 +5,8 @@
     -- oncluster-next: allow=destructive reason="copied in 0004"    silences lint rules; a reason is required
 
 A directive is a line comment (`--` or `#`) of its own. After the colon stand `key=value` pairs, separated by
-blanks; a value with blanks stands in double quotes, where `\\"` and `\\\\` are the two escapes. Other
-comments that begin with `oncluster` are errors, so that a typing mistake does not go unnoticed.
+blanks; a value with blanks stands in double quotes, where `\\"` and `\\\\` are the two escapes. What
+only looks like a directive is an error, so that a typing mistake does not go unnoticed.
 
     timeout         how long to wait for the hosts: seconds, or with s, m, h; 0 does not wait, negative waits
                     for ever (distributed_ddl_task_timeout)
@@ -33,6 +33,7 @@ _DIRECTIVE = re.compile(
     r"(?:--|#)[ \t]*oncluster(?P<scope>[a-z-]*)(?P<colon>[ \t]*:)?(?P<rest>.*)", re.DOTALL
 )
 _PAIR = re.compile(r'\s*([A-Za-z_][A-Za-z0-9_.-]*)=("(?:[^"\\]|\\.)*"|[^\s"]*)(?=\s|$)')
+_ASSIGNMENT = re.compile(r"\s+\w+=")
 _DURATION = re.compile(r"(-?\d{1,9})(s|m|h)?\Z")
 _SETTING_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _UNIT_S = {None: 1, "s": 1, "m": 60, "h": 3600}
@@ -112,7 +113,7 @@ def parse_comment(comment: str) -> Directive | None:
     Raises SqlError 36 that names what is wrong and what there is instead.
     """
     match = _DIRECTIVE.match(comment.strip())
-    if match is None or (not match["colon"] and not match["scope"]):
+    if match is None or (not match["colon"] and not match["scope"] and not _ASSIGNMENT.match(match["rest"])):
         return None
     scopes = {scope.value: scope for scope in Scope}
     if match["scope"] not in scopes or not match["colon"]:

@@ -1,0 +1,317 @@
+"""How `oncluster migrate` shows things: tables on standard output, progress on standard error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+import click
+
+from engine.cli.common import console, print_json, print_table
+from engine.migrations.decide import describe
+from engine.migrations.files import MigrationSet
+from engine.migrations.ledger import RunRow
+from engine.migrations.lint import LintReport
+from engine.migrations.model import Progress, Run, RunSummary, Step, row_to_json
+from engine.migrations.plan import Plan, PlannedHost, PlannedStatement
+from engine.migrations.rehearse import Rehearsal
+from engine.migrations.states import (
+    CellState,
+    LedgerRow,
+    MigrationEvent,
+    MigrationRecord,
+    RunState,
+    count_states,
+    untouched,
+)
+from engine.migrations.verdict import Verdict
+
+_MOST_HOST_COLUMNS = 8
+_SQL_CHARS = 90
+
+
+class Reporter:
+    """Tells on standard error how a run goes: a spinner on a terminal, a line for each statement anywhere."""
+
+    def __init__(self) -> None:
+        self._console = console(stderr=True)
+        self._status = self._console.status("Taking the lock …")
+
+    def __enter__(self) -> Reporter:
+        self._status.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._status.stop()
+
+    def on_begin(self, run: Run) -> None:
+        self._status.update(f"{len(run.steps)} migrations, {len(run.refs)} statements")
+
+    def on_statement(self, progress: Progress) -> None:
+        if progress.verdict is Verdict.WAIT:
+            self._status.update(describe(progress))
+        else:
+            self._console.print(f"  {describe(progress)}", markup=False, highlight=False)
+
+    def on_migration(self, step: Step, record: MigrationRecord) -> None:
+        self._console.print(f"{step.version} {step.title}: {record.state}", markup=False, highlight=False)
+
+
+def show_summary(summary: RunSummary) -> None:
+    """What a run did, one line for each statement, and the errors in full."""
+    rows = []
+    for step in summary.steps:
+        for ref in step.refs:
+            mine = [r for r in summary.rows if (r.version, r.statement) == (ref.version, ref.statement)]
+            rows.append((step.version, step.title, ref.statement, _counts(mine), _longest(mine)))
+    print_table(
+        ("version", "title", "statement", "hosts", "ms"),
+        rows,
+        title=f"{summary.cluster}: {summary.state}",
+        empty=f"{summary.cluster}: there was nothing to do.",
+    )
+    _show_failures(summary.rows)
+    match summary.state:
+        case RunState.PARTIAL:
+            click.echo("Hosts that are away catch up by themselves; `oncluster migrate status` records it.")
+        case RunState.UNFINISHED:
+            click.echo("Not finished in time. What was sent goes on; repeat the command to attach to it.")
+        case RunState.FAILED:
+            click.echo("Remove the cause and repeat with --retry-failed, or roll back.")
+        case RunState.DONE | RunState.RUNNING:
+            pass
+
+
+def show_status(
+    migrations: MigrationSet, records: Mapping[int, MigrationRecord], *, note: str, as_json: bool
+) -> None:
+    """Migrations by hosts."""
+    versions = sorted({*migrations.versions, *records})
+    every = []
+    for version in versions:
+        migration = migrations.get(version)
+        every.append(records.get(version) or untouched(version, migration.title if migration else ""))
+    if as_json:
+        print_json(
+            {
+                "cluster": migrations.cluster,
+                "note": note,
+                "migrations": [_record_json(record) for record in every],
+            }
+        )
+        return
+    if note:
+        click.echo(note, err=True)
+    hosts = sorted({row.host for record in every for row in record.rows})
+    if len(hosts) <= _MOST_HOST_COLUMNS:
+        columns = [host.readable for host in hosts]
+        cells = [[_cell([r for r in record.rows if r.host == host]) for host in hosts] for record in every]
+    else:
+        columns, cells = ["hosts"], [[_counts(record.rows)] for record in every]
+    print_table(
+        ("version", "title", "state", *columns),
+        [
+            (record.version, record.title, _state(record), *line)
+            for record, line in zip(every, cells, strict=True)
+        ],
+        title=migrations.cluster,
+    )
+    _show_failures([row for record in every if record.state.is_open for row in record.rows])
+
+
+def show_history(runs: Sequence[RunRow], events: Sequence[MigrationEvent], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"runs": [_run_json(run) for run in runs], "events": [_event_json(e) for e in events]})
+        return
+    print_table(
+        ("begun", "run", "direction", "target", "by", "approved by", "state", "note"),
+        [
+            (_when(run.at_ms), run.run_id, run.direction, run.target, run.requested_by, run.approved_by)
+            + (run.state, run.note)
+            for run in runs
+        ],
+        title="runs",
+        empty="No run yet.",
+    )
+    print_table(
+        ("at", "version", "title", "event", "generation", "by", "note"),
+        [(_when(e.at_ms), e.version, e.title, e.event, e.generation, e.done_by, e.note) for e in events],
+        title="migrations",
+        empty="",
+    )
+
+
+def show_lint(report: LintReport) -> None:
+    for finding in report.findings:
+        if finding.stands:
+            click.echo(str(finding))
+    click.echo(
+        f"{len(report.errors)} errors, {len(report.warnings)} warnings, {len(report.silenced)} silenced with a reason."
+    )
+
+
+def show_plan(plan: Plan) -> None:
+    """Every statement once; hosts are listed where they differ."""
+    for problem in plan.problems:
+        click.echo(f"Forbids the run: {problem}")
+    for note in plan.notes:
+        click.echo(f"Note: {note}")
+    print_table(
+        ("version", "line", "statement", "where", "hosts", "touches", "remarks"),
+        [
+            (
+                f"{migration.version} {migration.title}",
+                statement.line,
+                _short(statement.sql),
+                f"{statement.where} of {statement.cluster}",
+                _planned_hosts(statement.hosts),
+                _touches(statement.hosts),
+                _remarks(statement),
+            )
+            for migration in plan.migrations
+            for statement in migration.statements
+        ],
+        title=f"{plan.cluster}: {plan.direction}",
+        empty=f"{plan.cluster}: there is nothing to do." if not plan.problems else "",
+    )
+    if plan.inactive_hosts:
+        click.echo(f"Not on line: {', '.join(host.readable for host in plan.inactive_hosts)}.")
+    waiting = {h.host: h.backlog for s in plan.statements for h in s.hosts if h.backlog}
+    if waiting:
+        listed = ", ".join(f"{host.readable} {number}" for host, number in sorted(waiting.items()))
+        click.echo(f"Entries that wait in the queue before these: {listed}.")
+    if plan.needs_approval:
+        click.echo("This destroys data or asks for approval: run it with --approve.")
+
+
+def show_rehearsal(rehearsal: Rehearsal) -> None:
+    for statement in rehearsal.failures:
+        place = f"{statement.path}:{statement.line}"
+        click.echo(f"{place}: {statement.phase} failed (code {statement.code}): {statement.error}")
+    for difference in rehearsal.differences:
+        click.echo(str(difference))
+    for place, note in dict.fromkeys((f"{s.path}:{s.line}", s.note) for s in rehearsal.not_rehearsed):
+        click.echo(f"{place}: not rehearsed: {note}")
+    played = len(rehearsal.statements)
+    took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
+    verdict = "ok" if rehearsal.is_ok else "failed"
+    click.echo(f"Rehearsal {verdict}: {played} statements in {took_ms} ms.")
+
+
+# --- cells ------------------------------------------------------------------------------------------------
+
+
+def _counts(rows: Sequence[LedgerRow]) -> str:
+    return ", ".join(f"{number} {state}" for state, number in count_states(rows).items()) or "not sent"
+
+
+def _longest(rows: Sequence[LedgerRow]) -> int | None:
+    return max((row.duration_ms for row in rows if row.duration_ms is not None), default=None)
+
+
+def _cell(rows: Sequence[LedgerRow]) -> str:
+    """All statements of a migration on one host: the state furthest from done, and the time they took."""
+    if not rows:
+        return ""
+    order = list(CellState)
+    worst = next((row for row in rows if row.state.is_failure), None) or min(
+        rows, key=lambda row: order.index(row.state)
+    )
+    took_ms = sum(row.duration_ms or 0 for row in rows)
+    return f"{worst.state} {took_ms} ms" if worst.state is CellState.DONE else worst.state.value
+
+
+def _state(record: MigrationRecord) -> str:
+    if record.state.is_open and record.direction.value == "down":
+        return f"{record.state} (down)"
+    return f"{record.state}: {record.note}" if record.note else record.state.value
+
+
+def _show_failures(rows: Sequence[LedgerRow]) -> None:
+    for row in rows:
+        if row.state.is_failure:
+            click.echo(f"{row.version} statement {row.statement} on {row.host.readable}: {row.state}")
+            click.echo(f"  code {row.code}: {row.error}")
+
+
+def _short(sql: str) -> str:
+    text = " ".join(sql.split())
+    return text if len(text) <= _SQL_CHARS else f"{text[: _SQL_CHARS - 1]}…"
+
+
+def _planned_hosts(hosts: Sequence[PlannedHost]) -> str:
+    counts: dict[str, int] = {}
+    for host in hosts:
+        counts[host.action.value] = counts.get(host.action.value, 0) + 1
+    return ", ".join(f"{number} {action}" for action, number in counts.items())
+
+
+def _touches(hosts: Sequence[PlannedHost]) -> str:
+    known = [host for host in hosts if host.rows is not None and host.size_bytes is not None]
+    if not known:
+        return ""
+    rows = sum(host.rows or 0 for host in known)
+    size_mib = sum(host.size_bytes or 0 for host in known) / 2**20
+    return f"{rows} rows, {size_mib:.1f} MiB"
+
+
+def _remarks(statement: PlannedStatement) -> str:
+    said = [
+        statement.error,
+        "destroys" if statement.is_destructive else "",
+        "rewrites data" if statement.rewrites_data else "",
+        "asks for approval" if statement.needs_approval and not statement.is_destructive else "",
+        f"waits {statement.timeout_s} s" if statement.timeout_s != 180 else "",
+        statement.output_mode if statement.output_mode != "throw" else "",
+    ]
+    return ", ".join(text for text in said if text)
+
+
+def _when(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _record_json(record: MigrationRecord) -> dict[str, Any]:
+    return {
+        "version": record.version,
+        "title": record.title,
+        "state": record.state.value,
+        "direction": record.direction.value,
+        "generation": record.generation,
+        "note": record.note,
+        "rows": [row_to_json(row) for row in record.rows],
+    }
+
+
+def _run_json(run: RunRow) -> dict[str, Any]:
+    return {
+        "run_id": run.run_id,
+        "direction": run.direction.value,
+        "target": run.target,
+        "requested_by": run.requested_by,
+        "approved_by": run.approved_by,
+        "fence": run.fence,
+        "at_ms": run.at_ms,
+        "state": run.state.value,
+        "note": run.note,
+        "ended_ms": run.ended_ms,
+    }
+
+
+def _event_json(event: MigrationEvent) -> dict[str, Any]:
+    return {
+        "version": event.version,
+        "title": event.title,
+        "direction": event.direction.value,
+        "generation": event.generation,
+        "event": event.event.value,
+        "statements": event.statements,
+        "run_id": event.run_id,
+        "done_by": event.done_by,
+        "note": event.note,
+        "at_ms": event.at_ms,
+    }
