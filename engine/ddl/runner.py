@@ -114,19 +114,25 @@ class StatementRunner:
             run = asyncio.create_task(self._run(_Attempt(task, fence)), name=f"ddl {task.name}")
             run.add_done_callback(_log_failure)
             self._runs[key] = run
+        return await self._wait_for(key, run)
+
+    async def _wait_for(self, key: IntentKey, run: asyncio.Task[ExecutionStatus]) -> ExecutionStatus:
+        """A run is forgotten when somebody has taken note of its end."""
         try:
-            status = await asyncio.shield(run)
+            return await asyncio.shield(run)
         finally:
             if run.done() and self._runs.get(key) is run:
                 del self._runs[key]
-        return status
 
     async def conclude(self, task: Task) -> ExecutionStatus | None:
         """The outcome of a task that was begun here and shall not be begun again; None if it had no
         effect."""
         run = self._runs.get(self.key(task))
         if run is not None:
-            return await asyncio.shield(run)
+            try:
+                return await self._wait_for(self.key(task), run)
+            except (TryAgain, FenceLost) as error:
+                logger.info("ddl.concluding entry=%s error=%s", task.name, error)
         intent = self.begun(task)
         if intent is None or intent.status is not None:
             return None if intent is None else intent.status

@@ -213,13 +213,14 @@ class ShardExecution:
         if not await self._count_attempt(tries, version):
             return None
         earlier = await self._earlier_attempt()
-        digest = await self._runner.fingerprint(task)
-        if earlier is not None and earlier.host != str(task.host):
-            decided = self._judge(earlier, digest)
+        # An earlier attempt of this very host stays as it is: its "before" is the one that counts.
+        if earlier is None or earlier.host != str(task.host):
+            digest = await self._runner.fingerprint(task)
+            decided = self._judge(earlier, digest) if earlier is not None else None
             if decided is not None:
                 return decided
-        if not await self._write_attempt(version + 1, Attempt(str(task.host), digest), earlier):
-            return None
+            if not await self._write_attempt(version + 1, Attempt(str(task.host), digest), earlier):
+                return None
         try:
             status = await self._runner.run(task, fence=[Check(self._tries_path, version=version + 1)])
         except (TryAgain, FenceLost) as error:

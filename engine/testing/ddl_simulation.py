@@ -36,7 +36,6 @@ from engine.errors import KeeperAnswer, OnclusterError, Refused
 from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import create_ancestors
 from engine.names import HostId, TableName, entry_number
 from engine.sql import StatementKind, runs_once_per_shard
 from engine.testing.ddl_checkers import Violation, violations
@@ -55,7 +54,6 @@ PORT = 9000
 CLUSTER = "c"
 SESSION_TIMEOUT_S = 6.0
 _SETTLING_S = 3 * 3600.0
-_OBSERVER = "observer"
 _REPLICATED_EFFECT = "/model/replicated/"
 
 
@@ -583,26 +581,13 @@ class _Simulation:
             case "select":
                 name = await self._put(DDLLogEntry(1, "SELECT 1", hosts).to_bytes())
             case _:
-                await self._ready()
+                if self._queue.path not in self._server.tree.nodes:
+                    self._make_root()
                 self._as_observer(
                     Create(f"{self._queue.path}/{self._rng.choice(['query-', 'x', 'query-1'])}{number}")
                 )
                 return
         self._history.expectations[name] = Expectation(hosts=listed, is_certain=False)
-
-    async def _ready(self) -> None:
-        keeper = await self._observer()
-        await create_ancestors(keeper, f"{self._queue.path}/x")
-
-    async def _observer(self) -> Keeper:
-        """A session that no fault meets: what it does is done by the hand of the test."""
-        is_calm, self._plan.is_calm = self._plan.is_calm, True
-        try:
-            while not self._server.is_up:
-                await self._env.sleep(0.5)
-            return await self._server.connect(client=_OBSERVER)
-        finally:
-            self._plan.is_calm = is_calm
 
     async def _put(self, data: bytes) -> str:
         if self._queue.path not in self._server.tree.nodes:
