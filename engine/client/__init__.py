@@ -1,1 +1,5 @@
-"""HTTP client for any server that speaks ClickHouse."""
+"""Talking to a ClickHouse server or a node over HTTP."""
+
+from engine.client.node_client import NodeClient, QueryRows
+
+__all__ = ["NodeClient", "QueryRows"]

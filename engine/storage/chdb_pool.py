@@ -79,7 +79,10 @@ class ChdbPool:
     def _start(self, connection_string: str) -> None:
         from chdb import _chdb  # takes 0.2 s: not before a node really starts
 
-        self._connect = getattr(_chdb, "connect")  # noqa: B009 - its stub file leaves it out
+        # With its own handlers a chDB that crashes hangs for minutes instead of ending the process.
+        chdb: Any = _chdb  # its stub file leaves most of it out
+        chdb.set_signal_handlers_enabled(False)
+        self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
         self._anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
         self._version = self._anchor.query("SELECT version()", "TSVRaw").bytes().decode().strip()

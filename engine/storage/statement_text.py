@@ -35,6 +35,11 @@ def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
     for at in reversed(range(len(tokens) - 1)):
         if not outside[at]:
             continue
+        if tokens[at].text == ";":
+            raise SqlError(
+                Code.SYNTAX_ERROR,
+                f"Syntax error (Multi-statements are not allowed): failed at position {tokens[at].start + 1}",
+            )
         if words[at] == "INTO" and words[at + 1] == "OUTFILE":
             raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
         is_name = tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)

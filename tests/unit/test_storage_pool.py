@@ -72,7 +72,7 @@ async def test_fresh_sessions_do_not_see_each_others_settings_or_database(pool: 
     "format", ["JSON", "Native", "CSVWithNames", "Parquet", "Pretty", "TabSeparated", "XML"]
 )
 async def test_a_streamed_result_is_byte_for_byte_the_whole_one(pool: ChdbPool, format: str) -> None:
-    sql = "SELECT number, toString(number) FROM numbers(200000) SETTINGS max_threads = 1, max_block_size = 65409"
+    sql = "SELECT number, toString(number) FROM numbers(200000) SETTINGS max_threads = 1"
     whole = await pool.query(sql, format=format)
     async with pool.session(one_shot=True).stream(sql, format=format) as stream:
         pieces = [piece async for piece in _pieces(stream)]

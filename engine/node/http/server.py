@@ -84,7 +84,11 @@ class HttpServer:
         """Listen. Raises OSError when a port is taken."""
         app = web.Application(
             client_max_size=0,
-            handler_args={"max_line_size": _MAX_LINE_BYTES, "max_field_size": _MAX_LINE_BYTES},
+            handler_args={
+                "auto_decompress": False,
+                "max_line_size": _MAX_LINE_BYTES,
+                "max_field_size": _MAX_LINE_BYTES,
+            },
         )
         app.router.add_get("/ping", self._ping)
         app.router.add_get("/replicas_status", self._replicas)

@@ -1,0 +1,167 @@
+"""One real node process per test module; more by `start_node`."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import pytest
+
+from engine.testing.ports import free_ports
+from engine.testing.processes import ChildProcess
+
+USERS = """
+  <users>
+    <default><password></password></default>
+    <alice><password_sha256_hex>{alice}</password_sha256_hex></alice>
+    <reader><password>read</password><profile>readonly</profile></reader>
+    <nobody_here><password>x</password><networks><ip>10.1.2.3</ip></networks></nobody_here>
+    <no_ddl><password>x</password><allow_distributed_ddl>0</allow_distributed_ddl></no_ddl>
+  </users>
+  <profiles>
+    <default><max_threads>2</max_threads></default>
+    <readonly><readonly>1</readonly></readonly>
+  </profiles>
+"""
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        return self.body.decode("utf-8", "replace")
+
+    @property
+    def code(self) -> int:
+        return int(self.headers.get("X-ClickHouse-Exception-Code", "0"))
+
+
+@dataclass
+class RunningNode:
+    """A node process and the plainest of HTTP clients."""
+
+    directory: Path
+    http_port: int
+    extra: str = ""
+    environ: Mapping[str, str] | None = None
+    process: ChildProcess = field(init=False)
+
+    def __post_init__(self) -> None:
+        import sys
+
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.config = self.directory / "config.xml"
+        self.config.write_text(
+            "<clickhouse>"
+            f"<path>{escape(str(self.directory / 'data'))}</path><host_name>node01</host_name>"
+            f"<http_port>{self.http_port}</http_port><tcp_port>9000</tcp_port>{self.extra}</clickhouse>"
+        )
+        self.process = ChildProcess(
+            "node",
+            [sys.executable, "-m", "engine.cli", "node", "--config", self.config],
+            log_file=self.directory / "node.log",
+            environ=self.environ,
+        )
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http_port}"
+
+    def start(self) -> None:
+        self.process.start()
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if self.get("/ping").status == 200:
+                    return
+            except OSError:
+                pass
+            assert self.process.is_running, self.process.log_tail(20)
+            assert time.monotonic() < deadline, self.process.log_tail(20)
+            time.sleep(0.05)
+
+    def wait(self) -> int:
+        """Until the process has ended; its exit code."""
+        assert self.process._popen is not None
+        return self.process._popen.wait(timeout=60)
+
+    def stop(self) -> int:
+        self.process.signal(15)
+        return self.wait()
+
+    def kill9(self) -> None:
+        self.process.signal(9)
+        self.wait()
+
+    def get(self, path: str, headers: Mapping[str, str] = {}) -> Reply:
+        return self._send(urllib.request.Request(self.url + path, headers=dict(headers)))
+
+    def post(
+        self,
+        body: str | bytes,
+        headers: Mapping[str, str] = {},
+        **parameters: str,
+    ) -> Reply:
+        data = body.encode() if isinstance(body, str) else body
+        url = f"{self.url}/?{urllib.parse.urlencode(parameters)}"
+        return self._send(urllib.request.Request(url, data=data, headers=dict(headers), method="POST"))
+
+    def query(self, sql: str, **parameters: str) -> str:
+        """The text of a statement that has to succeed."""
+        reply = self.post(sql, **parameters)
+        assert reply.status == 200, reply.text
+        return reply.text
+
+    def _send(self, request: urllib.request.Request) -> Reply:
+        try:
+            with urllib.request.urlopen(request, timeout=120) as response:
+                return Reply(response.status, response.headers, response.read())
+        except urllib.error.HTTPError as error:
+            return Reply(error.code, error.headers, error.read())
+
+    def announced(self) -> dict[str, object]:
+        facts: dict[str, object] = json.loads((self.directory / "data" / "node.json").read_text())
+        return facts
+
+
+StartNode = Callable[..., RunningNode]
+
+
+@pytest.fixture(scope="module")
+def start_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNode]:
+    """Makes nodes that are stopped at the end of the module."""
+    nodes: list[RunningNode] = []
+
+    def start(*, extra: str = "", run: bool = True, environ: Mapping[str, str] | None = None) -> RunningNode:
+        [port] = free_ports(1)
+        node = RunningNode(tmp_path_factory.mktemp("node"), port, extra, environ)
+        nodes.append(node)
+        if run:
+            node.start()
+        return node
+
+    yield start
+    for node in nodes:
+        if node.process.is_running:
+            node.kill9()
+
+
+@pytest.fixture(scope="module")
+def node(start_node: StartNode) -> RunningNode:
+    """A node with users and macros, without Keeper."""
+    import hashlib
+
+    users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
+    macros = "<macros><shard>01</shard><replica>node01</replica></macros>"
+    return start_node(extra=users + macros)

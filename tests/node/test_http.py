@@ -1,0 +1,361 @@
+"""ClickHouse's HTTP interface, byte by byte, against a real node process."""
+
+import gzip
+import json
+import socket
+import threading
+import zlib
+
+import lz4.frame
+import pytest
+import zstandard
+
+from engine.node.http.blocks import compress_block, decompress_block
+from tests.node.conftest import RunningNode
+
+pytestmark = pytest.mark.slow
+
+FAILS_LATE = (
+    "SELECT throwIf(number = 1900000), repeat('x', 10) FROM numbers(2000000) SETTINGS max_block_size = 8192"
+)
+
+
+def test_ping_and_root_say_ok_and_an_unknown_path_says_what_there_is(node: RunningNode) -> None:
+    assert node.get("/ping").body == b"Ok.\n"
+    assert node.get("/").body == b"Ok.\n"
+    assert node.get("/replicas_status").body == b"Ok.\n"
+    missing = node.get("/nosuch")
+    assert missing.status == 404
+    assert missing.text.startswith("There is no handle /nosuch")
+
+
+def test_a_query_may_stand_in_the_parameter_the_body_or_both(node: RunningNode) -> None:
+    assert node.get("/?query=SELECT%201").text == "1\n"
+    assert node.post("SELECT 1").text == "1\n"
+    assert node.post(" FORMAT JSONEachRow", query="SELECT 1 AS x").text == '{"x":1}\n'
+
+
+def test_answers_carry_clickhouses_headers(node: RunningNode) -> None:
+    reply = node.post("SELECT number FROM numbers(10) FORMAT JSON", query_id="my-query")
+    assert reply.headers["X-ClickHouse-Query-Id"] == "my-query"
+    assert reply.headers["X-ClickHouse-Format"] == "JSON"
+    assert reply.headers["Content-Type"] == "application/json; charset=UTF-8"
+    assert reply.headers["X-ClickHouse-Server-Display-Name"] == "node01"
+    assert reply.headers["X-ClickHouse-Timezone"]
+    summary = json.loads(reply.headers["X-ClickHouse-Summary"])
+    assert (summary["read_rows"], summary["result_rows"]) == ("10", "10")
+
+
+@pytest.mark.parametrize(
+    ("sql", "status", "code", "name"),
+    [
+        ("SELCT 1", 400, 62, "SYNTAX_ERROR"),
+        ("SELECT nosuch", 404, 47, "UNKNOWN_IDENTIFIER"),
+        ("SELECT * FROM nosuch", 404, 60, "UNKNOWN_TABLE"),
+        ("SELECT * FROM nosuch.t", 404, 81, "UNKNOWN_DATABASE"),
+        ("SELECT 1 FORMAT Nosuch", 404, 73, "UNKNOWN_FORMAT"),
+        ("SELECT 1 SETTINGS nosuch = 1", 404, 115, "UNKNOWN_SETTING"),
+        ("CREATE TABLE t (a UInt8) ENGINE = Nosuch", 404, 56, "UNKNOWN_STORAGE"),
+        ("SELECT throwIf(1)", 500, 395, "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"),
+        ("SELECT * FROM file('/etc/passwd', LineAsString)", 403, 497, "ACCESS_DENIED"),
+        ("CREATE TABLE t (a String) ENGINE = File(CSV, '/etc/passwd')", 403, 497, "ACCESS_DENIED"),
+        ("SELECT 1 INTO OUTFILE '/tmp/x'", 500, 358, "INTO_OUTFILE_NOT_ALLOWED"),
+        ("SHOW TABLES INTO OUTFILE '/tmp/x'", 500, 358, "INTO_OUTFILE_NOT_ALLOWED"),
+        ("INSERT INTO t FROM INFILE '/etc/passwd' FORMAT CSV", 404, 78, "UNKNOWN_TYPE_OF_QUERY"),
+        ("SYSTEM SHUTDOWN", 500, 1, "UNSUPPORTED_METHOD"),
+        ("SELECT 1; SELECT 2", 400, 62, "SYNTAX_ERROR"),
+        ("DROP TABLE IF EXISTS a; DROP TABLE IF EXISTS b", 400, 62, "SYNTAX_ERROR"),
+        ("", 400, 62, "SYNTAX_ERROR"),
+        ("SELECT * FROM system.zookeeper", 400, 36, "BAD_ARGUMENTS"),
+        ("DROP TABLE t ON CLUSTER nosuch", 500, 139, "NO_ELEMENTS_IN_CONFIG"),
+    ],
+)
+def test_errors_have_clickhouses_code_status_and_form(
+    node: RunningNode, sql: str, status: int, code: int, name: str
+) -> None:
+    reply = node.post(sql)
+    assert (reply.status, reply.code) == (status, code), reply.text
+    assert reply.text.startswith(f"Code: {code}. DB::Exception: ")
+    assert f"({name}) (version " in reply.text
+    assert reply.text.endswith(")\n")
+
+
+def test_get_is_readonly_and_says_so(node: RunningNode) -> None:
+    reply = node.get("/?query=CREATE%20TABLE%20t%20(a%20UInt8)%20ENGINE%3DMemory")
+    assert reply.code == 164
+    assert "method GET implies readonly" in reply.text
+    assert node.get("/?query=INSERT%20INTO%20t%20VALUES%20(1)").code == 164
+    assert node.get("/?query=SELECT%201%20SETTINGS%20readonly=0").code == 164
+    assert node.get("/?query=SELECT%20getSetting('max_threads')&max_threads=1").text == "1\n"
+
+
+def test_settings_database_format_and_query_parameters(node: RunningNode) -> None:
+    node.query("CREATE DATABASE IF NOT EXISTS other")
+    assert node.query("SELECT currentDatabase()", database="other") == "other\n"
+    assert node.post("SELECT currentDatabase()", {"X-ClickHouse-Database": "other"}).text == "other\n"
+    assert node.post("SELECT 1", database="nosuch").code == 81
+    assert node.query("SELECT getSetting('max_threads')", max_threads="3") == "3\n"
+    assert node.post("SELECT 1", nosuch="1").code == 115
+    assert node.query("SELECT 1 AS a", default_format="JSONEachRow") == '{"a":1}\n'
+    assert node.post("SELECT 1 AS a", {"X-ClickHouse-Format": "CSV"}).text == "1\n"
+    sent = node.query(
+        "SELECT {n:UInt8} + 1, {s:String}, {t:Identifier}.a FROM (SELECT 7 AS a) AS x",
+        param_n="5",
+        param_s="it's",
+        param_t="x",
+    )
+    assert sent == "6\tit\\'s\t7\n"
+
+
+def test_inserts_in_every_shape(node: RunningNode) -> None:
+    node.query("CREATE TABLE shapes (a UInt64, b String DEFAULT concat('d', toString(a))) ENGINE = Memory")
+    node.query("INSERT INTO shapes VALUES (1, 'one'), (2, concat('t', 'wo'))")
+    node.query("INSERT INTO shapes (a) FORMAT CSV\n3\n4\n")
+    node.query('{"a": 5}\n{"a": 6, "b": "six"}', query="INSERT INTO shapes FORMAT JSONEachRow")
+    node.query("(7, 'seven')", query="INSERT INTO shapes VALUES")
+    node.query("INSERT INTO shapes SELECT 8, 'eight'")
+    node.query(
+        "b,a\nnine,9\n", query="INSERT INTO shapes (a, b) SETTINGS max_insert_threads = 1 FORMAT CSVWithNames"
+    )
+    node.query(b"\x0a" + b"\0" * 7 + b"\x03\xff\x00\xfe", query="INSERT INTO shapes FORMAT RowBinary")
+    node.query("INSERT INTO shapes VALUES ({x:UInt64}, {y:String})", param_x="11", param_y="el'even")
+    node.query("/* c */ insert into shapes format TSV\n12\ttab\n")
+    rows = node.query("SELECT a, hex(b) FROM shapes ORDER BY a")
+    expected = {
+        1: b"one", 2: b"two", 3: b"d3", 4: b"d4", 5: b"d5", 6: b"six", 7: b"seven", 8: b"eight", 9: b"nine",
+        10: b"\xff\x00\xfe", 11: b"el'even", 12: b"tab",
+    }  # fmt: skip
+    assert rows == "".join(f"{a}\t{b.hex().upper()}\n" for a, b in expected.items())
+
+
+def test_a_table_may_be_called_like_a_keyword(node: RunningNode) -> None:
+    node.query("CREATE TABLE `format` (values UInt8) ENGINE = Memory")
+    node.query("INSERT INTO format VALUES (1)")
+    node.query("INSERT INTO `format` (values) FORMAT TSV\n2\n")
+    assert node.query("SELECT sum(values) FROM format") == "3\n"
+
+
+def test_a_wrong_row_is_an_error_and_inserts_nothing(node: RunningNode) -> None:
+    node.query("CREATE TABLE wrong (a UInt64) ENGINE = MergeTree ORDER BY a")
+    reply = node.post("INSERT INTO wrong FORMAT CSV\n1\nabc\n")
+    assert reply.status == 400
+    assert reply.code in (27, 117)
+    assert node.query("SELECT count() FROM wrong") == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("gzip", gzip.compress),
+        ("deflate", zlib.compress),
+        ("zstd", zstandard.ZstdCompressor().compress),
+        ("lz4", lz4.frame.compress),
+    ],
+)
+def test_request_bodies_may_be_encoded(node: RunningNode, name: str, pack: object) -> None:
+    assert callable(pack)
+    sql = b"SELECT sum(number) FROM numbers(10)"
+    assert node.post(pack(sql), {"Content-Encoding": name}).text == "45\n"
+    broken = node.post(pack(sql)[:-9], {"Content-Encoding": name})
+    assert broken.code == 354, broken.text
+    assert node.post(b"no such thing", {"Content-Encoding": name}).code == 354
+
+
+def test_a_request_encoding_that_nobody_knows_is_refused(node: RunningNode) -> None:
+    assert node.post(b"SELECT 1", {"Content-Encoding": "snappy9"}).code == 48
+
+
+@pytest.mark.parametrize(
+    ("name", "unpack"),
+    [
+        ("gzip", gzip.decompress),
+        ("deflate", zlib.decompress),
+        ("zstd", lambda data: zstandard.ZstdDecompressor().decompressobj().decompress(data)),
+        ("lz4", lz4.frame.decompress),
+    ],
+)
+def test_answers_may_be_encoded(node: RunningNode, name: str, unpack: object) -> None:
+    assert callable(unpack)
+    for rows in ("10", "500000"):
+        sql = f"SELECT number FROM numbers({rows})"
+        reply = node.post(sql, {"Accept-Encoding": name})
+        assert reply.headers["Content-Encoding"] == name
+        assert unpack(reply.body) == node.post(sql).body
+    plain = node.post("SELECT 1", {"Accept-Encoding": name}, enable_http_compression="0")
+    assert plain.headers.get("Content-Encoding") is None
+
+
+def test_clickhouses_own_blocks_both_ways(node: RunningNode) -> None:
+    packed = node.post("SELECT number FROM numbers(1000)", compress="1").body
+    assert decompress_block(packed) == node.post("SELECT number FROM numbers(1000)").body
+    blocks = b"".join(compress_block(part) for part in (b"SELECT ", b"sum(number) FROM ", b"numbers(10)"))
+    assert node.post(blocks, decompress="1").text == "45\n"
+    damaged = bytearray(blocks)
+    damaged[30] ^= 1
+    assert node.post(bytes(damaged), decompress="1").code == 40
+    assert node.post(blocks[:-1], decompress="1").code == 33
+    assert node.post(b"\xff" * 40, decompress="1").code == 39
+
+
+def test_a_large_result_is_streamed_and_an_error_in_it_breaks_it_visibly(node: RunningNode) -> None:
+    sql = FAILS_LATE
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n{sql}".encode())
+        connection.settimeout(60)
+        received = bytearray()
+        while chunk := connection.recv(1 << 16):
+            received += chunk
+    head, _, body = bytes(received).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    tag = next(line for line in head.split(b"\r\n") if b"Exception-Tag" in line).split(b": ")[1]
+    assert b"__exception__\r\n" + tag + b"\r\nCode: 395. DB::Exception:" in body
+    assert tag + b"\r\n__exception__\r\n" in body
+    assert not body.endswith(b"0\r\n\r\n")
+
+
+def test_an_error_within_the_buffer_is_a_clean_error(node: RunningNode) -> None:
+    for parameters in ({"wait_end_of_query": "1"}, {"buffer_size": "100000000"}):
+        reply = node.post(FAILS_LATE, **parameters)
+        assert (reply.status, reply.code) == (500, 395)
+        assert reply.text.startswith("Code: 395.")
+
+
+def test_a_result_of_many_megabytes_with_wait_end_of_query_is_whole(node: RunningNode) -> None:
+    reply = node.post("SELECT number FROM numbers(12000000) FORMAT RowBinary", wait_end_of_query="1")
+    assert len(reply.body) == 96_000_000
+    assert json.loads(reply.headers["X-ClickHouse-Summary"])["result_rows"] == "12000000"
+
+
+def test_streaming_a_large_result_keeps_the_nodes_memory_bounded(node: RunningNode) -> None:
+    import psutil
+
+    process = psutil.Process(node.process.pid)
+    node.query("SELECT 1")
+    before = process.memory_info().rss
+    peak = 0
+    sql = "SELECT repeat('x', 1000) FROM numbers(1000000) SETTINGS max_block_size = 4096"
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n{sql}".encode())
+        total = 0
+        while total < 990_000_000:
+            received = connection.recv(1 << 20)
+            assert received
+            total += len(received)
+            if total % 50_000_000 < len(received):
+                peak = max(peak, process.memory_info().rss)
+    assert peak - before < 300_000_000
+
+
+def test_a_client_that_goes_away_takes_its_query_with_it(node: RunningNode) -> None:
+    sql = "SELECT sleepEachRow(0.1) FROM numbers(100000) SETTINGS max_block_size = 1"
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n{sql}".encode())
+        running = (
+            "SELECT count() FROM system.processes "
+            "WHERE query LIKE '%sleepEachRow(0.1)%' AND query NOT LIKE '%processes%'"
+        )
+        while node.query(running) != "1\n":
+            pass
+    while node.query(running) != "0\n":
+        pass
+
+
+def test_an_insert_whose_body_breaks_off_inserts_nothing(node: RunningNode) -> None:
+    node.query("CREATE TABLE broken_off (a UInt64) ENGINE = MergeTree ORDER BY a")
+    body = b"INSERT INTO broken_off FORMAT CSV\n1\n2\n"
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        connection.sendall(f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        while node.query("SELECT count() FROM system.tables WHERE name = 'broken_off'") != "1\n":
+            pass
+    node.query("INSERT INTO broken_off VALUES (100)")
+    assert node.query("SELECT * FROM broken_off") == "100\n"
+
+
+def test_a_streamed_insert_is_not_buffered_whole(node: RunningNode) -> None:
+    node.query("CREATE TABLE streamed (a UInt64) ENGINE = Null")
+    row = b"1234567890\n" * 95_000
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        connection.sendall(
+            b"POST /?query=INSERT%20INTO%20streamed%20FORMAT%20TSV HTTP/1.1\r\nHost: x\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n"
+        )
+        import psutil
+
+        process = psutil.Process(node.process.pid)
+        before = process.memory_info().rss
+        for _ in range(300):
+            connection.sendall(f"{len(row):x}\r\n".encode() + row + b"\r\n")
+        peak = process.memory_info().rss
+        connection.sendall(b"0\r\n\r\n")
+        answer = connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert b'"written_rows":"28500000"' in answer
+    assert peak - before < 250_000_000
+
+
+def test_too_long_a_query_is_refused_and_the_limit_can_be_raised(node: RunningNode) -> None:
+    sql = "SELECT 1 /* " + "x" * 300_000 + " */"
+    refused = node.post(sql)
+    assert refused.code == 62
+    assert "max_query_size" in refused.text
+    assert node.query(sql, max_query_size="1000000") == "1\n"
+
+
+def test_external_tables_come_as_form_parts(node: RunningNode) -> None:
+    boundary = "xyz"
+    parts = [
+        ('name="query"', "SELECT sum(a), max(b) FROM ext, other WHERE {p:UInt8} = 1"),
+        ('name="param_p"', "1"),
+        ('name="ext"; filename="ext"', "1\n2\n3\n"),
+        ('name="other"; filename="other"', "7,x\n"),
+    ]
+    body = "".join(
+        f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n\r\n{data}\r\n" for head, data in parts
+    )
+    reply = node.post(
+        body + f"--{boundary}--\r\n",
+        {"Content-Type": f"multipart/form-data; boundary={boundary}"},
+        ext_structure="a UInt64",
+        other_types="UInt8,String",
+        other_format="CSV",
+        param_p="1",
+    )
+    assert reply.status == 404  # b is called _2
+    reply = node.post(
+        body.replace("max(b)", "max(_2)") + f"--{boundary}--\r\n",
+        {"Content-Type": f"multipart/form-data; boundary={boundary}"},
+        ext_structure="a UInt64",
+        other_types="UInt8,String",
+        other_format="CSV",
+    )
+    assert reply.text == "6\tx\n"
+
+
+def test_totals_and_extremes_arrive(node: RunningNode) -> None:
+    sql = (
+        "SELECT number % 2 AS k, count() FROM numbers(5) GROUP BY k WITH TOTALS ORDER BY k FORMAT JSONCompact"
+    )
+    answer = json.loads(node.query(sql, extremes="1"))
+    assert answer["totals"] == [0, 5]
+    assert answer["extremes"] == {"min": [0, 2], "max": [1, 3]}
+
+
+def test_two_statements_with_one_query_id_do_not_run_at_once(node: RunningNode) -> None:
+    slow = threading.Thread(
+        target=node.post,
+        args=("SELECT sleepEachRow(0.2) FROM numbers(20) SETTINGS max_block_size = 1",),
+        kwargs={"query_id": "twice"},
+    )
+    slow.start()
+    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'twice'") == "0\n":
+        pass
+    assert node.post("SELECT 1", query_id="twice").code == 216
+    slow.join()
+    assert node.post("SELECT 1", query_id="twice").text == "1\n"
+
+
+def test_a_header_cannot_be_smuggled_in_through_the_query_id(node: RunningNode) -> None:
+    reply = node.post("SELECT 1", query_id="a\r\nX-Evil: 1")
+    assert "X-Evil" not in reply.headers
+    assert reply.headers["X-ClickHouse-Query-Id"] == "aX-Evil: 1"

@@ -1,0 +1,133 @@
+"""Sessions and users over HTTP."""
+
+import base64
+import threading
+
+import pytest
+
+from tests.node.conftest import Reply, RunningNode
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_session_keeps_settings_database_and_temporary_tables(node: RunningNode) -> None:
+    node.query("CREATE DATABASE IF NOT EXISTS kept")
+    say = lambda sql, **parameters: node.query(sql, session_id="s1", **parameters)  # noqa: E731
+    say("SET max_threads = 7, max_block_size = 1000")
+    say("CREATE TEMPORARY TABLE mine (a UInt8)")
+    say("INSERT INTO mine VALUES (1), (2)")
+    say("USE kept")
+    asked = (
+        "SELECT getSetting('max_threads'), getSetting('max_block_size'), currentDatabase(), "
+        "(SELECT sum(a) FROM mine)"
+    )
+    assert say(asked) == "7\t1000\tkept\t3\n"
+    assert say(asked, max_threads="2", database="default") == "2\t1000\tdefault\t3\n"
+    assert say(asked) == "7\t1000\tkept\t3\n"
+    assert node.post("SELECT * FROM mine").code == 60
+    assert node.post("SELECT * FROM mine", session_id="other").code == 60
+
+
+def test_a_setting_given_once_does_not_stay_in_the_session(node: RunningNode) -> None:
+    before = node.query("SELECT getSetting('max_threads')", session_id="s2")
+    assert node.query("SELECT getSetting('max_threads')", session_id="s2", max_threads="5") == "5\n"
+    assert node.query("SELECT getSetting('max_threads')", session_id="s2") == before
+
+
+def test_a_session_serves_one_request_at_a_time(node: RunningNode) -> None:
+    sql = "SELECT sleepEachRow(0.2) FROM numbers(15) SETTINGS max_block_size = 1"
+    slow = threading.Thread(target=node.post, args=(sql,), kwargs={"session_id": "busy", "query_id": "busy"})
+    slow.start()
+    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'busy'") == "0\n":
+        pass
+    locked = node.post("SELECT 1", session_id="busy")
+    assert (locked.code, "SESSION_IS_LOCKED" in locked.text) == (373, True)
+    slow.join()
+    assert node.query("SELECT 1", session_id="busy") == "1\n"
+
+
+def test_session_check_asks_for_a_session_that_is_there(node: RunningNode) -> None:
+    assert node.post("SELECT 1", session_id="new", session_check="1").code == 372
+    node.query("SELECT 1", session_id="new")
+    assert node.query("SELECT 1", session_id="new", session_check="1") == "1\n"
+    node.query("SELECT 1", session_id="new", close_session="1")
+    assert node.post("SELECT 1", session_id="new", session_check="1").code == 372
+
+
+def test_a_session_ends_after_its_timeout(node: RunningNode) -> None:
+    node.query("SELECT 1", session_id="short", session_timeout="1")
+    while node.post("SELECT 1", session_id="short", session_check="1", session_timeout="1").code != 372:
+        import time
+
+        time.sleep(1.5)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        ({"session_id": ""}, 744),
+        ({"session_id": "x", "session_timeout": "99999"}, 374),
+        ({"session_id": "x", "session_timeout": "-1"}, 374),
+    ],
+)
+def test_bad_session_parameters_have_their_codes(
+    node: RunningNode, parameters: dict[str, str], code: int
+) -> None:
+    assert node.post("SELECT 1", **parameters).code == code
+
+
+def test_sessions_of_two_users_are_two(node: RunningNode) -> None:
+    node.query("CREATE TEMPORARY TABLE secret (a UInt8)", session_id="shared")
+    alice = node.post("SELECT * FROM secret", session_id="shared", user="alice", password="secret")
+    assert alice.code == 60
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def test_a_user_may_come_in_headers_in_authorization_and_in_the_url(node: RunningNode) -> None:
+    for reply in (
+        node.post("SELECT 1", {"X-ClickHouse-User": "alice", "X-ClickHouse-Key": "secret"}),
+        node.post("SELECT 1", basic("alice", "secret")),
+        node.post("SELECT 1", user="alice", password="secret"),
+    ):
+        assert (reply.status, reply.text) == (200, "1\n")
+    twice = node.post("SELECT 1", basic("alice", "secret"), user="alice", password="secret")
+    assert twice.code == 516
+
+
+def test_a_wrong_password_and_an_unknown_user_are_told_the_same(node: RunningNode) -> None:
+    def refused(reply: Reply) -> str:
+        assert (reply.status, reply.code) == (403, 516)
+        return reply.text
+
+    wrong = refused(node.post("SELECT 1", user="alice", password="Secret"))
+    unknown = refused(node.post("SELECT 1", user="mallory", password="x"))
+    missing = refused(node.post("SELECT 1", user="alice"))
+    elsewhere = refused(node.post("SELECT 1", user="nobody_here", password="x"))
+    texts = {wrong, missing, unknown.replace("mallory", "alice"), elsewhere.replace("nobody_here", "alice")}
+    assert len(texts) == 1
+    assert texts.pop().startswith(
+        "Code: 516. DB::Exception: alice: Authentication failed: password is incorrect, or there is no user"
+    )
+    assert node.post("SELECT 1", {"Authorization": "Bearer x"}).code == 516
+
+
+def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
+    ask = lambda sql, **more: node.post(sql, user="reader", password="read", **more)  # noqa: E731
+    assert ask("SELECT 1").text == "1\n"
+    assert ask("SELECT macro FROM system.macros ORDER BY macro").text == "replica\nshard\n"
+    assert ask("CREATE TABLE x (a UInt8) ENGINE = Memory").code == 164
+    assert ask("SELECT 1", max_threads="1").code == 164
+    assert ask("SELECT 1 SETTINGS max_threads = 1").code == 164
+    assert ask("SET readonly = 0").code == 164
+    for session in ({}, {"session_id": "reader"}):
+        assert ask("INSERT INTO FUNCTION null('a UInt8') VALUES (1)", **session).code == 164
+    assert (
+        ask("SELECT macro FROM system.macros ORDER BY macro", session_id="reader").text == "replica\nshard\n"
+    )
+
+
+def test_a_profile_gives_its_settings(node: RunningNode) -> None:
+    assert node.query("SELECT getSetting('max_threads')") == "2\n"
