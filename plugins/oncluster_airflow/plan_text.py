@@ -73,10 +73,8 @@ def approval_question(plan: Plan) -> dict[str, str]:
         if statement.needs_approval
     ]
     body = [
-        (
-            f"**{len(plan.statements)} statements** are to run {plan.direction} on `{plan.cluster}`. These need "
-            "approval:"
-        ),
+        f"**{len(plan.statements)} statements** are to run {plan.direction} on `{plan.cluster}`.",
+        "These need approval:",
         *(_question(migration, statement) for migration, statement in pairs),
     ]
     if plan.inactive_hosts:

@@ -7,10 +7,10 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from engine.ddl.output import OutputMode
 from engine.migrations.files import Direction
 from engine.migrations.lock import Binding
 from engine.migrations.model import Run, RunRequest
-from engine.migrations.options import parse_output_mode
 from engine.migrations.selection import Leniency
 from engine.migrations.verdict import DEFAULT_TIMEOUT_S
 from oncluster_airflow.workspace import Manifest
@@ -55,7 +55,7 @@ def request_of(context: Context, *, approved_by: str = "") -> RunRequest:
         binding=Binding.TTL,
         approved_by=approved_by,
         timeout_s=int(params.get("timeout", DEFAULT_TIMEOUT_S)),
-        output_mode=parse_output_mode(params.get("output_mode", "throw")),
+        output_mode=OutputMode(params.get("output_mode", "throw")),
         leniency=Leniency(
             gaps=bool(params.get("allow_gaps", False)),
             out_of_order=bool(params.get("allow_out_of_order", False)),

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import SkipMixin
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowSkipException
 
 from engine.config.load import load_node_config
 from engine.errors import OnclusterError
@@ -17,11 +17,12 @@ from engine.migrations.gather import make_plan
 from engine.migrations.lint import lint
 from engine.migrations.statements import Surroundings
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
+from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, HttpProbe
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import MANIFEST_KEY, request_of
 from oncluster_airflow.operators.migration import MigrationOperator
 from oncluster_airflow.plan_text import approval_question, plan_text, refs_of
-from oncluster_airflow.settings import Settings
+from oncluster_airflow.settings import NODES_CONN_ID, Settings
 from oncluster_airflow.workspace import Manifest, queue_of
 
 PLAN_KEY = "plan"
@@ -60,12 +61,17 @@ class PlanOperator(MigrationOperator, SkipMixin):
 
     inherits_from_skipmixin = True
 
+    def __init__(self, *, nodes_conn_id: str = NODES_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.nodes_conn_id = nodes_conn_id
+
     def execute(self, context: Context) -> None:
         ti: Any = context["ti"]
         request = request_of(context)
         try:
             workspace = self.open_workspace()
-            plan = self.with_runner(workspace, lambda runner: make_plan(runner, request))
+            probe = self._probe()
+            plan = self.with_runner(workspace, lambda runner: make_plan(runner, request, probe=probe))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         manifest = Manifest.of(workspace.migrations, refs_of(plan))
@@ -82,6 +88,14 @@ class PlanOperator(MigrationOperator, SkipMixin):
             self.log.info("nothing to do" if plan.is_empty else "the plan was all that was asked for")
             task: Any = context["task"]
             self.skip(ti, [t for t in task.get_flat_relatives(upstream=False) if not t.is_teardown])
+
+    def _probe(self) -> HttpProbe | None:
+        """Asks the nodes, where there is a connection to them; the plan says less without."""
+        try:
+            return HttpProbe(ClickHouseNodesHook(self.nodes_conn_id).addresses())
+        except (AirflowException, AirflowRuntimeError) as error:
+            self.log.warning("nodes are not asked: %s", error)
+            return None
 
 
 class RehearseOperator(MigrationOperator):

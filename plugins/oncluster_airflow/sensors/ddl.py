@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from airflow.sdk import BaseSensorOperator, Context, conf
-from engine.ddl.output import OutputMode
+from airflow.sdk import BaseSensorOperator, Context
 
 from engine.ddl.outcome import EntryStatus
+from engine.ddl.output import OutputMode
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.names import QueuePaths
@@ -57,7 +57,7 @@ class DDLFinishedSensor(BaseSensorOperator):
         output_mode: str = OutputMode.THROW,
         keeper_conn_id: str = KEEPER_CONN_ID,
         grace_s: float = GRACE_S,
-        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=True),
+        deferrable: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
