@@ -139,6 +139,8 @@ class Stack:
                     "host": HOST,
                     "port": first_node,
                     "login": "default",
+                    # The names in the cluster file resolve nowhere.
+                    "extra": {"nodes": {node.name: node.url for node in self.cluster.nodes.values()}},
                 },
             },
             environment={

@@ -143,8 +143,8 @@ class HttpProbe:
         return TableFacts(str(engines.scalar), int(rows), int(size_bytes))
 
     async def _is_known(self, host: HostId) -> bool:
-        """Whether anybody can say where the host is. A name that does not resolve here may do so elsewhere: that
-        is no sign that the host is down."""
+        """Whether anybody can say where the host is. A name that does not resolve here may do so elsewhere:
+        that is no sign that the host is down."""
         if self.addresses.has(host):
             return True
         try:
