@@ -305,6 +305,18 @@ def test_files_of_the_merge_directories_come_on_top_in_the_order_of_their_names(
     assert config.zookeeper == ZooKeeper((("new", 2181),))
 
 
+def test_repeated_elements_without_attributes_meet_in_their_order(tmp_path: Path) -> None:
+    nodes = "<clickhouse><zookeeper>{}</zookeeper></clickhouse>"
+    path = write(tmp_path / "c.xml", nodes.format("<node><host>a</host></node>" * 2))
+    write(
+        tmp_path / "c.d" / "x.xml",
+        nodes.format("<node><port>1</port></node><node><port>2</port></node><node><host>c</host></node>"),
+    )
+    zookeeper = load_node_config(path).zookeeper
+    assert zookeeper is not None
+    assert zookeeper.hosts == (("a", 1), ("a", 2), ("c", 2181))
+
+
 def test_repeated_elements_meet_one_to_one(tmp_path: Path) -> None:
     path = write(
         tmp_path / "c.xml",

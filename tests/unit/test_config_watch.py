@@ -109,6 +109,8 @@ def test_what_needs_a_restart_is_said_once_and_not_applied(
     path.write_text(_text("a", more="<zookeeper><node><host>new</host></node></zookeeper>"))
     assert not config.reload()
     assert not config.reload()
+    path.write_text(_text("a", "b", more="<zookeeper><node><host>new</host></node></zookeeper>"))
+    assert config.reload()
     assert [r.getMessage() for r in caplog.records if "needs_restart" in r.getMessage()] == [
         f"config.needs_restart file={path} changed=zookeeper"
     ]

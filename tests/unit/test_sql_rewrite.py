@@ -93,6 +93,11 @@ def test_filling_in_a_database_only_adds_it(pair: tuple[str, str]) -> None:
         assert not mentions_empty_database(filled)
 
 
+def test_two_words_do_not_grow_together() -> None:
+    assert without_on_cluster("DROP TABLE t ON CLUSTER 'c'SYNC") == "DROP TABLE t SYNC"
+    assert without_on_cluster("DROP TABLE t\nON CLUSTER c\nSYNC") == "DROP TABLE t\n\nSYNC"
+
+
 def test_a_name_that_does_not_fit_is_quoted() -> None:
     assert with_on_cluster("DROP TABLE t", "my-c") == "DROP TABLE t ON CLUSTER `my-c`"
     assert with_on_cluster("DROP TABLE t", "{cluster}") == "DROP TABLE t ON CLUSTER `{cluster}`"

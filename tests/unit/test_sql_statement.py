@@ -158,6 +158,8 @@ def test_the_rows_of_an_insert_need_not_be_sql(head: str, rows: str) -> None:
         ),
         ("MODIFY QUERY SELECT a, b FROM t", [A.MODIFY_QUERY]),
         ("ADD INDEX i (a, b) TYPE minmax, MATERIALIZE INDEX i", [A.ADD_INDEX, A.MATERIALIZE_INDEX]),
+        ("MODIFY ORDER BY a, delete", [A.MODIFY_ORDER_BY]),
+        ("RESET SETTING a, update, DROP COLUMN b", [A.RESET_SETTING, A.DROP_COLUMN]),
         ("DO SOMETHING NEW", [A.OTHER]),
     ],
 )
