@@ -1,0 +1,40 @@
+"""A throw-away chDB for rehearsals."""
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ReplyLost, SqlError
+from engine.storage.scratch import ScratchChdb
+
+
+async def test_statements_run_and_nothing_is_left_behind() -> None:
+    async with ScratchChdb(macros={"shard": "07"}) as scratch:
+        await scratch.execute("CREATE DATABASE d")
+        await scratch.execute("CREATE TABLE d.t (a UInt64, b Nullable(String)) ENGINE = MergeTree ORDER BY a")
+        await scratch.execute("INSERT INTO d.t VALUES (1, NULL), (2, 'x\ty')")
+        assert await scratch.query("SELECT count() FROM d.t") == "2\n"
+        assert await scratch.rows("SELECT * FROM d.t ORDER BY a") == [["1", "ᴺᵁᴸᴸ"], ["2", "x\ty"]]
+        assert await scratch.query("SELECT getMacro('shard')") == "07\n"
+        directory = scratch._directory
+        assert directory is not None
+        assert directory.is_dir()
+    assert not Path(directory).exists()
+
+
+async def test_errors_have_their_codes_and_the_scratch_lives_on() -> None:
+    async with ScratchChdb() as scratch:
+        with pytest.raises(SqlError) as caught:
+            await scratch.execute("SELECT * FROM nosuch")
+        assert (caught.value.code, caught.value.name) == (60, "UNKNOWN_TABLE")
+        with pytest.raises(SqlError) as caught:
+            await scratch.validate("CREATE TABEL t")
+        assert caught.value.code == 62
+        on_cluster = "create table t on cluster c (a UInt8) engine=Memory"
+        assert await scratch.validate(on_cluster) == "CREATE TABLE t ON CLUSTER c (`a` UInt8) ENGINE = Memory"
+
+
+async def test_a_statement_that_kills_chdb_is_told_from_one_that_fails() -> None:
+    async with ScratchChdb() as scratch:
+        with pytest.raises(ReplyLost):
+            await scratch.execute("SYSTEM SHUTDOWN")
