@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from engine.errors import ReplyLost, SqlError
 from engine.names import quote_string
+from engine.sql import parse_statement
+from engine.storage.guard import check_statement
 
 _LIMIT_BYTES = 64 << 20
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +48,7 @@ class ScratchChdb:
                 stdout=asyncio.subprocess.PIPE,
                 limit=_LIMIT_BYTES,
                 env={**os.environ, "PYTHONPATH": _python_path()},
+                start_new_session=True,  # some statements signal their whole process group
             )
             await self._ask({"path": str(self._directory / "data"), "macros": self._macros})
         except BaseException:
@@ -60,6 +63,7 @@ class ScratchChdb:
 
     async def query(self, sql: str, *, format: str = "TabSeparated") -> str:
         """The whole result as text. Raises SqlError; ReplyLost if chDB died of the statement."""
+        check_statement(parse_statement(sql))
         answer = await self._ask({"sql": sql, "format": format})
         return str(answer["text"])
 

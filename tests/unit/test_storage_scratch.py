@@ -1,5 +1,6 @@
 """A throw-away chDB for rehearsals."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,18 @@ async def test_errors_have_their_codes_and_the_scratch_lives_on() -> None:
         assert await scratch.validate(on_cluster) == "CREATE TABLE t ON CLUSTER c (`a` UInt8) ENGINE = Memory"
 
 
-async def test_a_statement_that_kills_chdb_is_told_from_one_that_fails() -> None:
+async def test_a_chdb_that_dies_is_told_from_a_statement_that_fails() -> None:
     async with ScratchChdb() as scratch:
+        assert scratch._process is not None
+        slow = asyncio.create_task(scratch.execute("SELECT sleep(3)"))
+        asyncio.get_running_loop().call_later(0.2, scratch._process.kill)
         with pytest.raises(ReplyLost):
-            await scratch.execute("SYSTEM SHUTDOWN")
+            await slow
+
+
+async def test_statements_that_would_end_processes_are_refused() -> None:
+    async with ScratchChdb() as scratch:
+        for sql in ("SYSTEM SHUTDOWN", "SYSTEM KILL", "SELECT 1 INTO OUTFILE '/tmp/x'"):
+            with pytest.raises(SqlError):
+                await scratch.execute(sql)
+        assert await scratch.query("SELECT 1") == "1\n"
