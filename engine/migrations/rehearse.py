@@ -15,19 +15,22 @@ of it.
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.ddl.initiator import without_token
 from engine.env import Env
-from engine.errors import Code, Refused, SqlError
+from engine.errors import Code, Refused, ReplyLost, SqlError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
 from engine.names import TableName
 from engine.sql import parse_statement, redact
+
+logger = logging.getLogger(__name__)
 
 # What a lone chDB answers to things it does not have: an unknown engine, a feature that is not built in, a
 # cluster.
@@ -36,7 +39,7 @@ _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
 class Scratch(Protocol):
-    """A throw-away chDB; `engine.storage.scratch`."""
+    """A throw-away chDB; `engine.storage.scratch.ScratchChdb`."""
 
     async def execute(self, sql: str) -> None:
         """Raises SqlError."""
@@ -164,6 +167,14 @@ async def rehearse(
     `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
     """
     stage = _Stage(surroundings, request, scratch, env)
+    try:
+        await _perform(stage, migrations, request)
+    except ReplyLost:
+        logger.warning("rehearsal.scratch_died after=%d statements", len(stage.played))
+    return Rehearsal(tuple(stage.played), tuple(stage.differences))
+
+
+async def _perform(stage: _Stage, migrations: MigrationSet, request: RunRequest) -> None:
     target = request.target if request.direction is Direction.UP else None
     chosen = [m for m in migrations.migrations if target is None or m.version <= target]
     performed: list[Migration] = []
@@ -188,7 +199,6 @@ async def rehearse(
             await stage.play(migration, Phase.DOWN_AT_THE_END)
         if performed:
             await stage.compare(performed[0], Phase.DOWN_AT_THE_END, expected=empty)
-    return Rehearsal(tuple(stage.played), tuple(stage.differences))
 
 
 @dataclass(slots=True)
@@ -251,6 +261,9 @@ class _Stage:
                 self.unrehearsed |= tables
             else:
                 await self.scratch.execute(wanted.sql)
+        except ReplyLost as lost:
+            # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
+            state, error = RehearsalState.FAILED, lost.message
         except Refused as refusal:
             state, code, error = RehearsalState.FAILED, refusal.code, redact(refusal.message)
             if isinstance(refusal, SqlError) and self._is_not_ours(refusal, tables):

@@ -396,7 +396,15 @@ class MigrationRunner:
         writer.record_attempt(attempt)
         if attempt.token in self.ledger.entries(self.cluster):
             return
-        prepared = self.surroundings.prepare(statement, run.request, token=attempt.token, hosts=attempt.hosts)
+        prepared = self.surroundings.prepare(
+            statement,
+            run.request,
+            token=attempt.token,
+            hosts=attempt.hosts,
+            # Neither the attempt nor the text is part of it: every host gets the same UUID, also by a repetition.
+            uuid_seed=f"{self.ledger.ledger_id}/{self.cluster}/{attempt.version}/{attempt.direction}/"
+            f"{attempt.generation}/{attempt.statement}",
+        )
         client = DDLQueueClient(
             guarded(self.keeper, lease, entry_prefix=self.queue.paths.entry_prefix),
             self.env,

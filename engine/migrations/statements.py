@@ -48,12 +48,16 @@ class Surroundings:
         *,
         token: str,
         hosts: Sequence[HostId] | None = None,
+        uuid_seed: str = "",
     ) -> PreparedStatement:
-        """The entry. `hosts`: only these of the cluster's. Raises SqlError with ClickHouse's codes."""
+        """The entry. `hosts`: only these of the cluster's. Raises SqlError with ClickHouse's codes.
+
+        From `uuid_seed` follows the UUID of a replicated table, whose path in Keeper may be made of it: it has
+        to be the same on all hosts, and in every attempt.
+        """
         parsed = parse_statement(statement.sql)
         cluster = self.cluster_of(statement, parsed)
-        # A replicated table without a path of its own takes it from its UUID, which must be one everywhere.
-        shares_uuid = (parsed.engine or "").startswith("Replicated")
+        shares_uuid = bool(uuid_seed) and (parsed.engine or "").startswith("Replicated")
         prepared = prepare(
             statement.sql,
             topology=replace(self.topology, macros={"cluster": self.cluster, **self.topology.macros}),
@@ -63,7 +67,7 @@ class Surroundings:
             settings=dict(statement.options.settings),
             entry_version=statement.options.entry_version or request.entry_version or DEFAULT_VERSION,
             on_cluster=cluster if parsed.on_cluster is None else None,
-            shared_uuid=uuid5(NAMESPACE_URL, token) if shares_uuid else None,
+            shared_uuid=uuid5(NAMESPACE_URL, uuid_seed) if shares_uuid else None,
         )
         if hosts is None or set(hosts) == set(prepared.hosts):
             return prepared

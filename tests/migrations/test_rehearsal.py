@@ -1,0 +1,184 @@
+"""Rehearsals on a real scratch chDB: what they accept, what they find, what they leave out."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from engine.config.model import DistributedDdl, Topology
+from engine.env import SystemEnv
+from engine.errors import SqlError
+from engine.migrations.files import load_folder, read_folder
+from engine.migrations.lint import lint
+from engine.migrations.model import RunRequest
+from engine.migrations.rehearse import Phase, Rehearsal, rehearse
+from engine.migrations.rehearse_text import for_rehearsal
+from engine.migrations.statements import Surroundings
+from engine.storage.scratch import ScratchChdb
+from tests.migrations.support import topology, write
+
+ROOT = Path(__file__).parents[2]
+
+
+def surroundings(name: str) -> Surroundings:
+    cluster = topology(shards=2, replicas=2).clusters["shop"]
+    return Surroundings(name, Topology({name: dataclasses.replace(cluster, name=name)}), DistributedDdl())
+
+
+async def rehearsed(folder: Path, **request: object) -> Rehearsal:
+    wish = dataclasses.replace(RunRequest("r"), **request)  # type: ignore[arg-type]
+    async with ScratchChdb() as scratch:
+        return await rehearse(load_folder(folder), surroundings(folder.name), wish, scratch, env=SystemEnv())
+
+
+async def of(tmp_path: Path, files: dict[str, str]) -> Rehearsal:
+    return await rehearsed(
+        write(tmp_path / "shop", {"0_d.up.sql": "CREATE DATABASE IF NOT EXISTS d", **files})
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cluster", ["order_cluster", "log_cluster"])
+async def test_the_demo_s_migrations_pass_their_rehearsal_and_the_real_parser(cluster: str) -> None:
+    folder = ROOT / "migrations" / cluster
+    result = await rehearsed(folder)
+    assert result.is_ok, (result.failures, result.differences)
+    assert result.not_rehearsed == ()
+    assert {statement.phase for statement in result.statements} == set(Phase)
+    async with ScratchChdb() as scratch:
+        migrations, problems = read_folder(folder)
+        report = await lint(migrations, problems, surroundings(cluster), validator=scratch.validate)
+    assert report.errors == ()
+
+
+@pytest.mark.slow
+async def test_a_mistake_is_found_at_its_statement_and_later_migrations_are_not_tried(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Memory;\n\nALTER TABLE d.a ADD CLM y;",
+            "2_b.up.sql": "CREATE TABLE IF NOT EXISTS d.b (x Int8) ENGINE = Memory",
+        },
+    )
+    (failure,) = result.failures
+    assert (failure.version, failure.line, failure.phase, failure.code) == (1, 3, Phase.UP, 62)
+    assert {statement.version for statement in result.statements} == {0, 1}
+
+
+@pytest.mark.slow
+async def test_an_up_that_cannot_be_repeated_is_found(tmp_path: Path) -> None:
+    result = await of(tmp_path, {"1_a.up.sql": "CREATE TABLE d.a (x Int8) ENGINE = Memory"})
+    assert [(f.phase, f.code) for f in result.failures] == [(Phase.UP_AGAIN, 57)]
+
+
+@pytest.mark.slow
+async def test_a_second_up_that_changes_something_is_found(tmp_path: Path) -> None:
+    up = (
+        "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Memory;"
+        "CREATE TABLE IF NOT EXISTS d.b (y Int8) ENGINE = Memory; EXCHANGE TABLES d.a AND d.b"
+    )
+    result = await of(tmp_path, {"1_a.up.sql": up})
+    assert {(d.phase, d.name) for d in result.differences} == {
+        (Phase.UP_AGAIN, "table d.a"),
+        (Phase.UP_AGAIN, "table d.b"),
+    }
+
+
+@pytest.mark.slow
+async def test_a_down_that_does_not_bring_back_what_was_there_is_found(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = MergeTree ORDER BY x",
+            "1_a.down.sql": "DROP TABLE IF EXISTS d.a",
+            "2_b.up.sql": "ALTER TABLE d.a ADD COLUMN IF NOT EXISTS y Int8, ADD COLUMN IF NOT EXISTS z Int8",
+            "2_b.down.sql": "ALTER TABLE d.a DROP COLUMN IF EXISTS y",
+        },
+    )
+    (difference,) = result.differences
+    assert (difference.version, difference.phase, difference.name) == (2, Phase.DOWN, "table d.a")
+    assert "`z` Int8" in str(difference)
+
+
+@pytest.mark.slow
+async def test_what_one_process_cannot_carry_out_is_listed_and_does_not_fail(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.r ON CLUSTER '{cluster}' (x Int8) ENGINE = "
+            "ReplicatedReplacingMergeTree('/t/{shard}', '{replica}', x) ORDER BY x;"
+            "CREATE TABLE IF NOT EXISTS d.all AS d.r ENGINE = Distributed('{cluster}', d, r, x);"
+            "CREATE TABLE IF NOT EXISTS d.far ENGINE = Distributed(shop, d, r);"
+            "SYSTEM RELOAD CONFIG;"
+            "CREATE USER IF NOT EXISTS u IDENTIFIED BY 'hunter2';"
+            "ALTER TABLE d.far MODIFY COMMENT 'x'",
+            "1_a.down.sql": "DROP TABLE IF EXISTS d.far; DROP TABLE IF EXISTS d.all;DROP TABLE IF EXISTS d.r",
+        },
+    )
+    assert result.is_ok, (result.failures, result.differences)
+    assert sorted({s.statement for s in result.not_rehearsed}) == [3, 4, 5, 6]
+    notes = {s.statement: s.note for s in result.statements if s.version == 1 and s.phase is Phase.UP}
+    assert notes[1] == "ReplicatedReplacingMergeTree as ReplacingMergeTree"
+    assert "Null" in notes[2]
+    assert "hunter2" not in str(result.to_json())
+
+
+@pytest.mark.slow
+async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
+    class Dying(ScratchChdb):
+        async def execute(self, sql: str) -> None:
+            if "fatal" in sql:
+                await self.close()
+            await super().execute(sql)
+
+    files = {"2_b.up.sql": "CREATE TABLE IF NOT EXISTS d.fatal (x Int8) ENGINE = Memory"}
+    folder = write(tmp_path / "shop", {"1_d.up.sql": "CREATE DATABASE IF NOT EXISTS d", **files})
+    async with Dying() as scratch:
+        result = await rehearse(
+            load_folder(folder), surroundings("shop"), RunRequest("r"), scratch, env=SystemEnv()
+        )
+    assert [(f.version, f.phase) for f in result.failures] == [(2, Phase.UP)]
+
+
+@pytest.mark.slow
+async def test_the_real_parser_judges_text_with_on_cluster() -> None:
+    async with ScratchChdb() as scratch:
+        assert "ON CLUSTER c" in await scratch.validate(
+            "create table d.t  on cluster c (a Int8) engine=Memory"
+        )
+        with pytest.raises(SqlError) as caught:
+            await scratch.validate("CREATE TABLE d.t (a Int8 ENGINE = Memory")
+        assert caught.value.code == 62
+
+
+@pytest.mark.parametrize(
+    ("sql", "plain"),
+    [
+        (
+            "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree('/p', '{r}') ORDER BY a",
+            "CREATE TABLE d.t (a Int8) ENGINE = MergeTree ORDER BY a",
+        ),
+        (
+            "CREATE TABLE d.t (a Int8) ENGINE=ReplicatedSummingMergeTree('/p','r', (b, c)) ORDER BY a",
+            "CREATE TABLE d.t (a Int8) ENGINE=SummingMergeTree((b, c)) ORDER BY a",
+        ),
+        (
+            "CREATE TABLE d.t (a Int8) ENGINE = ReplicatedReplacingMergeTree(v) ORDER BY a",
+            "CREATE TABLE d.t (a Int8) ENGINE = ReplacingMergeTree(v) ORDER BY a",
+        ),
+        ("CREATE DATABASE d ENGINE = Replicated('/p', '{shard}', '{replica}')", "CREATE DATABASE d "),
+        (
+            "CREATE TABLE d.t (a Int8) ENGINE = Distributed(c, d, l, rand()) SETTINGS fsync_after_insert = 1",
+            "CREATE TABLE d.t (a Int8) ENGINE = Null ",
+        ),
+        ("CREATE TABLE d.t (a Int8) ENGINE = Memory", "CREATE TABLE d.t (a Int8) ENGINE = Memory"),
+        (
+            "CREATE TABLE d.t (a String DEFAULT 'ReplicatedMergeTree') ENGINE = Memory",
+            "CREATE TABLE d.t (a String DEFAULT 'ReplicatedMergeTree') ENGINE = Memory",
+        ),
+    ],
+)
+def test_a_statement_is_rewritten_for_a_lone_chdb(sql: str, plain: str) -> None:
+    assert for_rehearsal(sql).sql == plain
