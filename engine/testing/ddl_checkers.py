@@ -11,6 +11,8 @@ C1  no entry is removed that is active, or that has a host without outcome unles
 C2  an entry and its outcomes go in one transaction
 C3  nothing is made below an entry that is being removed
 C4  an entry is removed once, and its record says what its hosts had said
+    S1  no instant at which an entry of ours has only one of `active` and `finished`: a worker of ClickHouse
+        18.16 that meets such an entry dies
 """
 
 from __future__ import annotations
@@ -195,7 +197,7 @@ def _check_removal(
     active = sorted(path for path in paths if path.startswith("active/"))
     if active:
         yield Violation("C1", f"{name} was removed while {active} was there")
-    is_old = time_s - created_s > history.lifetime_s - history.clock_skew_s
+    is_old = time_s - created_s > history.lifetime_s
     is_far_behind = (entry_number(name) or 0) + history.max_tasks < largest
     unfinished = [host for host in hosts if f"finished/{host}" not in paths]
     if unfinished and not is_old and not is_far_behind:
@@ -257,6 +259,23 @@ def check_c4(history: History) -> Iterator[Violation]:
             yield Violation("C4", f"{name} was removed {count} times")
 
 
+def check_s1(history: History) -> Iterator[Violation]:
+    present: dict[str, set[str]] = defaultdict(set)
+    for transaction in history.transactions:
+        touched = set()
+        for event in transaction.events:
+            name, rest = history.entry_of(event.path)
+            if rest in ("active", "finished") and entry_number(name) is not None:
+                touched.add(name)
+                if isinstance(event, Created):
+                    present[name].add(rest)
+                elif isinstance(event, Removed):
+                    present[name].discard(rest)
+        for name in sorted(touched - history.foreign):
+            if len(present[name]) == 1:
+                yield Violation("S1", f"{name} has only {present[name]} at {transaction.at}")
+
+
 def _listed_hosts(data: bytes) -> tuple[str, ...]:
     try:
         return tuple(str(host) for host in DDLLogEntry.from_bytes(data).hosts)
@@ -275,6 +294,7 @@ CHECKERS: dict[str, Callable[[History], Iterator[Violation]]] = {
     "C2": check_c2,
     "C3": check_c3,
     "C4": check_c4,
+    "S1": check_s1,
 }
 
 

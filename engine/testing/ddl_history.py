@@ -74,7 +74,8 @@ class Expectation:
 
 @dataclass(slots=True)
 class History:
-    """Everything the checkers need. `expectations` is keyed by entry name, `shard_of` by host."""
+    """Everything the checkers need. `expectations` is keyed by entry name, `shard_of` by host;
+    `foreign` are entries whose initiators keep to other rules."""
 
     paths: QueuePaths = field(default_factory=QueuePaths)
     transactions: list[Transaction] = field(default_factory=list)
@@ -85,7 +86,7 @@ class History:
     shard_of: dict[str, str] = field(default_factory=dict)
     lifetime_s: float = 7 * 86_400
     max_tasks: int = 1000
-    clock_skew_s: float = 0.0
+    foreign: set[str] = field(default_factory=set)
     clock: int = 0
 
     def tick(self) -> int:

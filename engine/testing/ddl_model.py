@@ -239,8 +239,13 @@ class ModelExecutor:
             effects = (await keeper.children(path)).names
         except NoNode:
             return ""
+        # The table always holds one block; a truncation puts the next one in its place.
+        block = sum(effect.startswith("t-") for effect in effects)
         return Fingerprint(
-            objects=((str(name), str(len(effects))),), mutations=effects, blocks=(), is_shared=True
+            objects=((str(name), str(len(effects))),),
+            mutations=effects,
+            blocks=(Blocks("all", block, block),),
+            is_shared=True,
         ).to_text()
 
     async def _change_replicated(
@@ -248,7 +253,8 @@ class ModelExecutor:
     ) -> None:
         keeper = await self._session()
         data = json.dumps([self._database.host, entry, statement.kind.value]).encode()
-        path = f"{self._path(name)}/effects/e-"
+        prefix = "t" if statement.kind is _K.TRUNCATE_TABLE else "e"
+        path = f"{self._path(name)}/effects/{prefix}-"
         try:
             await keeper.multi([*fence, Create(path, data, CreateMode.PERSISTENT_SEQUENTIAL)])
         except MultiFailed as refusal:

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
@@ -139,7 +140,7 @@ def simulate(seed: int, scenario: Scenario | None = None) -> Report:
     with _counting_events() as reached:
 
         async def main(env: SimulationEnv) -> History:
-            return await _Simulation(scenario, env, reached).run()
+            return await DdlSimulation(scenario, env, reached).run()
 
         history = run_simulation(seed, main, max_steps=400_000)
     return Report(scenario, violations(history), reached, history)
@@ -201,7 +202,10 @@ class _Host:
         return HostId(self.name, PORT)
 
 
-class _Simulation:
+class DdlSimulation:
+    """One cluster and its history. `run` is one seed; a test that has its own script uses the other
+    methods."""
+
     def __init__(self, scenario: Scenario, env: SimulationEnv, reached: Counter[str]) -> None:
         self._scenario = scenario
         self._env = env
@@ -218,7 +222,6 @@ class _Simulation:
             paths=self._queue.paths,
             lifetime_s=self._queue.task_max_lifetime_s,
             max_tasks=self._queue.max_tasks_in_queue,
-            clock_skew_s=7200.0 if scenario.has_clock_jumps else 0.0,
         )
         self._server = MemoryKeeperServer(env, faults=self._plan, latency_s=(0.0, 0.0))
         self._server.tree = ObservedTree(self._history, env.now_s)
@@ -227,6 +230,7 @@ class _Simulation:
         self._resolver_table: dict[str, str] = {}
         self._kills = list(scenario.kill_gates)
         self._initiators = 0
+        self._zombies: list[asyncio.Task[Any]] = []
 
     # --- the run ------------------------------------------------------------------------------------------
 
@@ -319,6 +323,8 @@ class _Simulation:
         """kill −9, or the power goes. The host starts again some time later."""
         self._reached["killed"] += 1
         assert host.process is not None
+        # Nobody holds what waits for a dead session, and a task that is collected while it waits is an error.
+        self._zombies += self._env.loop.unfinished_tasks()
         self._server.crash_client(host.process.name)
         for task in host.tasks:
             task.cancel()
@@ -486,7 +492,7 @@ class _Simulation:
         while True:
             self._initiators += 1
             client = f"initiator/{self._initiators}"
-            crash = functools.partial(self._server.crash_client, client)
+            crash = functools.partial(self._crash_initiator, client)
             process = Process(client, kill_at=kill_at, on_kill=crash)
             factory = gated_factory(
                 self._server.factory(session_timeout_s=SESSION_TIMEOUT_S, client=client), process
@@ -502,6 +508,10 @@ class _Simulation:
                 return
             self._reached["initiator tries again"] += 1
             await self._env.sleep(self._rng.uniform(0.0, 1.0))
+
+    def _crash_initiator(self, client: str) -> None:
+        self._zombies += self._env.loop.unfinished_tasks()
+        self._server.crash_client(client)
 
     async def _submit(
         self, factory: Callable[[], Awaitable[Keeper]], env: GatedEnv, prepared: PreparedStatement
@@ -550,6 +560,7 @@ class _Simulation:
         query = f"CREATE TABLE d.foreign{number} ON CLUSTER {CLUSTER} (a UInt8) ENGINE = Memory"
         data = DDLLogEntry(self._rng.choice([1, 2, 4, 7]), query, hosts, "foreign:1234").to_bytes()
         name = await self._put(data)
+        self._history.foreign.add(name)
         paths = self._queue.paths
         extra: list[Op] = self._rng.choice(
             [[], [Create(paths.active(name)), Create(paths.finished(name))], [Create(paths.active(name))]]

@@ -1,0 +1,461 @@
+"""`oncluster ddl`: submit a statement to the queue, wait for it, look at the queue, clean it.
+
+Safety: `submit` enqueues a token once, however often it is called; without `--token` each call is a
+statement of its own. `clean` shows what it would remove and removes nothing without `--yes`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import uuid
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.cli import common
+from engine.config.model import DistributedDdl, NodeConfig
+from engine.ddl import (
+    CleanedEntry,
+    CleanReport,
+    DDLCleaner,
+    DDLQueueClient,
+    EntryStatus,
+    HostState,
+    Removal,
+    Submission,
+    prepare,
+)
+from engine.ddl.entry import DEFAULT_VERSION
+from engine.env import SystemEnv
+from engine.errors import ConfigError, OnclusterError, Refused
+from engine.keeper.base import Keeper
+from engine.sql import parse_statement, redact
+
+_QUERY_WIDTH = 70
+
+
+@dataclass(frozen=True, slots=True)
+class _Queue:
+    """A session and one queue of the configuration."""
+
+    keeper: Keeper
+    config: NodeConfig
+    queue: DistributedDdl
+    client: DDLQueueClient
+
+
+@click.group(name="ddl")
+def group() -> None:
+    """Submit, watch, list and clean entries of the distributed DDL queue.
+
+    The queue is the one of the `distributed_ddl` section of the configuration; `--queue` names another when
+    there are several.
+    """
+
+
+def _queue_option(command: Any) -> Any:
+    return click.option(
+        "--queue", "queue_name", default=None, help="Name of the distributed_ddl section. Default: the first."
+    )(command)
+
+
+def _timeout_option(command: Any) -> Any:
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=float,
+        default=180.0,
+        show_default=True,
+        help="Seconds to wait; 0 not at all, negative for ever. The statement goes on in any case.",
+    )(command)
+
+
+@contextlib.asynccontextmanager
+async def _open(config: Path | None, queue_name: str | None) -> AsyncIterator[_Queue]:
+    node = common.load_config(config)
+    queue = _choose_queue(node, queue_name)
+    async with common.keeper_session(node) as keeper:
+        yield _Queue(keeper, node, queue, DDLQueueClient(keeper, SystemEnv(), queue.paths))
+
+
+def _choose_queue(config: NodeConfig, name: str | None) -> DistributedDdl:
+    if not config.queues:
+        raise ConfigError(
+            "There is no DistributedDDL configuration in the configuration.",
+            hint="Add <distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl>.",
+        )
+    if name is None:
+        return config.queues[0]
+    for queue in config.queues:
+        if queue.name == name:
+            return queue
+    known = ", ".join(queue.name for queue in config.queues)
+    raise ConfigError(f"There is no queue '{name}'.", hint=f"Queues of this configuration: {known}.")
+
+
+# --- submitting and waiting -------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("sql")
+@click.option("--token", default=None, help="Submitting the same token again attaches instead of enqueuing.")
+@click.option("--cluster", default=None, help="Adds ON CLUSTER to a statement that has none.")
+@click.option("--database", default="default", show_default=True, help="What an unqualified name means.")
+@click.option("--setting", "settings", multiple=True, metavar="NAME=VALUE", help="Travels with the entry.")
+@click.option(
+    "--entry-version",
+    type=click.IntRange(1, 8),
+    default=DEFAULT_VERSION,
+    show_default=True,
+    help="1 for ClickHouse before 21.3.",
+)
+@_timeout_option
+@_queue_option
+@common.config_option
+@common.json_option
+def submit(
+    sql: str,
+    token: str | None,
+    cluster: str | None,
+    database: str,
+    settings: tuple[str, ...],
+    entry_version: int,
+    timeout_s: float,
+    queue_name: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Put SQL into the queue and wait for every host. `-` reads it from standard input.
+
+    Exit codes: 0 done on all hosts, 1 failed somewhere, 3 not finished in time (`oncluster ddl wait` attaches
+    to it again), 5 refused.
+    """
+    text = sys.stdin.read() if sql == "-" else sql
+
+    async def work() -> tuple[Submission, EntryStatus | None]:
+        async with _open(config, queue_name) as opened:
+            prepared = prepare(
+                text,
+                topology=opened.config.topology,
+                queue=opened.queue,
+                token=token or str(uuid.uuid4()),
+                current_database=database,
+                settings=dict(_parse_setting(setting) for setting in settings),
+                entry_version=entry_version,
+                on_cluster=cluster,
+            )
+            submission = await opened.client.submit(prepared)
+            if not as_json:
+                click.echo(
+                    f"{submission.outcome}: {submission.entry or '(removed since)'} token {submission.token}",
+                    err=True,
+                )
+            return submission, await _wait_for(opened.client, submission, timeout_s)
+
+    submission, status = common.run_async(work())
+    _show_result(submission, status, timeout_s, as_json=as_json)
+
+
+@group.command()
+@click.argument("entry", required=False)
+@click.option("--token", default=None, help="Instead of ENTRY: whatever was submitted under this token.")
+@_timeout_option
+@_queue_option
+@common.config_option
+@common.json_option
+def wait(
+    entry: str | None,
+    token: str | None,
+    timeout_s: float,
+    queue_name: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Attach to ENTRY (query-0000000007) and wait until every host has an outcome.
+
+    Exit codes as for `submit`.
+    """
+    if (entry is None) == (token is None):
+        raise click.UsageError("Give an ENTRY or a --token.")
+
+    async def work() -> tuple[Submission | None, EntryStatus | None]:
+        async with _open(config, queue_name) as opened:
+            submission = None
+            if token is not None:
+                submission = await opened.client.find(token)
+                if submission is None:
+                    raise Refused(f"Nothing was ever submitted under the token {token}.")
+            name = entry if submission is None else submission.entry
+            return submission, await _wait_for_entry(opened.client, name or "", timeout_s)
+
+    submission, status = common.run_async(work())
+    _show_result(submission, status, timeout_s, as_json=as_json)
+
+
+async def _wait_for(client: DDLQueueClient, submission: Submission, timeout_s: float) -> EntryStatus | None:
+    if not submission.entry:
+        return None
+    return await _wait_for_entry(client, submission.entry, timeout_s)
+
+
+async def _wait_for_entry(client: DDLQueueClient, entry: str, timeout_s: float) -> EntryStatus | None:
+    """The last status seen before the time was up."""
+    status: EntryStatus | None = None
+    if timeout_s == 0:
+        return await client.status(entry)
+
+    async def follow() -> None:
+        nonlocal status
+        async with contextlib.aclosing(client.watch(entry)) as changes:
+            async for change in changes:
+                status = change
+
+    try:
+        async with asyncio.timeout(None if timeout_s < 0 else timeout_s):
+            await follow()
+    except TimeoutError:
+        return await client.status(entry)
+    except OnclusterError:
+        # Removed while we waited, or before: what was recorded about it is the answer.
+        return await client.status(entry)
+    return status
+
+
+def _parse_setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--setting")
+    return name.strip(), value.strip()
+
+
+def _show_result(
+    submission: Submission | None, status: EntryStatus | None, timeout_s: float, *, as_json: bool
+) -> None:
+    code = _exit_code(status, timeout_s)
+    if as_json:
+        common.print_json(
+            {
+                "token": submission.token if submission else None,
+                "outcome": submission.outcome if submission else None,
+                "status": _status_json(status) if status else None,
+            }
+        )
+    elif status is not None:
+        _print_hosts(status)
+        if code is common.ExitCode.UNFINISHED:
+            click.echo(f"Not finished. Attach again: oncluster ddl wait {status.entry}", err=True)
+    if code:
+        click.get_current_context().exit(code)
+
+
+def _exit_code(status: EntryStatus | None, timeout_s: float) -> common.ExitCode:
+    if status is None or any(o.state is HostState.EXPIRED for o in status.hosts):
+        return common.ExitCode.UNKNOWN_OUTCOME
+    if status.failed:
+        return common.ExitCode.FAILED
+    if not status.is_complete and timeout_s != 0:
+        return common.ExitCode.UNFINISHED
+    return common.ExitCode.OK
+
+
+# --- looking ----------------------------------------------------------------------------------------------
+
+
+@group.command("list")
+@_queue_option
+@common.config_option
+@common.json_option
+def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
+    """List the queue: one line an entry, oldest first."""
+
+    async def work() -> list[EntryStatus | tuple[str, OnclusterError]]:
+        async with _open(config, queue_name) as opened:
+            names = await opened.client.list()
+            found = await opened.client.status_many(names)
+            return [
+                status if isinstance(status, EntryStatus) else (name, status)
+                for name, status in zip(names, found, strict=True)
+            ]
+
+    entries = common.run_async(work())
+    if as_json:
+        common.print_json(
+            [
+                _status_json(entry)
+                if isinstance(entry, EntryStatus)
+                else {"entry": entry[0], "error": common.error_as_json(entry[1])}
+                for entry in entries
+            ]
+        )
+        return
+    rows = [
+        _entry_row(entry) if isinstance(entry, EntryStatus) else (entry[0], "", "unreadable", str(entry[1]))
+        for entry in entries
+    ]
+    common.print_table(("entry", "cluster", "hosts", "statement"), rows, empty="(the queue is empty)")
+
+
+@group.command()
+@click.argument("entry")
+@_queue_option
+@common.config_option
+@common.json_option
+def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool) -> None:
+    """Show ENTRY: its statement, every host, and which replica executed for its shard.
+
+    An entry that was removed is shown as it was recorded then.
+    """
+
+    async def work() -> EntryStatus:
+        async with _open(config, queue_name) as opened:
+            return await opened.client.status(entry)
+
+    status = common.run_async(work())
+    if as_json:
+        common.print_json(_status_json(status))
+        return
+    common.print_facts(
+        {
+            "entry": status.entry + (" (removed)" if status.is_gone else ""),
+            "statement": redact(status.query),
+            "initiator": status.initiator,
+        }
+    )
+    _print_hosts(status)
+    if status.shards:
+        common.print_table(
+            ("shard", "executed by"),
+            [
+                (shard.shard, shard.executed_by.readable if shard.executed_by else "")
+                for shard in status.shards
+            ],
+        )
+
+
+def _print_hosts(status: EntryStatus) -> None:
+    common.print_table(
+        ("host", "state", "ms", "error"),
+        [(o.host.readable, o.state.value, o.duration_ms, _first_line(o.error)) for o in status.hosts],
+    )
+
+
+def _entry_row(status: EntryStatus) -> tuple[str, str, str, str]:
+    counts: dict[str, int] = {}
+    for outcome in status.hosts:
+        counts[outcome.state.value] = counts.get(outcome.state.value, 0) + 1
+    hosts = ", ".join(f"{count} {state}" for state, count in counts.items())
+    return status.entry, _cluster_of(status.query), hosts, _shorten(redact(status.query))
+
+
+def _cluster_of(query: str) -> str:
+    try:
+        return parse_statement(query).on_cluster or ""
+    except Refused:
+        return ""
+
+
+def _first_line(text: str) -> str:
+    return text.splitlines()[0] if text else ""
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
+
+
+def _status_json(status: EntryStatus) -> dict[str, Any]:
+    return {
+        "entry": status.entry,
+        "is_gone": status.is_gone,
+        "created_ms": status.entry_created_ms,
+        "query": redact(status.query),
+        "initiator": status.initiator,
+        "is_complete": status.is_complete,
+        "hosts": [
+            {
+                "host": outcome.host.host,
+                "port": outcome.host.port,
+                "state": outcome.state,
+                "code": outcome.code,
+                "error": outcome.error,
+                "finished_ms": outcome.finished_ms,
+                "duration_ms": outcome.duration_ms,
+            }
+            for outcome in status.hosts
+        ],
+        "shards": [
+            {"shard": shard.shard, "executed_by": shard.executed_by.readable if shard.executed_by else None}
+            for shard in status.shards
+        ],
+    }
+
+
+# --- cleaning ---------------------------------------------------------------------------------------------
+
+
+@group.command()
+@click.argument("entries", nargs=-1)
+@click.option("--yes", "is_confirmed", is_flag=True, help="Remove; without it only show what would go.")
+@_queue_option
+@common.config_option
+@common.json_option
+def clean(
+    entries: tuple[str, ...],
+    is_confirmed: bool,
+    queue_name: str | None,
+    config: Path | None,
+    as_json: bool,
+) -> None:
+    """Remove entries that are over their age or number, or the ENTRIES named.
+
+    An entry that a host is executing stays. Hosts that never reported are recorded as expired first.
+    """
+
+    async def work() -> CleanReport:
+        async with _open(config, queue_name) as opened:
+            cleaner = DDLCleaner(opened.keeper, SystemEnv(), opened.queue)
+            if not entries:
+                return await cleaner.clean(dry_run=not is_confirmed)
+            cleaned = [await cleaner.remove_entry(name, dry_run=not is_confirmed) for name in entries]
+            return CleanReport(tuple(cleaned), ())
+
+    report = common.run_async(work())
+    if as_json:
+        common.print_json(
+            {
+                "entries": [_cleaned_json(entry) for entry in report.entries],
+                "stale_replicas": list(report.stale_replicas),
+            }
+        )
+    else:
+        _print_cleaned(report.entries)
+        if report.stale_replicas:
+            click.echo(f"Replicas without activity for a day: {', '.join(report.stale_replicas)}")
+        if not is_confirmed and (report.entries or report.stale_replicas):
+            click.echo("Nothing was removed; add --yes.", err=True)
+    if any(entry.removal in (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING) for entry in report.entries):
+        click.get_current_context().exit(common.ExitCode.REFUSED)
+
+
+def _print_cleaned(cleaned: Sequence[CleanedEntry]) -> None:
+    common.print_table(
+        ("entry", "because of", "result", "hosts without outcome"),
+        [
+            (c.entry, c.reason.value, c.removal.value, ", ".join(host.readable for host in c.expired))
+            for c in cleaned
+        ],
+        empty="(nothing to remove)",
+    )
+
+
+def _cleaned_json(cleaned: CleanedEntry) -> dict[str, Any]:
+    return {
+        "entry": cleaned.entry,
+        "reason": cleaned.reason,
+        "removal": cleaned.removal,
+        "expired": [host.readable for host in cleaned.expired],
+    }
