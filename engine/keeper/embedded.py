@@ -14,15 +14,12 @@ another process can stop what this one left running, and a number used again is 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import logging
-import os
 import shutil
 import signal
 import socket
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -31,73 +28,14 @@ import psutil
 
 from engine.config.model import ZooKeeper
 from engine.env import Env, SystemEnv
-from engine.errors import ConfigError, KeeperUnavailable
+from engine.errors import KeeperUnavailable
 from engine.keeper.java import find_java
+from engine.keeper.server_files import Peer, find_jars, server_arguments, write_files
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
-_MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-_JARS = (
-    "zookeeper-3*.jar",
-    "zookeeper-jute-3*.jar",
-    "slf4j-api-*.jar",
-    "log4j-api-*.jar",
-    "log4j-core-*.jar",
-    "log4j-slf4j2-impl-*.jar",
-    "metrics-core-*.jar",
-    "snappy-java-*.jar",
-    "netty-handler-4*.jar",
-    "netty-common-*.jar",
-    "netty-transport-4*.jar",
-    "netty-buffer-*.jar",
-)
-"""The shortest class path with which it serves clients and peers; the whole directory would double its
-start."""
-
-_JVM_FLAGS = (
-    "-XX:TieredStopAtLevel=1",
-    "-XX:+UseSerialGC",
-    "-XX:-UsePerfData",
-    "-Xshare:auto",
-    "-Dzookeeper.serverCnxnFactory=org.apache.zookeeper.server.NIOServerCnxnFactory",
-)
-_LOG_SETTINGS = """\
-rootLogger.level = warn
-rootLogger.appenderRef.out.ref = out
-appender.out.type = Console
-appender.out.name = out
-appender.out.layout.type = PatternLayout
-appender.out.layout.pattern = %d %p %c{1} %m%n
-"""
 _POLL_S = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """One server of an ensemble: its number and the ports on which servers talk to one another."""
-
-    number: int
-    quorum_port: int
-    election_port: int
-
-
-def find_jars() -> list[Path]:
-    """The jars that ZooKeeper needs, out of the installed pyspark, which is not imported. Raises
-    ConfigError."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            "The embedded ZooKeeper comes with pyspark, which is not installed.", hint="pip install pyspark"
-        )
-    directory = Path(next(iter(spec.submodule_search_locations)), "jars")
-    jars = []
-    for pattern in _JARS:
-        found = sorted(directory.glob(pattern))
-        if not found:
-            raise ConfigError(f"The embedded ZooKeeper needs {pattern}, which is missing in {directory}.")
-        jars.extend(found)
-    return jars
 
 
 def free_ports(count: int) -> list[int]:
@@ -209,17 +147,17 @@ class EmbeddedZooKeeper:
         if not self.client_port:
             self.client_port = free_ports(1)[0]
         self._check_port()
-        self._write_files()
+        write_files(
+            self.directory,
+            host=HOST,
+            client_port=self.client_port,
+            tick_ms=self._tick_ms,
+            number=self.number,
+            peers=self._peers,
+        )
         command = [
             str(java),
-            *_JVM_FLAGS,
-            f"-Xmx{self._heap_mb}m",
-            f"-Dlog4j2.configurationFile={self.directory / 'log4j2.properties'}",
-            f"-Dzookeeper.forceSync={'yes' if self._is_durable else 'no'}",
-            "-cp",
-            os.pathsep.join(map(str, jars)),
-            _MAIN_CLASS,
-            str(self.directory / "zoo.cfg"),
+            *server_arguments(self.directory, jars, self._heap_mb, is_durable=self._is_durable),
         ]
         with self.log_path.open("ab") as output:
             self._process = subprocess.Popen(
@@ -254,6 +192,7 @@ class EmbeddedZooKeeper:
     async def stop(self, *, timeout_s: float = 10.0) -> None:
         """End it if it runs: SIGTERM, and SIGKILL after `timeout_s`."""
         self._signal(signal.SIGTERM)
+        self._signal(signal.SIGCONT)  # a paused process would not hear it
         deadline_s = self._env.monotonic_s() + timeout_s
         while self._running() is not None:
             if self._env.monotonic_s() > deadline_s:
@@ -288,7 +227,7 @@ class EmbeddedZooKeeper:
         shutil.rmtree(self.directory / "data", ignore_errors=True)
 
     def pause(self) -> None:
-        """SIGSTOP: the machine hangs, connections stay open."""
+        """SIGSTOP: the machine hangs, connections stay open. It takes effect a moment later."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
@@ -338,31 +277,6 @@ class EmbeddedZooKeeper:
                     f"ZooKeeper cannot listen on {HOST}:{self.client_port}: {error.strerror}.",
                     hint="Stop what uses the port or configure another one.",
                 ) from None
-
-    def _write_files(self) -> None:
-        data = self.directory / "data"
-        data.mkdir(parents=True, exist_ok=True)
-        lines = [
-            f"tickTime={self._tick_ms}",
-            f"minSessionTimeout={2 * self._tick_ms}",
-            f"maxSessionTimeout={400 * self._tick_ms}",
-            "initLimit=20",
-            "syncLimit=10",
-            f"dataDir={data}",
-            f"clientPort={self.client_port}",
-            f"clientPortAddress={HOST}",
-            "maxClientCnxns=0",
-            "admin.enableServer=false",
-            "4lw.commands.whitelist=ruok,srvr,mntr,stat,conf,cons,wchs,wchc,wchp,dump,isro",
-            "autopurge.snapRetainCount=3",
-            "autopurge.purgeInterval=1",
-        ]
-        for peer in self._peers:
-            lines.append(f"server.{peer.number}={HOST}:{peer.quorum_port}:{peer.election_port}")
-        if self._peers:
-            (data / "myid").write_text(f"{self.number}\n")
-        (self.directory / "zoo.cfg").write_text("\n".join(lines) + "\n")
-        (self.directory / "log4j2.properties").write_text(_LOG_SETTINGS)
 
     def _log_tail(self) -> str:
         try:

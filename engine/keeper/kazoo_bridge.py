@@ -27,9 +27,9 @@ import logging
 import select
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionDropped
@@ -41,10 +41,10 @@ from kazoo.protocol.serialization import (
     Exists,
     int_int_struct,
     int_struct,
-    long_struct,
-    write_string,
 )
 from kazoo.retry import KazooRetry
+
+from engine.keeper.set_watches import split_watches
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,6 @@ _RETRY_PAUSE_S = 0.05
 _LONGEST_RETRY_PAUSE_S = 1.0
 _WRITE_AT_ONCE_BYTES = 256 * 1024
 _READ_AT_ONCE_BYTES = 256 * 1024
-_WATCHES_PER_REQUEST_BYTES = 128 * 1024
-"""SetWatches requests are split at this size, as ZooKeeper's own client does."""
 
 
 class Listener(Protocol):
@@ -93,30 +91,6 @@ class Result:
 
     def set_exception(self, error: Exception) -> None:
         self._post(self._settle, None, error)
-
-
-@dataclass(frozen=True)
-class _SetWatches:
-    """ZooKeeper's request 101: watches of an earlier connection and what zxid the client has seen."""
-
-    type: ClassVar[int] = 101
-
-    seen_zxid: int
-    data: Sequence[str]
-    absent: Sequence[str]
-    child: Sequence[str]
-
-    def serialize(self) -> bytes:
-        packed = bytearray(long_struct.pack(self.seen_zxid))
-        for paths in (self.data, self.absent, self.child):
-            packed += int_struct.pack(len(paths))
-            for path in paths:
-                packed += write_string(path)
-        return bytes(packed)
-
-    @classmethod
-    def deserialize(cls, buffer: bytes, offset: int) -> None:
-        """The reply is empty."""
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
@@ -373,7 +347,7 @@ class KazooBridge:
         self.post(self._listener.on_connected, client._session_id, negotiated_timeout_s)
         data, absent, child = self._lost_watches
         self._lost_watches = ([], [], [])
-        requests = _split_watches(client.last_zxid, data, absent, child)
+        requests = split_watches(client.last_zxid, data, absent, child)
         for path in (*data, *absent):
             client._data_watchers[path].add(self._dummy_watcher)
         for path in child:
@@ -425,23 +399,3 @@ def _ignore(value: Any, error: Exception | None) -> None:
 def _set_done(done: asyncio.Future[None]) -> None:
     if not done.done():
         done.set_result(None)
-
-
-def _split_watches(
-    seen_zxid: int, data: Sequence[str], absent: Sequence[str], child: Sequence[str]
-) -> list[_SetWatches]:
-    requests: list[_SetWatches] = []
-    lists: tuple[list[str], list[str], list[str]] = ([], [], [])
-    size = 0
-    for target, paths in zip(lists, (data, absent, child), strict=True):
-        for path in paths:
-            target.append(path)
-            size += 4 + len(path.encode())
-            if size > _WATCHES_PER_REQUEST_BYTES:
-                requests.append(_SetWatches(seen_zxid, tuple(lists[0]), tuple(lists[1]), tuple(lists[2])))
-                for each in lists:
-                    each.clear()
-                size = 0
-    if any(lists):
-        requests.append(_SetWatches(seen_zxid, tuple(lists[0]), tuple(lists[1]), tuple(lists[2])))
-    return requests

@@ -24,9 +24,10 @@ from typing import Any
 
 from engine.env import Env
 from engine.errors import AuthFailed, KeeperAnswer, KeeperUnavailable
-from engine.keeper.base import OPEN_ACL, Acl, KeeperFactory, WatchEvent
+from engine.keeper.base import OPEN_ACL, Acl, KeeperFactory
 from engine.keeper.faults import Direction, Fault, FaultPlan
 from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
+from engine.keeper.memory_network import Network
 from engine.keeper.memory_session import MemorySession, Reply, Request, RequestKind
 from engine.keeper.tree import READ, Caller, Identity, Tree, digest_identity, is_permitted
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
@@ -66,14 +67,12 @@ class MemoryKeeperServer:
         faults: FaultPlan | None = None,
     ) -> None:
         self._env = env
-        self._latency_s = latency_s
-        self._has_latency = latency_s[1] > 0
+        self.network = Network(env, self._serve, latency_s=latency_s)
         self._reconnect_delay_s = reconnect_delay_s
         self._connect_timeout_s = connect_timeout_s
         self._session_timeout_range_s = (min_session_timeout_s, max_session_timeout_s)
         self._records: dict[int, _SessionRecord] = {}
         self._watches = WatchTable()
-        self._partitions: dict[str, Direction] = {}
         self._waiting_to_reconnect: dict[MemorySession, None] = {}
         self._next_session_id = _FIRST_SESSION_ID
         self._clock_offset_s = 0.0
@@ -93,8 +92,12 @@ class MemoryKeeperServer:
 
         With `identity` (`user:password`) nodes that are created with the default ACL belong to it.
         """
-        await self._env.sleep(self._draw(self._latency_s))
-        if not self.is_up or client in self._partitions or (self.faults and self.faults.draws_refusal()):
+        await self._env.sleep(self.network.draw_latency_s())
+        if (
+            not self.is_up
+            or client in self.network.partitions
+            or (self.faults and self.faults.draws_refusal())
+        ):
             await self._env.sleep(self._connect_timeout_s)
             raise KeeperUnavailable(f"No answer from Keeper within {self._connect_timeout_s:g} s")
         if root and root not in self.tree.nodes:
@@ -151,7 +154,7 @@ class MemoryKeeperServer:
 
     def partition(self, client: str, *, direction: Direction = Direction.BOTH) -> None:
         """Cut a client off. Its requests hang, then fail; its sessions expire in time. It cannot connect."""
-        self._partitions[client] = direction
+        self.network.partitions[client] = direction
         for session_id in self.session_ids(client):
             record = self._records[session_id]
             session = record.session
@@ -165,13 +168,13 @@ class MemoryKeeperServer:
 
     def heal(self, client: str) -> None:
         """End a partition. Requests that hang are delivered now; lost connections are made again."""
-        if self._partitions.pop(client, None) is None:
+        if self.network.partitions.pop(client, None) is None:
             return
         for session_id in self.session_ids(client):
             record = self._records[session_id]
             if record.session.state is LinkState.CONNECTED:
                 self._cancel_expiry(record)
-                self._flush(record.session)
+                self.network.flush(record.session)
         self._retry_reconnections()
 
     def stale_reads(self, session_id: int, *, for_s: float | None = None) -> None:
@@ -240,52 +243,11 @@ class MemoryKeeperServer:
             self._watches.drop_session(session_id)
             self._start_expiry(record)
 
-    # --- wires --------------------------------------------------------------------------------------------
-
-    def is_cut_off(self, client: str) -> bool:
-        """Whether requests of this client do not get through."""
-        return self._partitions.get(client, Direction.FROM_KEEPER) is not Direction.FROM_KEEPER
-
-    def is_deaf(self, client: str) -> bool:
-        """Whether replies to this client do not get through."""
-        return self._partitions.get(client, Direction.TO_KEEPER) is not Direction.TO_KEEPER
-
-    def accept(self, session: MemorySession, request: Request) -> None:
-        """Put a request on the wire."""
-        session.to_server.append(request)
-        loop = session.loop
-        if self._has_latency:
-            session.sent_until_s = max(session.sent_until_s, loop.time() + self._draw(self._latency_s))
-            loop.call_at(session.sent_until_s, self._serve, session)
-        else:
-            loop.call_soon(self._serve, session)
-
-    def deliver(self, session: MemorySession, message: Reply | WatchEvent) -> None:
-        """Put a reply or an event on the wire."""
-        session.to_client.append(message)
-        loop = session.loop
-        now = loop.time()
-        if self._has_latency:
-            session.replied_until_s = max(session.replied_until_s, now + self._draw(self._latency_s))
-        if session.replied_until_s > now:
-            loop.call_at(session.replied_until_s, session.receive)
-        else:
-            loop.call_soon(session.receive)
-
-    def _draw(self, range_s: tuple[float, float]) -> float:
-        return self._env.rng.uniform(*range_s) if range_s[1] > 0 else 0.0
-
-    def _flush(self, session: MemorySession) -> None:
-        for _ in session.to_server:
-            session.loop.call_soon(self._serve, session)
-        for _ in session.to_client:
-            session.loop.call_soon(session.receive)
-
     # --- serving ------------------------------------------------------------------------------------------
 
     def _serve(self, session: MemorySession) -> None:
         """Execute the session's next request, if one has arrived."""
-        if not session.to_server or self.is_cut_off(session.client):
+        if not session.to_server or self.network.is_cut_off(session.client):
             return
         request = session.to_server.popleft()
         record = self._records.get(session.session_id)
@@ -313,7 +275,7 @@ class MemoryKeeperServer:
         if fault is Fault.REPLY_LOST:
             self._break(record)
         elif session.state is LinkState.CONNECTED:
-            self.deliver(session, reply)
+            self.network.deliver(session, reply)
 
     def _execute(self, record: _SessionRecord, request: Request) -> Reply:
         kind = request.kind
@@ -392,7 +354,7 @@ class MemoryKeeperServer:
         for session_id, event in self._watches.fire(changes, self._may_read):
             record = self._records.get(session_id)
             if record is not None and record.session.state is LinkState.CONNECTED:
-                self.deliver(record.session, event)
+                self.network.deliver(record.session, event)
 
     def _may_read(self, session_id: int, acl: tuple[Acl, ...]) -> bool:
         record = self._records.get(session_id)
@@ -422,10 +384,10 @@ class MemoryKeeperServer:
     def _drop_connection(self, session: MemorySession) -> None:
         if session.state is LinkState.CONNECTED:
             session.lose_connection()
-            session.loop.call_later(self._draw(self._reconnect_delay_s), self._reconnect, session)
+            session.loop.call_later(self.network.draw_s(self._reconnect_delay_s), self._reconnect, session)
 
     def _notice_partition(self, session: MemorySession) -> None:
-        if session.client not in self._partitions or session.state is not LinkState.CONNECTED:
+        if session.client not in self.network.partitions or session.state is not LinkState.CONNECTED:
             return
         record = self._records.get(session.session_id)
         if record is not None:
@@ -436,7 +398,7 @@ class MemoryKeeperServer:
     def _reconnect(self, session: MemorySession) -> None:
         if session.state is not LinkState.SUSPENDED:
             return
-        if not self.is_up or session.client in self._partitions:
+        if not self.is_up or session.client in self.network.partitions:
             self._waiting_to_reconnect[session] = None
             return
         record = self._records.get(session.session_id)
@@ -451,7 +413,7 @@ class MemoryKeeperServer:
         waiting = list(self._waiting_to_reconnect)
         self._waiting_to_reconnect.clear()
         for session in waiting:
-            session.loop.call_later(self._draw(self._reconnect_delay_s), self._reconnect, session)
+            session.loop.call_later(self.network.draw_s(self._reconnect_delay_s), self._reconnect, session)
 
     def _start_expiry(self, record: _SessionRecord) -> None:
         if record.expiry is None:

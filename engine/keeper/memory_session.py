@@ -203,7 +203,7 @@ class MemorySession:
     async def close(self) -> None:
         if self.state is LinkState.OVER:
             return
-        if self.state is LinkState.CONNECTED and not self._server.is_cut_off(self.client):
+        if self.state is LinkState.CONNECTED and not self._server.network.is_cut_off(self.client):
             try:
                 await self._call(RequestKind.CLOSE, "/")
             except (ConnectionLoss, SessionExpired, OperationTimeout):
@@ -245,9 +245,9 @@ class MemorySession:
             raise SessionExpired(f"Session {self._session_id:#x} is over")
         request.started_s = self.loop.time()
         self.pending.append(request)
-        is_in_trouble = self.state is not LinkState.CONNECTED or self._server.is_cut_off(self.client)
+        is_in_trouble = self.state is not LinkState.CONNECTED or self._server.network.is_cut_off(self.client)
         if self.state is LinkState.CONNECTED:
-            self._server.accept(self, request)
+            self._server.network.send(self, request)
         if is_in_trouble or self.replied_until_s > request.started_s:
             self.watch_timeouts()
         return future
@@ -271,7 +271,11 @@ class MemorySession:
 
     def receive(self) -> None:
         """Take the next message off the wire, if the network lets it through."""
-        if not self.to_client or self.state is not LinkState.CONNECTED or self._server.is_deaf(self.client):
+        if (
+            not self.to_client
+            or self.state is not LinkState.CONNECTED
+            or self._server.network.is_deaf(self.client)
+        ):
             return
         message = self.to_client.popleft()
         if isinstance(message, WatchEvent):
@@ -321,12 +325,12 @@ class MemorySession:
             self._patience.cancel()
         self.armed_again(missed)
         for request in self.pending:
-            self._server.accept(self, request)
+            self._server.network.send(self, request)
 
     def armed_again(self, missed: Sequence[WatchEvent]) -> None:
         """Put events on the wire ahead of every later reply."""
         for event in missed:
-            self._server.deliver(self, event)
+            self._server.network.deliver(self, event)
 
     def end(self, *, silently: bool = False) -> None:
         """The session is over. `silently`: its process died, nobody is there to be told."""

@@ -30,29 +30,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kazoo.exceptions import ZookeeperError
 from kazoo.protocol import serialization as wire
-from kazoo.security import ACL, Id
 
 from engine.config.model import ZooKeeper
 from engine.env import Env
 from engine.errors import (
     AuthFailed,
-    BadArguments,
     ConnectionLoss,
     KeeperAnswer,
     KeeperUnavailable,
-    MultiFailed,
     OnclusterError,
     OperationTimeout,
     SessionExpired,
 )
-from engine.keeper.answers import answer_of_code
+from engine.keeper import zookeeper_codec as codec
 from engine.keeper.base import (
     ANY_VERSION,
     OPEN_ACL,
     Acl,
-    Check,
     Children,
     Create,
     CreateMode,
@@ -62,7 +57,6 @@ from engine.keeper.base import (
     Node,
     Op,
     OpResult,
-    Remove,
     SetData,
     Stat,
     Watch,
@@ -98,10 +92,6 @@ def factory(config: ZooKeeper, env: Env, *, connect_timeout_s: float = 10.0) -> 
         return await connect(config, env, connect_timeout_s=connect_timeout_s)
 
     return open_session
-
-
-def _host_list(config: ZooKeeper) -> str:
-    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.hosts)
 
 
 class _Call:
@@ -166,7 +156,7 @@ class ZooKeeperSession:
         self._disposal: asyncio.Future[None] | None = None
         self._bridge = KazooBridge(
             BridgeOptions(
-                hosts=_host_list(config),
+                hosts=codec.host_list(config),
                 session_timeout_s=self._timeout_s,
                 connect_timeout_s=connect_timeout_s,
                 auth=(("digest", config.identity),) if config.identity else (),
@@ -181,7 +171,7 @@ class ZooKeeperSession:
             async with asyncio.timeout(self._connect_timeout_s):
                 await asyncio.shield(self._first_connection)
         except TimeoutError:
-            where, why = _host_list(self._config), self._bridge.last_error or "no answer"
+            where, why = codec.host_list(self._config), self._bridge.last_error or "no answer"
             raise KeeperUnavailable(
                 f"No session with Keeper at {where} within {self._connect_timeout_s:g} s ({why})."
             ) from None
@@ -231,29 +221,33 @@ class ZooKeeperSession:
         return result
 
     async def remove(self, path: str, *, version: int = ANY_VERSION) -> None:
-        await self._call(wire.Delete(self._inside(path), version), _nothing)
+        await self._call(wire.Delete(self._inside(path), version), codec.decode_nothing)
 
     async def set(self, path: str, data: bytes, *, version: int = ANY_VERSION) -> Stat:
         check_size((SetData(path, data, version),))
-        result: Stat = await self._call(wire.SetData(self._inside(path), data, version), _to_stat)
+        result: Stat = await self._call(wire.SetData(self._inside(path), data, version), codec.decode_stat)
         return result
 
     async def exists(self, path: str, *, watch: Watch | None = None) -> Stat | None:
         request = wire.Exists(self._inside(path), None)
-        result: Stat | None = await self._call(request, _to_stat_or_none, watch=watch)
+        result: Stat | None = await self._call(request, codec.decode_optional_stat, watch=watch)
         return result
 
     async def get(self, path: str, *, watch: Watch | None = None) -> Node:
-        result: Node = await self._call(wire.GetData(self._inside(path), None), _to_node, watch=watch)
+        result: Node = await self._call(
+            wire.GetData(self._inside(path), None), codec.decode_node, watch=watch
+        )
         return result
 
     async def children(self, path: str, *, watch: Watch | None = None) -> Children:
         request = wire.GetChildren2(self._inside(path), None)
-        result: Children = await self._call(request, _to_children, watch=watch, watch_kind=WatchKind.CHILD)
+        result: Children = await self._call(
+            request, codec.decode_children, watch=watch, watch_kind=WatchKind.CHILD
+        )
         return result
 
     async def sync(self, path: str) -> None:
-        await self._call(wire.Sync(self._inside(path)), _nothing)
+        await self._call(wire.Sync(self._inside(path)), codec.decode_nothing)
 
     async def multi(self, ops: Sequence[Op]) -> list[OpResult]:
         if not ops:
@@ -262,34 +256,38 @@ class ZooKeeperSession:
         request = wire.Transaction([self._wire_op(op) for op in ops])
         inside = self._inside(ops[0].path)
         result: list[OpResult] = await self._submit(
-            request, inside, lambda results: self._multi_results(ops, results)
+            request, inside, lambda results: codec.decode_multi(ops, results, self._outside)
         )
         return result
 
     async def get_many(self, paths: Sequence[str]) -> list[Node | KeeperAnswer]:
-        return await self._call_many([wire.GetData(self._inside(path), None) for path in paths], _to_node)
+        return await self._call_many(
+            [wire.GetData(self._inside(path), None) for path in paths], codec.decode_node
+        )
 
     async def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
         requests = [wire.Exists(self._inside(path), None) for path in paths]
-        futures = [self._submit(request, request.path, _to_stat_or_none) for request in requests]
+        futures = [self._submit(request, request.path, codec.decode_optional_stat) for request in requests]
         return [await future for future in futures]
 
     async def children_many(self, paths: Sequence[str]) -> list[Children | KeeperAnswer]:
         return await self._call_many(
-            [wire.GetChildren2(self._inside(path), None) for path in paths], _to_children
+            [wire.GetChildren2(self._inside(path), None) for path in paths], codec.decode_children
         )
 
     async def get_acl(self, path: str) -> tuple[Acl, ...]:
-        result: tuple[Acl, ...] = await self._call(wire.GetACL(self._inside(path)), _to_acl)
+        result: tuple[Acl, ...] = await self._call(wire.GetACL(self._inside(path)), codec.decode_acl)
         return result
 
     async def set_acl(self, path: str, acl: Sequence[Acl], *, version: int = ANY_VERSION) -> Stat:
-        result: Stat = await self._call(wire.SetACL(self._inside(path), _wire_acl(acl), version), _to_stat)
+        result: Stat = await self._call(
+            wire.SetACL(self._inside(path), codec.encode_acl(acl), version), codec.decode_stat
+        )
         return result
 
     async def add_auth(self, scheme: str, credentials: bytes) -> None:
         try:
-            await self._submit(wire.Auth(0, scheme, credentials.decode()), "/", _nothing)
+            await self._submit(wire.Auth(0, scheme, credentials.decode()), "/", codec.decode_nothing)
         except AuthFailed:
             self.abandon()  # the server has closed the connection for good
             raise
@@ -313,18 +311,7 @@ class ZooKeeperSession:
         return outside_root(self._root, path)
 
     def _wire_op(self, op: Op) -> Any:
-        path = self._inside(op.path)
-        match op:
-            case Create(_, data, mode, acl):
-                return wire.Create(
-                    path, data, _wire_acl(self._default_acl if acl is OPEN_ACL else acl), mode.value
-                )
-            case Remove(_, version):
-                return wire.Delete(path, version)
-            case SetData(_, data, version):
-                return wire.SetData(path, data, version)
-            case Check(_, version):
-                return wire.CheckVersion(path, version)
+        return codec.encode_op(op, self._inside(op.path), self._default_acl)
 
     def _submit(
         self,
@@ -382,33 +369,8 @@ class ZooKeeperSession:
         if calls:
             self._watchdog = self.loop.call_at(calls[0].deadline_s, self._check_timeouts)
 
-    def _multi_results(self, ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
-        codes = [result.code if isinstance(result, ZookeeperError) else 0 for result in results]
-        for index, code in enumerate(codes):
-            if code:
-                raise MultiFailed(index, answer_of_code(code, ops[index].path), codes)
-        return [
-            self._outside(result)
-            if isinstance(op, Create)
-            else _to_stat(result)
-            if isinstance(op, SetData)
-            else None
-            for op, result in zip(ops, results, strict=True)
-        ]
-
     def _error(self, error: Exception, path: str) -> OnclusterError:
-        """What kazoo raises, in this project's tree."""
-        code = getattr(error, "code", None)
-        path = self._outside(path)
-        match code:
-            case -112 | -116 | -9:
-                return SessionExpired(f"Session {self._session_id:#x} is over, path: {path}")
-            case -7:
-                return OperationTimeout(f"Keeper reports a timeout, path: {path}")
-            case int() if (code <= -100 and code != -118) or code == BadArguments.keeper_code:
-                return answer_of_code(code, path)
-            case _:
-                return ConnectionLoss(f"Connection of session {self._session_id:#x} was lost, path: {path}")
+        return codec.decode_error(error, self._outside(path), self._session_id)
 
     # --- Listener -----------------------------------------------------------------------------------------
 
@@ -468,31 +430,3 @@ class ZooKeeperSession:
         if self._disposal is None:
             self._disposal = self._bridge.dispose()
         return self._disposal
-
-
-def _nothing(value: Any) -> None:
-    return None
-
-
-def _to_stat(value: Any) -> Stat:
-    return Stat(*value)
-
-
-def _to_stat_or_none(value: Any) -> Stat | None:
-    return None if value is None else Stat(*value)
-
-
-def _to_node(value: Any) -> Node:
-    return Node(value[0] or b"", Stat(*value[1]))
-
-
-def _to_children(value: Any) -> Children:
-    return Children(tuple(sorted(value[0])), Stat(*value[1]))
-
-
-def _to_acl(value: Any) -> tuple[Acl, ...]:
-    return tuple(Acl(entry.perms, entry.id.scheme, entry.id.id) for entry in value[0])
-
-
-def _wire_acl(acl: Sequence[Acl]) -> list[Any]:
-    return [ACL(entry.perms, Id(entry.scheme, entry.id)) for entry in acl]

@@ -155,9 +155,19 @@ async def test_one_directory_has_one_server(server):
 @pytest.mark.slow
 async def test_a_paused_server_hangs_and_goes_on(server):
     server.pause()
-    assert psutil.Process(server.pid).status() == psutil.STATUS_STOPPED
+    async with asyncio.timeout(30):
+        while psutil.Process(server.pid).status() != psutil.STATUS_STOPPED:
+            await asyncio.sleep(0.01)
+    assert await four_letter_word(server.client_port, "ruok", timeout_s=0.2) == ""
     server.resume()
     assert await four_letter_word(server.client_port, "ruok") == "imok"
+
+
+@pytest.mark.slow
+async def test_a_paused_server_is_stopped_without_being_killed(server, caplog):
+    server.pause()
+    await server.stop()
+    assert server.pid is None and "keeper.embedded_killed" not in caplog.text
 
 
 @pytest.mark.slow
