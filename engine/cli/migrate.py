@@ -7,28 +7,28 @@ changes something first takes the cluster's migration lock and records what it i
 from __future__ import annotations
 
 import contextlib
-import getpass
-import os
-import socket
 import sys
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from engine.cli.common import (
-    ExitCode,
-    config_option,
-    json_option,
-    keeper_session,
-    load_config,
-    print_json,
-    run_async,
-    stack_home,
+from engine.cli.common import ExitCode, config_option, json_option, load_config, print_json, run_async
+from engine.cli.migrate_place import (
+    Place,
+    find_folder,
+    find_folders,
+    folder_options,
+    ledger_option,
+    node_option,
+    open_ledger,
+    probe_of,
+    request_for,
+    run_options,
 )
 from engine.cli.migrate_show import (
+    ClusterStatus,
     Reporter,
     show_history,
     show_lint,
@@ -37,30 +37,21 @@ from engine.cli.migrate_show import (
     show_status,
     show_summary,
 )
-from engine.config.model import NodeConfig
-from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
-from engine.errors import Busy, ConfigError, SqlError, Unavailable
+from engine.errors import Busy, Unavailable
 from engine.migrations.drive import drive
 from engine.migrations.errors import ApprovalRequired, MigrationRefused
-from engine.migrations.files import Direction, MigrationSet, load_folder, read_folder
+from engine.migrations.files import Direction, load_folder, read_folder
 from engine.migrations.gather import make_plan
 from engine.migrations.ledger import Ledger
-from engine.migrations.lint import LintReport, lint
+from engine.migrations.lint import Finding, LintReport, lint
 from engine.migrations.model import RunRequest, RunSummary
-from engine.migrations.options import parse_duration_s
 from engine.migrations.rehearse import Rehearsal, rehearse
-from engine.migrations.runner import MigrationRunner
-from engine.migrations.scratch import open_scratch
-from engine.migrations.selection import ALL, Leniency
+from engine.migrations.selection import ALL
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import MigrationState, RunState
 from engine.migrations.upkeep import mark, refresh, unlock
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-LEDGER_VARIABLE = "ONCLUSTER_LEDGER_URL"
-DEFAULT_DIR = "migrations"
+from engine.storage.scratch import ScratchChdb
 
 
 @click.group(name="migrate")
@@ -74,150 +65,20 @@ def group() -> None:
     """
 
 
-# --- options ----------------------------------------------------------------------------------------------
-
-
-def _folder_options(command: F) -> F:
-    command = click.option("--cluster", default="", help="The cluster. Default: the folder's name.")(command)
-    return click.option(
-        "--dir",
-        "directory",
-        type=click.Path(path_type=Path),
-        default=Path(DEFAULT_DIR),
-        show_default=True,
-        help="The folder of migrations, or the folder that holds one for each cluster.",
-    )(command)
-
-
-def _ledger_option(command: F) -> F:
-    return click.option(
-        "--ledger-url",
-        default="",
-        help=f"SQLite path or postgresql://… . Default: ${LEDGER_VARIABLE}, else ledger.db of the local stack.",
-    )(command)
-
-
-def _run_options(command: F) -> F:
-    for option in reversed(
-        (
-            click.option(
-                "--timeout", default="", help="Wait for a statement: 300, 5m; 0 not at all; -1 for ever."
-            ),
-            click.option(
-                "--output-mode",
-                type=click.Choice([mode.value for mode in OutputMode]),
-                default=OutputMode.THROW.value,
-                help="What a timeout and an inactive host mean. Default: throw.",
-            ),
-            click.option("--database", default="default", help="Database of names that have none."),
-            click.option(
-                "--entry-version", type=int, help="Format of queue entries; 1 for ClickHouse 18.16."
-            ),
-            click.option("--retry-failed", is_flag=True, help="Send again what failed, where it failed."),
-            click.option("--allow-gaps", is_flag=True, help="Versions may have gaps."),
-            click.option(
-                "--allow-out-of-order", is_flag=True, help="Apply what arrived below the last version."
-            ),
-            click.option("--adopt-ledger", is_flag=True, help="This ledger takes over from another."),
-        )
-    ):
-        command = option(command)
-    return command
-
-
-def _parse_timeout(value: str) -> int:
-    try:
-        return parse_duration_s(value) if value else DEFAULT_TIMEOUT_S
-    except SqlError as error:
-        raise click.BadParameter(error.message, param_hint="--timeout") from error
-
-
-def _request(direction: Direction, target: int | None, options: dict[str, Any]) -> RunRequest:
-    who = f"{getpass.getuser()}@{socket.gethostname()}"
-    return RunRequest(
-        run_id=f"cli-{SystemEnv().new_uuid()}",
-        direction=direction,
-        target=target,
-        requested_by=who,
-        holder=f"{who}, process {os.getpid()} (oncluster {' '.join(sys.argv[1:3])})",
-        approved_by=who if options.get("approve") else "",
-        timeout_s=_parse_timeout(options.get("timeout", "")),
-        output_mode=OutputMode(options.get("output_mode", OutputMode.THROW.value)),
-        database=options.get("database", "default"),
-        entry_version=options.get("entry_version"),
-        leniency=Leniency(
-            gaps=options.get("allow_gaps", False),
-            out_of_order=options.get("allow_out_of_order", False),
-            retry_failed=options.get("retry_failed", False),
-        ),
-        adopt_ledger=options.get("adopt_ledger", False),
-    )
-
-
-# --- what commands work with ------------------------------------------------------------------------------
-
-
-def find_folder(directory: Path, cluster: str) -> Path:
-    """The folder with the files. Raises ConfigError that names the folders there are."""
-    if cluster and (directory / cluster).is_dir():
-        return directory / cluster
-    if directory.is_dir() and any(directory.glob("*.sql")):
-        return directory
-    inside = sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
-    if not cluster and len(inside) == 1:
-        return directory / inside[0]
-    listed = f"There are: {', '.join(inside)}." if inside else f"{directory.absolute()} has no folders."
-    wanted = f"no migrations of '{cluster}'" if cluster else "more than one cluster, or none,"
-    raise ConfigError(f"There are {wanted} in {directory}.", hint=f"{listed} Name one with --cluster.")
-
-
-def open_ledger(url: str) -> Ledger:
-    chosen = url or os.environ.get(LEDGER_VARIABLE) or stack_home() / "ledger.db"
-    return Ledger(chosen, env=SystemEnv())
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A folder, its cluster's configuration, and its ledger when one is needed."""
-
-    migrations: MigrationSet
-    config: NodeConfig
-
-    @classmethod
-    def of(cls, directory: Path, cluster: str, config: Path | None) -> Place:
-        folder = find_folder(directory, cluster)
-        return cls(load_folder(folder, cluster=cluster), load_config(config))
-
-    @property
-    def surroundings(self) -> Surroundings:
-        cluster = self.migrations.cluster
-        return Surroundings(cluster, self.config.topology, self.config.queue_of(cluster))
-
-    @contextlib.asynccontextmanager
-    async def runner(self, ledger: Ledger) -> AsyncIterator[MigrationRunner]:
-        async with keeper_session(self.config) as keeper:
-            yield MigrationRunner(
-                keeper=keeper,
-                migrations=self.migrations,
-                ledger=ledger,
-                topology=self.config.topology,
-                queue=self.config.queue_of(self.migrations.cluster),
-                env=SystemEnv(),
-            )
+def _exit(code: ExitCode) -> None:
+    click.get_current_context().exit(code)
 
 
 # --- looking ----------------------------------------------------------------------------------------------
 
 
 @group.command("lint")
-@_folder_options
+@folder_options
 @config_option
 @json_option
 @click.option("--strict", is_flag=True, help="Warnings count as errors.")
 @click.option("--no-parser", is_flag=True, help="Without ClickHouse's own parser: faster, finds less.")
-@click.pass_context
 def lint_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -229,16 +90,13 @@ def lint_command(
 
     A rule is silenced by a comment: -- oncluster-next: allow=RULE reason="why"
     """
-    if cluster or any(directory.glob("*.sql")) or not directory.is_dir():
-        folders = [find_folder(directory, cluster)]
-    else:
-        folders = sorted(path for path in directory.iterdir() if path.is_dir())
+    folders = find_folders(directory, cluster)
     node = load_config(config)
 
     async def judge() -> LintReport:
         async with contextlib.AsyncExitStack() as stack:
-            scratch = None if no_parser else await stack.enter_async_context(open_scratch())
-            findings = []
+            scratch = None if no_parser else await stack.enter_async_context(ScratchChdb())
+            findings: list[Finding] = []
             for folder in folders:
                 migrations, problems = read_folder(folder, cluster=cluster)
                 surroundings = Surroundings(
@@ -253,20 +111,19 @@ def lint_command(
     report = run_async(judge())
     print_json(report.to_json()) if as_json else show_lint(report)
     if report.errors or (strict and report.warnings):
-        context.exit(ExitCode.FAILED)
+        _exit(ExitCode.FAILED)
 
 
 @group.command("plan")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @json_option
-@_run_options
+@run_options
 @click.option("--target", type=int, help="Version to go to.")
 @click.option("--down", is_flag=True, help="Plan a rollback.")
-@click.pass_context
+@node_option
 def plan_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -274,6 +131,7 @@ def plan_command(
     as_json: bool,
     target: int | None,
     down: bool,
+    nodes: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Say what a run would do: per statement and host, where, on what, and what forbids it. Changes nothing.
@@ -281,55 +139,52 @@ def plan_command(
     Exit code 5 when the run would be refused.
     """
     place = Place.of(directory, cluster, config)
-    request = _request(Direction.DOWN if down else Direction.UP, target, options)
-    _plan(context, place, request, open_ledger(ledger_url), as_json=as_json)
+    request = request_for(Direction.DOWN if down else Direction.UP, target, options)
+    _plan(place, request, open_ledger(ledger_url), nodes=nodes, as_json=as_json)
 
 
 def _plan(
-    context: click.Context, place: Place, request: RunRequest, ledger: Ledger, *, as_json: bool
+    place: Place, request: RunRequest, ledger: Ledger, *, nodes: tuple[str, ...], as_json: bool
 ) -> None:
     async def work() -> None:
         async with place.runner(ledger) as runner:
-            plan = await make_plan(runner, request)
+            plan = await make_plan(runner, request, probe=probe_of(nodes))
             print_json(plan.to_json()) if as_json else show_plan(plan)
             if plan.problems:
-                context.exit(ExitCode.REFUSED)
+                _exit(ExitCode.REFUSED)
 
     run_async(work())
 
 
 @group.command("rehearse")
-@_folder_options
+@folder_options
 @config_option
 @json_option
 @click.option("--target", type=int, help="Rehearse up to this version.")
 @click.option("--database", default="default", help="Database of names that have none.")
-@click.pass_context
 def rehearse_command(
-    context: click.Context, directory: Path, cluster: str, config: Path | None, as_json: bool, **options: Any
+    directory: Path, cluster: str, config: Path | None, as_json: bool, **options: Any
 ) -> None:
     """Run every migration up, up again and down on a scratch database. No host sees anything."""
     place = Place.of(directory, cluster, config)
-    rehearsal = run_async(_rehearse(place, _request(Direction.UP, options.pop("target"), options)))
+    rehearsal = run_async(_rehearse(place, request_for(Direction.UP, options.pop("target"), options)))
     print_json(rehearsal.to_json()) if as_json else show_rehearsal(rehearsal)
     if not rehearsal.is_ok:
-        context.exit(ExitCode.FAILED)
+        _exit(ExitCode.FAILED)
 
 
 async def _rehearse(place: Place, request: RunRequest) -> Rehearsal:
-    async with open_scratch() as scratch:
+    async with ScratchChdb() as scratch:
         return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
 
 
 @group.command("status")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @json_option
 @click.option("--no-refresh", is_flag=True, help="Show the ledger as it is; ask nobody.")
-@click.pass_context
 def status_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -337,26 +192,30 @@ def status_command(
     as_json: bool,
     no_refresh: bool,
 ) -> None:
-    """Show every migration on every host. What has happened since the last run is looked up and recorded.
+    """Show every migration on every host, of one cluster or of all.
 
-    Exit code 1 when a migration has failed, 3 when one is not finished.
+    What has happened since the last run is looked up and recorded. Exit code 1 when a migration has failed, 3
+    when one is not finished.
     """
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-    note = "" if no_refresh else run_async(_refresh(place, ledger))
-    records = ledger.records(place.migrations.cluster)
-    show_status(place.migrations, records, note=note, as_json=as_json)
-    states = {record.state for record in records.values()}
+    ledger, node = open_ledger(ledger_url), load_config(config)
+    shown = []
+    for folder in find_folders(directory, cluster):
+        place = Place(load_folder(folder, cluster=cluster), node)
+        note = "" if no_refresh else run_async(_refresh(place, ledger))
+        shown.append(ClusterStatus(place.migrations, ledger.records(place.migrations.cluster), note))
+    show_status(shown, as_json=as_json)
+    states = {record.state for status in shown for record in status.records.values()}
     if MigrationState.FAILED in states:
-        context.exit(ExitCode.FAILED)
+        _exit(ExitCode.FAILED)
     if any(state.is_open for state in states):
-        context.exit(ExitCode.UNFINISHED)
+        _exit(ExitCode.UNFINISHED)
 
 
 async def _refresh(place: Place, ledger: Ledger) -> str:
     """What there is to say when nothing could be looked up."""
     try:
         async with place.runner(ledger) as runner:
-            await refresh(runner, _request(Direction.UP, None, {}))
+            await refresh(runner, request_for(Direction.UP, None, {}))
     except Busy as error:
         return f"{error.message} This is the ledger as that run has written it so far."
     except Unavailable as error:
@@ -365,8 +224,8 @@ async def _refresh(place: Place, ledger: Ledger) -> str:
 
 
 @group.command("history")
-@_folder_options
-@_ledger_option
+@folder_options
+@ledger_option
 @json_option
 def history_command(directory: Path, cluster: str, ledger_url: str, as_json: bool) -> None:
     """Show every run of the cluster and every event of its migrations, oldest first."""
@@ -379,18 +238,16 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
 
 
 @group.command("apply")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @json_option
-@_run_options
+@run_options
 @click.option("--target", type=int, help="Apply up to this version. Default: all.")
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
 @click.option("--dry-run", is_flag=True, help="Only plan.")
 @click.option("--rehearse/--no-rehearse", "rehearses", default=True, help="Rehearse first (the default).")
-@click.pass_context
 def apply_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -404,13 +261,13 @@ def apply_command(
     """Apply what is not applied, and go on with what was begun.
 
     Exit codes: 0 done (or done on every host that is on line, in an only-active mode), 1 a host failed, 3 not
-    finished in time: what was sent goes on, repeat the command to attach to it. 5 refused, 4 another run is at
-    work or Keeper is away.
+    finished in time: what was sent goes on, repeat the command to attach to it. 5 refused, 4 another run is
+    at work or Keeper is away.
     """
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-    request = _request(Direction.UP, target, options)
+    request = request_for(Direction.UP, target, options)
     if dry_run:
-        _plan(context, place, request, ledger, as_json=as_json)
+        _plan(place, request, ledger, nodes=(), as_json=as_json)
         return
     if rehearses:
         rehearsal = run_async(_rehearse(place, request))
@@ -420,19 +277,17 @@ def apply_command(
                 "The rehearsal failed; nothing was sent.",
                 hint="Correct the files, or repeat with --no-rehearse.",
             )
-    _run(context, place, ledger, request, as_json=as_json)
+    _run(place, ledger, request, as_json=as_json)
 
 
 @group.command("resume")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @json_option
-@_run_options
+@run_options
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
-@click.pass_context
 def resume_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -448,26 +303,24 @@ def resume_command(
         return
     last = max(opened, key=lambda record: record.version)
     if last.direction is Direction.UP:
-        request = _request(Direction.UP, last.version, options)
+        request = request_for(Direction.UP, last.version, options)
     else:
         below = [v for v in place.migrations.versions if v < min(r.version for r in opened)]
-        request = _request(Direction.DOWN, below[-1] if below else ALL, options)
-    _run(context, place, ledger, request, as_json=as_json)
+        request = request_for(Direction.DOWN, below[-1] if below else ALL, options)
+    _run(place, ledger, request, as_json=as_json)
 
 
 @group.command("rollback")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @json_option
-@_run_options
+@run_options
 @click.option("--target", type=int, help="Go back to this version, which stays. Default: undo the last one.")
 @click.option("--all", "everything", is_flag=True, help="Undo everything.")
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
 @click.option("--dry-run", is_flag=True, help="Only plan.")
-@click.pass_context
 def rollback_command(
-    context: click.Context,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -482,14 +335,14 @@ def rollback_command(
     if everything and target is not None:
         raise click.UsageError("--all and --target exclude each other.")
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-    request = _request(Direction.DOWN, ALL if everything else target, options)
+    request = request_for(Direction.DOWN, ALL if everything else target, options)
     if dry_run:
-        _plan(context, place, request, ledger, as_json=as_json)
+        _plan(place, request, ledger, nodes=(), as_json=as_json)
         return
-    _run(context, place, ledger, request, as_json=as_json)
+    _run(place, ledger, request, as_json=as_json)
 
 
-def _run(context: click.Context, place: Place, ledger: Ledger, request: RunRequest, *, as_json: bool) -> None:
+def _run(place: Place, ledger: Ledger, request: RunRequest, *, as_json: bool) -> None:
     async def work(wanted: RunRequest) -> RunSummary:
         async with place.runner(ledger) as runner:
             with Reporter() as reporter:
@@ -507,9 +360,9 @@ def _run(context: click.Context, place: Place, ledger: Ledger, request: RunReque
     print_json(summary.to_json()) if as_json else show_summary(summary)
     match summary.state:
         case RunState.FAILED:
-            context.exit(ExitCode.FAILED)
+            _exit(ExitCode.FAILED)
         case RunState.UNFINISHED | RunState.RUNNING:
-            context.exit(ExitCode.UNFINISHED)
+            _exit(ExitCode.UNFINISHED)
         case RunState.DONE | RunState.PARTIAL:
             return
 
@@ -518,9 +371,9 @@ def _run(context: click.Context, place: Place, ledger: Ledger, request: RunReque
 @click.argument("version", type=int)
 @click.argument("state", type=click.Choice(["applied", "unapplied"]))
 @click.option("--reason", required=True, help="Stays in the ledger.")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 @click.option("--adopt-ledger", is_flag=True, help="This ledger takes over from another.")
 def mark_command(
     version: int,
@@ -534,7 +387,7 @@ def mark_command(
 ) -> None:
     """Declare a migration applied, or not applied, on your word. Nothing is sent."""
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-    request = _request(Direction.UP, None, {"adopt_ledger": adopt_ledger})
+    request = request_for(Direction.UP, None, {"adopt_ledger": adopt_ledger})
 
     async def work() -> str:
         async with place.runner(ledger) as runner:
@@ -545,19 +398,20 @@ def mark_command(
 
 
 @group.command("unlock")
-@_folder_options
+@folder_options
 @config_option
-@_ledger_option
+@ledger_option
 def unlock_command(directory: Path, cluster: str, config: Path | None, ledger_url: str) -> None:
     """Take the migration lock from a run that will not come back.
 
-    That run can neither send nor record anything afterwards. What it sent is carried out; `apply` attaches to it.
+    That run can neither send nor record anything afterwards. What it sent is carried out; `apply` attaches
+    to it.
     """
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
 
     async def work() -> str:
         async with place.runner(ledger) as runner:
-            broken = await unlock(runner, _request(Direction.UP, None, {}))
+            broken = await unlock(runner, request_for(Direction.UP, None, {}))
             return f"Taken from run {broken.run_id} of {broken.holder}." if broken else "Nobody holds it."
 
     click.echo(run_async(work()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
@@ -86,26 +87,49 @@ def show_summary(summary: RunSummary) -> None:
             pass
 
 
-def show_status(
-    migrations: MigrationSet, records: Mapping[int, MigrationRecord], *, note: str, as_json: bool
-) -> None:
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A folder, what the ledger has of it, and what there is to say about it."""
+
+    migrations: MigrationSet
+    records: Mapping[int, MigrationRecord]
+    note: str = ""
+
+    @property
+    def all_records(self) -> list[MigrationRecord]:
+        """Of every version that has files or rows."""
+        result = []
+        for version in sorted({*self.migrations.versions, *self.records}):
+            migration = self.migrations.get(version)
+            title = migration.title if migration else ""
+            result.append(self.records.get(version) or untouched(version, title))
+        return result
+
+
+def show_status(clusters: Sequence[ClusterStatus], *, as_json: bool) -> None:
     """Migrations by hosts."""
-    versions = sorted({*migrations.versions, *records})
-    every = []
-    for version in versions:
-        migration = migrations.get(version)
-        every.append(records.get(version) or untouched(version, migration.title if migration else ""))
     if as_json:
         print_json(
             {
-                "cluster": migrations.cluster,
-                "note": note,
-                "migrations": [_record_json(record) for record in every],
+                "clusters": [
+                    {
+                        "cluster": status.migrations.cluster,
+                        "note": status.note,
+                        "migrations": [_record_json(record) for record in status.all_records],
+                    }
+                    for status in clusters
+                ]
             }
         )
         return
-    if note:
-        click.echo(note, err=True)
+    for status in clusters:
+        _show_cluster(status)
+
+
+def _show_cluster(status: ClusterStatus) -> None:
+    if status.note:
+        click.echo(status.note, err=True)
+    every = status.all_records
     hosts = sorted({row.host for record in every for row in record.rows})
     if len(hosts) <= _MOST_HOST_COLUMNS:
         columns = [host.readable for host in hosts]
@@ -118,7 +142,7 @@ def show_status(
             (record.version, record.title, _state(record), *line)
             for record, line in zip(every, cells, strict=True)
         ],
-        title=migrations.cluster,
+        title=status.migrations.cluster,
     )
     _show_failures([row for record in every if record.state.is_open for row in record.rows])
 

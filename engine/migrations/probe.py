@@ -1,0 +1,65 @@
+"""Asking nodes over HTTP how large tables are and whether they are up, for plans. Reads only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.client.node_client import NodeClient
+from engine.errors import OnclusterError
+from engine.migrations.plan import TableFacts
+from engine.names import HostId, TableName, quote_string
+
+_PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProbe:
+    """`urls` maps host names of the cluster's configuration to `http://host:port`."""
+
+    urls: Mapping[str, str]
+    user: str = "default"
+    password: str = ""
+
+    async def is_up(self, host: HostId) -> bool | None:
+        """None when no URL is known."""
+        client = self._client(host)
+        if client is None:
+            return None
+        async with client:
+            try:
+                await client.query_rows("SELECT 1")
+            except OnclusterError:
+                return False
+        return True
+
+    async def table(self, host: HostId, table: TableName) -> TableFacts | None:
+        """Raises SqlError, NodeUnavailable, ReplyLost."""
+        client = self._client(host)
+        if client is None:
+            return None
+        database, name = quote_string(table.database), quote_string(table.table)
+        async with client:
+            engine = await client.query_rows(
+                f"SELECT engine FROM system.tables WHERE database = {database} AND name = {name}"
+            )
+            if not engine.rows:
+                return None
+            size = await client.query_rows(
+                "SELECT sum(rows), sum(bytes_on_disk) FROM system.parts "
+                f"WHERE active AND database = {database} AND table = {name}"
+            )
+        rows, size_bytes = size.rows[0]
+        return TableFacts(str(engine.scalar), int(rows or 0), int(size_bytes or 0))
+
+    def _client(self, host: HostId) -> NodeClient | None:
+        url = self.urls.get(host.host)
+        if url is None:
+            return None
+        return NodeClient(
+            url,
+            user=self.user,
+            password=self.password,
+            timeout_s=_PATIENCE_S,
+            connect_timeout_s=_PATIENCE_S / 2,
+        )
