@@ -9,7 +9,8 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   server, by writing its metadata before the first start, and chDB's own one, of another name, is detached
   after every start (detached and not dropped: whatever it may hold stays);
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
-  without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED);
+  without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
+  process (SYSTEM SHUTDOWN would signal the whole process group);
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -103,7 +104,9 @@ def _server(own: Path, settings: ChdbSettings) -> str:
 
 
 def _users(settings: ChdbSettings) -> str:
-    grants = ["GRANT ALL ON *.*"] + ([] if settings.file_access else ["REVOKE FILE ON *.*"])
+    grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
+    if not settings.file_access:
+        grants.append("REVOKE FILE ON *.*")
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
     return f"""\
 <clickhouse>

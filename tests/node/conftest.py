@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import sys
 import time
 import urllib.error
 import urllib.parse
@@ -47,9 +49,48 @@ class Reply:
         return int(self.headers.get("X-ClickHouse-Exception-Code", "0"))
 
 
+class Http:
+    """The plainest of HTTP clients for a node at `url`."""
+
+    url: str
+
+    def get(self, path: str, headers: Mapping[str, str] = {}) -> Reply:
+        return self._send(urllib.request.Request(self.url + path, headers=dict(headers)))
+
+    def post(
+        self,
+        body: str | bytes,
+        headers: Mapping[str, str] = {},
+        **parameters: str,
+    ) -> Reply:
+        data = body.encode() if isinstance(body, str) else body
+        url = f"{self.url}/?{urllib.parse.urlencode(parameters)}"
+        return self._send(urllib.request.Request(url, data=data, headers=dict(headers), method="POST"))
+
+    def query(self, sql: str, **parameters: str) -> str:
+        """The text of a statement that has to succeed."""
+        reply = self.post(sql, **parameters)
+        assert reply.status == 200, reply.text
+        return reply.text
+
+    def _send(self, request: urllib.request.Request) -> Reply:
+        try:
+            with urllib.request.urlopen(request, timeout=200) as response:
+                return Reply(response.status, response.headers, response.read())
+        except urllib.error.HTTPError as error:
+            return Reply(error.code, error.headers, error.read())
+
+
+class HttpAt(Http):
+    """A client of somebody else's process."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+
 @dataclass
-class RunningNode:
-    """A node process and the plainest of HTTP clients."""
+class RunningNode(Http):
+    """A node process and a client of it."""
 
     directory: Path
     http_port: int
@@ -58,8 +99,7 @@ class RunningNode:
     process: ChildProcess = field(init=False)
 
     def __post_init__(self) -> None:
-        import sys
-
+        self.url = f"http://127.0.0.1:{self.http_port}"
         self.directory.mkdir(parents=True, exist_ok=True)
         self.config = self.directory / "config.xml"
         self.config.write_text(
@@ -73,10 +113,6 @@ class RunningNode:
             log_file=self.directory / "node.log",
             environ=self.environ,
         )
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.http_port}"
 
     def start(self) -> None:
         self.process.start()
@@ -103,32 +139,6 @@ class RunningNode:
     def kill9(self) -> None:
         self.process.signal(9)
         self.wait()
-
-    def get(self, path: str, headers: Mapping[str, str] = {}) -> Reply:
-        return self._send(urllib.request.Request(self.url + path, headers=dict(headers)))
-
-    def post(
-        self,
-        body: str | bytes,
-        headers: Mapping[str, str] = {},
-        **parameters: str,
-    ) -> Reply:
-        data = body.encode() if isinstance(body, str) else body
-        url = f"{self.url}/?{urllib.parse.urlencode(parameters)}"
-        return self._send(urllib.request.Request(url, data=data, headers=dict(headers), method="POST"))
-
-    def query(self, sql: str, **parameters: str) -> str:
-        """The text of a statement that has to succeed."""
-        reply = self.post(sql, **parameters)
-        assert reply.status == 200, reply.text
-        return reply.text
-
-    def _send(self, request: urllib.request.Request) -> Reply:
-        try:
-            with urllib.request.urlopen(request, timeout=120) as response:
-                return Reply(response.status, response.headers, response.read())
-        except urllib.error.HTTPError as error:
-            return Reply(error.code, error.headers, error.read())
 
     def announced(self) -> dict[str, object]:
         facts: dict[str, object] = json.loads((self.directory / "data" / "node.json").read_text())
@@ -160,8 +170,6 @@ def start_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNode]:
 @pytest.fixture(scope="module")
 def node(start_node: StartNode) -> RunningNode:
     """A node with users and macros, without Keeper."""
-    import hashlib
-
     users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
     macros = "<macros><shard>01</shard><replica>node01</replica></macros>"
     return start_node(extra=users + macros)

@@ -1,0 +1,288 @@
+"""ON CLUSTER through any node, with a real ZooKeeper and three node processes."""
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+
+import clickhouse_connect
+import pytest
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
+from tests.node.conftest import HttpAt, Reply
+
+pytestmark = pytest.mark.slow
+
+HOSTS = ("n1", "n2", "n3")
+
+
+class Cluster:
+    """Three nodes behind the plainest of HTTP clients."""
+
+    def __init__(self, cluster: LocalCluster, call: Call[object]) -> None:
+        self.local = cluster
+        self.call = call
+        self.nodes = {name: HttpAt(cluster.node(name).url) for name in HOSTS}
+
+    def __getitem__(self, name: str) -> HttpAt:
+        return self.nodes[name]
+
+    def everywhere(self, sql: str) -> set[str]:
+        """The different answers of all nodes."""
+        return {node.query(sql) for node in self.nodes.values()}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("cluster")
+    file = directory / "given.xml"
+    file.write_text(
+        clusters_xml({"all": [["n1", "n2"], ["n3"]], "two": [["n1"], ["n2"]], "gone": [["n1", "absent"]]})
+    )
+    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, call):
+        yield Cluster(local, call)
+
+
+def test_a_statement_runs_on_all_hosts_from_any_node_and_answers_with_a_row_per_host(
+    cluster: Cluster,
+) -> None:
+    for name, node in cluster.nodes.items():
+        answer = node.query(f"CREATE DATABASE from_{name} ON CLUSTER all")
+        rows = [line.split("\t") for line in answer.splitlines()]
+        assert sorted(row[:4] for row in rows) == [[host, "9000", "0", ""] for host in HOSTS]
+        assert sorted(row[4] for row in rows) == ["0", "1", "2"]
+        assert cluster.everywhere(f"SELECT count() FROM system.databases WHERE name = 'from_{name}'") == {
+            "1\n"
+        }
+
+
+def test_a_table_has_one_uuid_everywhere(cluster: Cluster) -> None:
+    cluster["n2"].query("CREATE TABLE same ON CLUSTER all (a UInt64) ENGINE = MergeTree ORDER BY a")
+    assert len(cluster.everywhere("SELECT uuid FROM system.tables WHERE name = 'same'")) == 1
+
+
+@pytest.mark.parametrize(
+    "format", ["JSON", "CSVWithNames", "Native", "Pretty", "Parquet", "RowBinaryWithNamesAndTypes"]
+)
+def test_the_answer_comes_in_every_format(cluster: Cluster, format: str) -> None:
+    reply = cluster["n1"].post(f"CREATE DATABASE IF NOT EXISTS formatted ON CLUSTER all FORMAT {format}")
+    assert reply.status == 200, reply.text
+    assert reply.headers["X-ClickHouse-Format"] == format
+    assert b"num_hosts_remaining" in reply.body
+    if format == "JSON":
+        meta = [(column["name"], column["type"]) for column in json.loads(reply.body)["meta"]]
+        assert meta == [
+            ("host", "String"), ("port", "UInt16"), ("status", "Int64"), ("error", "String"),
+            ("num_hosts_remaining", "UInt64"), ("num_hosts_active", "UInt64"),
+        ]  # fmt: skip
+
+
+def test_the_official_client_runs_on_cluster_and_sees_errors(cluster: Cluster) -> None:
+    client = clickhouse_connect.get_client(host="127.0.0.1", port=cluster.local.node("n3").http_port)
+    answer = client.raw_query("CREATE TABLE by_client ON CLUSTER all (a UInt8) ENGINE = Memory")
+    assert sorted(line.split("\t")[0] for line in answer.decode().splitlines()) == list(HOSTS)
+    assert isinstance(client.command("CREATE DATABASE by_client ON CLUSTER all"), list)
+    with pytest.raises(DatabaseError) as caught:
+        client.command("CREATE TABLE by_client ON CLUSTER all (a UInt8) ENGINE = Memory")
+    assert caught.value.code == 57
+    assert "There was an error on [n" in str(caught.value)
+    client.close()
+
+
+def test_the_sessions_database_is_filled_in(cluster: Cluster) -> None:
+    cluster["n1"].query("CREATE DATABASE filled ON CLUSTER all")
+    cluster["n1"].query("CREATE TABLE one ON CLUSTER all (a UInt8) ENGINE = Memory", database="filled")
+    cluster["n1"].query("USE filled", session_id="s")
+    cluster["n1"].query("CREATE TABLE two ON CLUSTER all (a UInt8) ENGINE = Memory", session_id="s")
+    assert cluster.everywhere("SHOW TABLES FROM filled") == {"one\ntwo\n"}
+
+
+def test_macros_in_the_clusters_name_are_the_initiators(cluster: Cluster) -> None:
+    assert cluster["n1"].post("DROP TABLE IF EXISTS x ON CLUSTER '{nosuch}'").code != 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("DROP TABLE IF EXISTS t ON CLUSTER nosuch", 701),
+        ("DROP TABEL t ON CLUSTER all", 62),
+        ("CREATE TABLE t ON CLUSTER all (a UInt8", 62),
+        ("ALTER TABLE t ON CLUSTER all ATTACH PARTITION 1", 48),
+        ("SYSTEM SHUTDOWN ON CLUSTER all", 1),
+        ("CREATE TABLE t ON CLUSTER all (a String) ENGINE = File(CSV, '/etc/passwd')", 497),
+        ("DROP TABLE nosuch_table ON CLUSTER all", 60),
+    ],
+)
+def test_bad_statements_are_refused_with_their_codes(cluster: Cluster, sql: str, code: int) -> None:
+    assert cluster["n1"].post(sql).code == code
+
+
+def test_settings_of_on_cluster_are_taken_from_everywhere(cluster: Cluster) -> None:
+    sql = "CREATE DATABASE IF NOT EXISTS from_n1 ON CLUSTER all"
+    assert cluster["n1"].query(sql, distributed_ddl_task_timeout="0") == ""
+    assert cluster["n1"].query(sql, distributed_ddl_output_mode="none") == ""
+    cluster["n1"].query("SET distributed_ddl_output_mode = 'none'", session_id="mode")
+    assert cluster["n1"].query(sql, session_id="mode") == ""
+    assert cluster["n1"].post(sql, distributed_ddl_output_mode="nosuch").code == 36
+    assert cluster["n1"].post(sql, allow_distributed_ddl="0").code == 392
+    assert cluster["n1"].post(sql, distributed_ddl_entry_format_version="99").code == 287
+    assert cluster["n1"].post(sql, nosuch_setting="1").code == 115
+    never = "CREATE TABLE by_client ON CLUSTER all (a UInt8) ENGINE = Memory"
+    rows = cluster["n1"].query(never, distributed_ddl_output_mode="never_throw").splitlines()
+    assert [row.split("\t")[2] for row in rows] == ["57"] * 3
+
+
+def test_a_token_submits_once_however_often_it_is_sent(cluster: Cluster) -> None:
+    sql = "CREATE TABLE once ON CLUSTER all (a UInt8) ENGINE = Memory"
+    first = cluster["n1"].post(sql, {"X-Oncluster-Token": "my-token"})
+    again = cluster["n2"].post(sql, oncluster_token="my-token")
+    assert (first.status, again.status) == (200, 200)
+    assert {line.split("\t")[0] for line in again.text.splitlines()} == set(HOSTS)
+    count = "SELECT uniqExact(entry) FROM system.distributed_ddl_queue WHERE query LIKE '%once%'"
+    assert cluster["n1"].query(count) == "1\n"
+    other = cluster["n1"].post("DROP TABLE once ON CLUSTER all", {"X-Oncluster-Token": "my-token"})
+    assert other.status == 400
+
+
+def test_system_tables_can_be_used_like_any_other(cluster: Cluster) -> None:
+    n1 = cluster["n1"]
+    joined = n1.query(
+        "SELECT c.cluster, count() FROM system.clusters AS c "
+        "LEFT JOIN system.macros AS m ON m.macro = c.cluster "
+        "WHERE c.cluster IN (SELECT DISTINCT cluster FROM system.clusters) "
+        "GROUP BY c.cluster ORDER BY c.cluster"
+    )
+    assert joined == "all\t3\ngone\t2\ntwo\t2\n"
+    assert (
+        n1.query("SELECT system.clusters.host_name FROM system.clusters WHERE is_local AND cluster = 'all'")
+        == "n1\n"
+    )
+    assert n1.query("SHOW CLUSTERS") == "all\ngone\ntwo\n"
+    assert n1.query("SHOW CLUSTERS LIKE 'a%'") == "all\n"
+    assert n1.query("SHOW CLUSTER 'two' FORMAT CSV").count("\n") == 2
+    assert n1.query("SELECT count() FROM clusters", database="system") == "7\n"
+    assert "cluster\tString" in n1.query("DESCRIBE TABLE system.clusters")
+    assert "ephemeralOwner" in n1.query("DESCRIBE system.zookeeper")
+    assert n1.query("SHOW CREATE TABLE system.zookeeper").startswith("CREATE")
+    assert n1.query("EXPLAIN SELECT * FROM system.clusters") != ""
+    n1.query("CREATE TABLE copied ENGINE = Memory AS SELECT * FROM system.clusters")
+    n1.query("INSERT INTO copied SELECT * FROM system.clusters")
+    assert n1.query("SELECT count() FROM copied") == "14\n"
+
+
+def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cluster) -> None:
+    n1 = cluster["n1"]
+    for sql in ("SELECT * FROM system.zookeeper", "SELECT * FROM system.zookeeper WHERE name = 'x'"):
+        assert n1.post(sql).code == 36
+    queue = "/clickhouse/task_queue/ddl"
+    count = n1.query(f"SELECT count() FROM system.zookeeper WHERE path = '{queue}'")
+    assert int(count) > 5
+    for where in (
+        f"'{queue}' = path",
+        f"path IN ('{queue}')",
+        f"path IN ('{queue}', '/nosuch')",
+        f"path = concat('/clickhouse', '/task_queue/ddl') AND name LIKE 'query-%'",
+        f"path IN (SELECT '{queue}')",
+        f"path = '{queue}/'",
+        "path = {p:String}",
+    ):
+        assert n1.query(f"SELECT count() FROM system.zookeeper WHERE {where}", param_p=queue) == count, where
+    value = n1.query(
+        f"SELECT value FROM system.zookeeper WHERE path = '{queue}' AND name = 'query-0000000000' "
+        "FORMAT RawBLOB"
+    )
+    assert value.startswith("version: 5\nquery: ")
+    assert n1.query("SELECT count() FROM system.zookeeper WHERE path = '/nosuch'") == "0\n"
+    finished = n1.query(
+        "SELECT name, value, numChildren, ephemeralOwner FROM system.zookeeper "
+        f"WHERE path = '{queue}/query-0000000000/finished' ORDER BY name"
+    )
+    assert finished == "".join(f"{host}:9000\t0\\n\t0\t0\n" for host in HOSTS)
+
+
+def test_the_queue_table_shows_each_entry_and_host(cluster: Cluster) -> None:
+    cluster["n1"].query("CREATE DATABASE shown ON CLUSTER all")
+    rows = cluster["n2"].query(
+        "SELECT host, port, status, exception_code, cluster, initiator_host "
+        "FROM system.distributed_ddl_queue WHERE query LIKE '%DATABASE shown%' ORDER BY host"
+    )
+    assert rows == "".join(f"{host}\t9000\tFinished\t0\tall\tn1\n" for host in HOSTS)
+
+
+def test_a_client_that_goes_away_leaves_the_statement_running(cluster: Cluster) -> None:
+    import socket
+
+    port = cluster.local.node("n1").http_port
+    sql = "CREATE TABLE abandoned ON CLUSTER gone (a UInt8) ENGINE = Memory"
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n{sql}".encode())
+        while cluster["n1"].query("EXISTS TABLE abandoned") != "1\n":
+            time.sleep(0.05)
+    assert cluster["n1"].query("SELECT 1") == "1\n"
+
+
+def test_an_absent_host_is_a_timeout_or_a_null_or_not_waited_for(cluster: Cluster) -> None:
+    sql = "CREATE DATABASE IF NOT EXISTS waited ON CLUSTER gone"
+    timed_out = cluster["n1"].post(sql, distributed_ddl_task_timeout="1")
+    assert (timed_out.code, timed_out.status) == (159, 408)
+    null = cluster["n1"].query(
+        sql, distributed_ddl_task_timeout="1", distributed_ddl_output_mode="null_status_on_timeout"
+    )
+    assert [line.split("\t")[:4] for line in null.splitlines()] == [
+        ["n1", "9000", "0", ""],
+        ["absent", "9000", "\\N", "\\N"],
+    ]
+    active = cluster["n1"].query(sql, distributed_ddl_output_mode="throw_only_active")
+    assert active.splitlines()[0].startswith("n1\t9000\t0")
+
+
+def test_clusters_are_read_again_while_nodes_run(cluster: Cluster) -> None:
+    shared = cluster.local.files.shared
+    text = shared.read_text()
+    added = (
+        "<fresh><shard><replica><host>n2</host><port>9000</port></replica></shard></fresh></remote_servers>"
+    )
+    shared.resolve().write_text(text.replace("</remote_servers>", added))
+    deadline = time.monotonic() + 60
+    while cluster.everywhere("SELECT count() FROM system.clusters WHERE cluster = 'fresh'") != {"1\n"}:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    answer = cluster["n3"].query("CREATE DATABASE on_fresh ON CLUSTER fresh")
+    assert answer.startswith("n2\t9000\t0")
+    assert cluster["n1"].query("SELECT count() FROM system.databases WHERE name = 'on_fresh'") == "0\n"
+
+
+def test_a_host_that_was_down_catches_up(cluster: Cluster) -> None:
+    cluster.call(cluster.local.node("n3").stop())
+    replies: list[Reply] = []
+    waiting = threading.Thread(
+        target=lambda: replies.append(
+            cluster["n1"].post("CREATE TABLE late ON CLUSTER all (a UInt8) ENGINE = Memory")
+        )
+    )
+    waiting.start()
+    while cluster["n2"].query("EXISTS TABLE late") != "1\n":
+        time.sleep(0.05)
+    cluster.call(cluster.local.node("n3").start())
+    waiting.join()
+    assert replies[0].status == 200, replies[0].text
+    assert cluster["n3"].query("EXISTS TABLE late") == "1\n"
+
+
+def test_keeper_away_is_said_clearly_and_everything_goes_on_when_it_is_back(cluster: Cluster) -> None:
+    cluster["n1"].query("CREATE TABLE before ON CLUSTER all (a UInt64) ENGINE = MergeTree ORDER BY a")
+    cluster.call(cluster.local.zookeeper.stop())
+    cluster["n1"].query("INSERT INTO before VALUES (1)")
+    assert cluster["n1"].query("SELECT * FROM before") == "1\n"
+    cluster.call(cluster.local.node("n2").restart())  # Keeper is down at its start
+    assert cluster["n2"].query("SELECT count() FROM before") == "0\n"
+    refused = cluster["n2"].post("CREATE DATABASE nowhere ON CLUSTER all")
+    assert (refused.code, refused.status) == (999, 500)
+    assert cluster["n2"].post("SELECT * FROM system.zookeeper WHERE path = '/'").code == 999
+    assert cluster["n2"].post("SELECT * FROM system.distributed_ddl_queue").code == 999
+    cluster.call(cluster.local.zookeeper.start())
+    answer = cluster["n2"].query("CREATE DATABASE back ON CLUSTER all")
+    assert {line.split("\t")[0] for line in answer.splitlines()} == set(HOSTS)
+    assert cluster.everywhere("SELECT count() FROM system.databases WHERE name = 'nowhere'") == {"0\n"}
