@@ -260,9 +260,9 @@ def apply_command(
 ) -> None:
     """Apply what is not applied, and go on with what was begun.
 
-    Exit codes: 0 done (or done on every host that is on line, in an only-active mode), 1 a host failed, 3 not
-    finished in time: what was sent goes on, repeat the command to attach to it. 5 refused, 4 another run is
-    at work or Keeper is away.
+    Exit codes: 0 done (or done on every host that is on line, in an only-active mode); 1 a host failed; 3 not
+    finished in time: what was sent goes on, repeat the command to attach to it; 4 another run is at work, or
+    Keeper is away; 5 refused.
     """
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, target, options)

@@ -154,8 +154,10 @@ def show_history(runs: Sequence[RunRow], events: Sequence[MigrationEvent], *, as
     print_table(
         ("begun", "run", "direction", "target", "by", "approved by", "state", "note"),
         [
-            (_when(run.at_ms), run.run_id, run.direction, run.target, run.requested_by, run.approved_by)
-            + (run.state, run.note)
+            (
+                *(_when(run.at_ms), run.run_id, run.direction, run.target),
+                *(run.requested_by, run.approved_by, run.state, run.note),
+            )
             for run in runs
         ],
         title="runs",
@@ -173,9 +175,8 @@ def show_lint(report: LintReport) -> None:
     for finding in report.findings:
         if finding.stands:
             click.echo(str(finding))
-    click.echo(
-        f"{len(report.errors)} errors, {len(report.warnings)} warnings, {len(report.silenced)} silenced with a reason."
-    )
+    counts = f"{len(report.errors)} errors, {len(report.warnings)} warnings"
+    click.echo(f"{counts}, {len(report.silenced)} silenced with a reason.")
 
 
 def show_plan(plan: Plan) -> None:

@@ -28,7 +28,7 @@ class HttpProbe:
             return None
         async with client:
             try:
-                await client.query_rows("SELECT 1")
+                await client.ping()
             except OnclusterError:
                 return False
         return True

@@ -401,7 +401,7 @@ class MigrationRunner:
             run.request,
             token=attempt.token,
             hosts=attempt.hosts,
-            # Neither the attempt nor the text is part of it: every host gets the same UUID, also by a repetition.
+            # Without the attempt and the text: every host gets the same UUID, also by a repetition.
             uuid_seed=f"{self.ledger.ledger_id}/{self.cluster}/{attempt.version}/{attempt.direction}/"
             f"{attempt.generation}/{attempt.statement}",
         )

@@ -52,8 +52,8 @@ class Surroundings:
     ) -> PreparedStatement:
         """The entry. `hosts`: only these of the cluster's. Raises SqlError with ClickHouse's codes.
 
-        From `uuid_seed` follows the UUID of a replicated table, whose path in Keeper may be made of it: it has
-        to be the same on all hosts, and in every attempt.
+        From `uuid_seed` follows the UUID of a replicated table, whose path in Keeper may be made of it: it
+        has to be the same on all hosts, and in every attempt.
         """
         parsed = parse_statement(statement.sql)
         cluster = self.cluster_of(statement, parsed)
