@@ -23,6 +23,7 @@ Threads: only `_Connection` and the methods marked so run on kazoo's thread; eve
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import select
 import threading
@@ -211,15 +212,27 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         if queue:
             self.wake()
 
+    def _write(self, message: bytes | bytearray, timeout: float) -> None:
+        """Written at once if the socket takes it; kazoo would ask first."""
+        sent = 0
+        if not hasattr(self._socket, "pending"):  # no TLS, which has errors of its own
+            with self._socket_error_handling(), contextlib.suppress(BlockingIOError):
+                sent = self._socket.send(message)
+        if sent < len(message):
+            super()._write(message[sent:], timeout)
+
     def _read(self, length: int, timeout: float) -> bytes:
         buffer = self._buffer
         while len(buffer) < length:
             if hasattr(self._socket, "pending"):  # TLS keeps a buffer of its own
                 return super()._read(length, timeout)  # type: ignore[no-any-return]
             with self._socket_error_handling():
-                if not self.handler.select([self._socket], [], [], timeout)[0]:
-                    raise self.handler.timeout_exception("socket time-out during read")
-                chunk = self._socket.recv(_READ_AT_ONCE_BYTES)
+                try:
+                    chunk = self._socket.recv(_READ_AT_ONCE_BYTES)
+                except BlockingIOError:
+                    if not self.handler.select([self._socket], [], [], timeout)[0]:
+                        raise self.handler.timeout_exception("socket time-out during read") from None
+                    continue
             if not chunk:
                 raise ConnectionDropped("socket connection broken")
             buffer += chunk
