@@ -14,7 +14,13 @@ from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
-from kazoo.exceptions import NodeExistsError, NoNodeError
+from kazoo.exceptions import (
+    ConnectionLoss,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
 
 from engine.config.model import ZooKeeper
 from engine.ddl.entry import DDLLogEntry
@@ -134,13 +140,18 @@ class Hosts:
         """The statements in the queue, oldest first, without the token."""
         return [self._entry(name).query.partition("*/ ")[2] for name in self.entries()]
 
+    def listed(self, name: str) -> list[str]:
+        """The hosts of an entry."""
+        return [host.host for host in self._entry(name).hosts]
+
     def _entry(self, name: str) -> DDLLogEntry:
         return DDLLogEntry.from_bytes(self._client.get(self._paths.entry(name))[0], where=name)
 
     def _work(self) -> None:
         while not self._stop.wait(0.02):
-            for name in self.entries():
-                with contextlib.suppress(NoNodeError):
+            # Keeper may be away in a test; the next round looks again.
+            with contextlib.suppress(NoNodeError, ConnectionLoss, SessionExpiredError, OperationTimeoutError):
+                for name in self.entries():
                     for host in self._entry(name).hosts:
                         self._execute(name, host)
 
