@@ -95,13 +95,21 @@ class DistributedDdl:
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeper:
-    """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` (digest)."""
+    """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` (digest).
+
+    `secure` is TLS to every host, whose certificate has to name it. `ca_file` empty trusts the system's
+    authorities; `certificate_file` and `private_key_file` (PEM) are this client's own, if the server asks.
+    """
 
     hosts: tuple[tuple[str, int], ...]
     session_timeout_ms: int = 30_000
     operation_timeout_ms: int = 10_000
     root: str = ""
     identity: str = field(default="", repr=False)
+    secure: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    private_key_file: str = ""
 
     @property
     def connect_string(self) -> str:

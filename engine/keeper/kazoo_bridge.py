@@ -245,7 +245,11 @@ class _Connection(ConnectionHandler):  # type: ignore[misc]
         buffer = self._buffer
         while True:
             outcome = super()._read_socket(read_timeout)
-            if outcome is CLOSE_RESPONSE or len(buffer) < 4:
+            if outcome is CLOSE_RESPONSE:
+                return outcome
+            if hasattr(self._socket, "pending") and self._socket.pending():
+                continue  # decrypted already, so that the socket will not look readable
+            if len(buffer) < 4:
                 return outcome
             if len(buffer) - 4 < int_struct.unpack_from(buffer)[0]:
                 return outcome
@@ -259,6 +263,10 @@ class BridgeOptions:
     session_timeout_s: float
     connect_timeout_s: float
     auth: tuple[tuple[str, str], ...] = ()
+    is_secure: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    private_key_file: str = ""
 
 
 class KazooBridge:
@@ -284,6 +292,11 @@ class KazooBridge:
                 sleep_func=self._handler.sleep_func,
             ),
             logger=_kazoo_log,
+            use_ssl=options.is_secure,
+            check_hostname=options.is_secure,
+            ca=options.ca_file or None,
+            certfile=options.certificate_file or None,
+            keyfile=options.private_key_file or None,
         )
         self._connection = _Connection(self, self._client, self._client._conn_retry.copy())
         self._client._connection = self._connection

@@ -160,6 +160,10 @@ class ZooKeeperSession:
                 session_timeout_s=self._timeout_s,
                 connect_timeout_s=connect_timeout_s,
                 auth=(("digest", config.identity),) if config.identity else (),
+                is_secure=config.secure,
+                ca_file=config.ca_file,
+                certificate_file=config.certificate_file,
+                private_key_file=config.private_key_file,
             ),
             self,
         )
