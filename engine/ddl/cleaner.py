@@ -119,8 +119,8 @@ class DDLCleaner:
     """Cleans one queue: in the background by `run` and `wake`, or once by `clean`.
 
     - `max_entry` is the largest entry number this host has handled; by default the largest there is.
-    - `on_present` is told, after a sync, which entries are in the queue (the worker forgets the intents of
-      others).
+    - `on_present` is told, after each round, which entries there were when it began (the worker forgets its
+      intents of others).
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class DDLCleaner:
         queue: DistributedDdl,
         *,
         max_entry: Callable[[], int] | None = None,
-        on_present: Callable[[frozenset[str]], Awaitable[None]] | None = None,
+        on_present: Callable[[Keeper, frozenset[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._source = session_source(keeper)
         self._env = env
@@ -182,7 +182,7 @@ class DDLCleaner:
         if not dry_run:
             await self._prune_outcomes(keeper)
             if self._on_present is not None:
-                await self._on_present(frozenset(names))
+                await self._on_present(keeper, frozenset(names))
         return CleanReport(tuple(cleaned), stale)
 
     async def remove_entry(self, name: str, *, dry_run: bool = False) -> CleanedEntry:

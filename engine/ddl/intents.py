@@ -46,9 +46,10 @@ class IntentKey:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """`status` None: begun, and nobody has written down how it ended."""
+    """`status` None: begun, and nobody has written down how it ended. `host` is the id it was begun under."""
 
     key: IntentKey
+    host: str
     entry_digest: str
     object: str
     digest_before: str
@@ -78,10 +79,11 @@ class IntentStore(Protocol):
 
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS intents (
+CREATE TABLE IF NOT EXISTS intent (
     queue TEXT NOT NULL,
     entry TEXT NOT NULL,
     czxid INTEGER NOT NULL,
+    host TEXT NOT NULL,
     entry_digest TEXT NOT NULL,
     object TEXT NOT NULL,
     digest_before TEXT NOT NULL,
@@ -91,12 +93,12 @@ CREATE TABLE IF NOT EXISTS intents (
 ) WITHOUT ROWID
 """
 _BEGIN = (
-    "INSERT OR REPLACE INTO intents (queue, entry, czxid, entry_digest, object, digest_before) "
-    "VALUES (?, ?, ?, ?, ?, ?)"
+    "INSERT OR REPLACE INTO intent (queue, entry, czxid, host, entry_digest, object, digest_before) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
-_FINISH = "UPDATE intents SET code = ?, message = ? WHERE queue = ? AND entry = ? AND czxid = ?"
-_FORGET = "DELETE FROM intents WHERE queue = ? AND entry = ? AND czxid = ?"
-_LOAD = "SELECT entry, czxid, entry_digest, object, digest_before, code, message FROM intents WHERE queue = ?"
+_FINISH = "UPDATE intent SET code = ?, message = ? WHERE queue = ? AND entry = ? AND czxid = ?"
+_FORGET = "DELETE FROM intent WHERE queue = ? AND entry = ? AND czxid = ?"
+_LOAD = "SELECT entry, czxid, host, entry_digest, object, digest_before, code, message FROM intent WHERE queue = ?"
 
 T = TypeVar("T")
 _Row = tuple[str, tuple[object, ...]]
@@ -135,15 +137,23 @@ class SqliteIntentStore:
     async def load(self, queue: str) -> Mapping[IntentKey, Intent]:
         rows = await self._call(lambda: self._db.execute(_LOAD, (queue,)).fetchall())
         intents = {}
-        for entry, czxid, entry_digest, object_, digest_before, code, message in rows:
+        for entry, czxid, host, entry_digest, object_, digest_before, code, message in rows:
             key = IntentKey(queue, entry, czxid)
             status = None if code is None else ExecutionStatus(code, decode_bytes(message))
-            intents[key] = Intent(key, entry_digest, object_, digest_before, status)
+            intents[key] = Intent(key, host, entry_digest, object_, digest_before, status)
         return intents
 
     async def begin(self, intent: Intent) -> None:
         key = intent.key
-        values = (key.queue, key.entry, key.czxid, intent.entry_digest, intent.object, intent.digest_before)
+        values = (
+            key.queue,
+            key.entry,
+            key.czxid,
+            intent.host,
+            intent.entry_digest,
+            intent.object,
+            intent.digest_before,
+        )
         await self._write([(_BEGIN, values)], is_forced=True)
 
     async def finish(self, key: IntentKey, status: ExecutionStatus) -> None:

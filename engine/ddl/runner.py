@@ -8,6 +8,7 @@ goes on, and the next session finds its outcome here instead of starting it agai
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,6 +140,12 @@ class StatementRunner:
         decided = await self._recover(task, intent)
         return None if decided is None else await self._finish(intent, decided)
 
+    async def recover_gone(self, intent: Intent, task: Task) -> ExecutionStatus | None:
+        """What became of an entry that was begun here and has been removed; None if it had no effect."""
+        before = Fingerprint.from_text(intent.digest_before)
+        now = Fingerprint.from_text(await self.fingerprint(task))
+        return _status_after(next_step(task.statement, task.query, before, now), task)
+
     async def settle(self, task: Task, status: ExecutionStatus) -> None:
         """Record an outcome that was decided elsewhere (the shard's other replica, an error before the
         run)."""
@@ -155,9 +162,17 @@ class StatementRunner:
         if self._runs:
             await asyncio.wait(list(self._runs.values()))
 
-    def forgettable(self, present: frozenset[str]) -> list[IntentKey]:
-        """Recorded entries that are not among the queue's present names and are not running."""
-        return [key for key in self._known if key.entry not in present and key not in self._runs]
+    def forgettable(self, present: frozenset[str]) -> list[Intent]:
+        """Intents of entries that are gone for good: not present, although a later one is, and not running.
+
+        `present` may have been listed before the latest entries were made; those are not gone.
+        """
+        latest = max(present, default="")
+        return [
+            intent
+            for key, intent in self._known.items()
+            if key.entry not in present and key.entry < latest and key not in self._runs
+        ]
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         keys = list(keys)
@@ -174,7 +189,7 @@ class StatementRunner:
             return intent.status
         if intent is None:
             digest = await self.fingerprint(task)
-            intent = Intent(self.key(task), task.entry_digest, task.object_text, digest)
+            intent = Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
             await self._intents.begin(intent)
             self._known[intent.key] = intent
         else:
@@ -206,13 +221,7 @@ class StatementRunner:
         now = Fingerprint.from_text(await self.fingerprint(task))
         step = next_step(task.statement, task.query, before, now)
         logger.warning("ddl.recovered entry=%s object=%s step=%s", task.name, intent.object, step.value)
-        match step:
-            case NextStep.REPORT_DONE:
-                return SUCCESS
-            case NextStep.REPORT_UNKNOWN:
-                return unknown_outcome(task.statement, begun_by="an earlier process of this host")
-            case NextStep.EXECUTE:
-                return None
+        return _status_after(step, task)
 
     async def _execute(self, attempt: _Attempt) -> None:
         task = attempt.task
@@ -242,10 +251,18 @@ class StatementRunner:
 
     async def _finish(self, intent: Intent, status: ExecutionStatus) -> ExecutionStatus:
         await self._intents.finish(intent.key, status)
-        self._known[intent.key] = Intent(
-            intent.key, intent.entry_digest, intent.object, intent.digest_before, status
-        )
+        self._known[intent.key] = dataclasses.replace(intent, status=status)
         return status
+
+
+def _status_after(step: NextStep, task: Task) -> ExecutionStatus | None:
+    match step:
+        case NextStep.REPORT_DONE:
+            return SUCCESS
+        case NextStep.REPORT_UNKNOWN:
+            return unknown_outcome(task.statement, begun_by="an earlier process of this host")
+        case NextStep.EXECUTE:
+            return None
 
 
 def _log_failure(run: asyncio.Task[ExecutionStatus]) -> None:

@@ -30,13 +30,13 @@ from typing import Any
 
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.backlog import Backlog
-from engine.ddl.entry import DDLLogEntry
+from engine.ddl.entry import OLDEST_VERSION, DDLLogEntry
 from engine.ddl.executor import LocalExecutor
 from engine.ddl.identity import NodeIdentity, Resolver
-from engine.ddl.intents import IntentStore
+from engine.ddl.intents import Intent, IntentStore
 from engine.ddl.matching import HostMatcher
 from engine.ddl.outcome import HostOutcome, HostState
-from engine.ddl.outcome_record import correct_outcome_record
+from engine.ddl.outcome_record import correct_outcome_record, read_outcome_record
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner, TryAgain, status_of
@@ -170,9 +170,29 @@ class DDLWorker:
         self._topology_serial += 1
         self._wake.set()
 
-    async def forget_intents(self, present: frozenset[str]) -> None:
-        """Drop the records of entries that are not in the queue any more; `present` was read after a sync."""
-        await self._runner.forget(self._runner.forgettable(present))
+    async def forget_intents(self, keeper: Keeper, present: frozenset[str]) -> None:
+        """Drop the records of entries that are gone; `present` are the queue's entries, read after a sync.
+
+        Where an entry was recorded as expired for this host although it had begun here, the record is put
+        right.
+        """
+        intents = self._runner.forgettable(present)
+        for intent in intents:
+            await self._tell_record(keeper, intent)
+        await self._runner.forget(intent.key for intent in intents)
+
+    async def _tell_record(self, keeper: Keeper, intent: Intent) -> None:
+        record = await read_outcome_record(keeper, self._paths, intent.key.entry)
+        host = HostId.parse(intent.host)
+        if record is None or record.czxid != intent.key.czxid or host not in record.expired:
+            return
+        status = intent.status
+        if status is None:
+            entry = DDLLogEntry(OLDEST_VERSION, record.query, (host,))
+            task = interpret_without_cluster(intent.key.entry, intent.key.czxid, b"", entry, host)
+            status = await self._runner.recover_gone(intent, task) if task is not None else None
+        if status is not None:
+            await self._correct_record(keeper, intent.key.entry, intent.key.czxid, host, status)
 
     # --- one session --------------------------------------------------------------------------------------
 
@@ -245,15 +265,17 @@ class DDLWorker:
 
     async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
         if not await reporter.report(report):
-            await self._correct_record(keeper, task, report)
+            await self._correct_record(keeper, task.name, task.czxid, task.host, report.status)
         self._settle(task.name)
 
-    async def _correct_record(self, keeper: Keeper, task: Task, report: Report) -> None:
+    async def _correct_record(
+        self, keeper: Keeper, entry: str, czxid: int, host: HostId, status: ExecutionStatus
+    ) -> None:
         """The entry was removed, as expired for this host, while it was executing here."""
-        state = HostState.DONE if report.status.is_success else HostState.FAILED
-        outcome = HostOutcome(task.host, state, code=report.status.code, error=report.status.message)
-        if await correct_outcome_record(keeper, self._paths, task.name, task.czxid, outcome):
-            logger.warning("ddl.expired_entry_was_executed entry=%s host=%s", task.name, task.host)
+        state = HostState.DONE if status.is_success else HostState.FAILED
+        outcome = HostOutcome(host, state, code=status.code, error=status.message)
+        if await correct_outcome_record(keeper, self._paths, entry, czxid, outcome):
+            logger.warning("ddl.expired_entry_was_executed entry=%s host=%s", entry, host)
 
     async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
         """The report of a claimed task; None when the entry went away or waits for another time."""

@@ -122,10 +122,16 @@ class History:
 class ObservedTree(Tree):
     """A tree that tells a history about each of its transactions."""
 
-    def __init__(self, history: History, now_s: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        history: History,
+        now_s: Callable[[], float],
+        on_event: Callable[[Event], None] = lambda event: None,
+    ) -> None:
         super().__init__()
         self._history = history
         self._now_s = now_s
+        self._on_event = on_event
 
     def write(self, op: Op, caller: Caller) -> OpResult:
         result = super().write(op, caller)
@@ -154,3 +160,5 @@ class ObservedTree(Tree):
                 events.append(Removed(op.path))
         if events:
             self._history.record(self._now_s(), events)
+            for event in events:
+                self._on_event(event)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import random
 from collections import Counter
@@ -40,7 +41,16 @@ from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName, entry_number
 from engine.sql import StatementKind, runs_once_per_shard
 from engine.testing.ddl_checkers import Violation, violations
-from engine.testing.ddl_history import Acknowledged, Created, Expectation, History, ObservedTree, SeenEffect
+from engine.testing.ddl_history import (
+    Acknowledged,
+    Created,
+    Event,
+    Expectation,
+    History,
+    ObservedTree,
+    Removed,
+    SeenEffect,
+)
 from engine.testing.ddl_model import Effect, ModelDatabase, ModelExecutor
 from engine.testing.ddl_process import (
     GatedEnv,
@@ -69,6 +79,7 @@ class Scenario:
     fault_rate: float = 0.0
     kill_gates: tuple[int, ...] = ()
     kill_initiator_at: int | None = None
+    kill_in_shard_attempt: float = 0.0
     power_cuts: bool = False
     is_keeper_restarted: bool = False
     is_partitioned: bool = False
@@ -102,6 +113,7 @@ class Scenario:
             fault_rate=rng.choice([0.0, 0.01, 0.03, 0.08]) if not calm else 0.0,
             kill_gates=kills,
             kill_initiator_at=rng.randint(1, 14) if sometimes(0.25) else None,
+            kill_in_shard_attempt=0.5 if sometimes(0.15) else 0.0,
             power_cuts=sometimes(0.3),
             is_keeper_restarted=sometimes(0.1),
             is_partitioned=sometimes(0.2),
@@ -224,7 +236,7 @@ class DdlSimulation:
             max_tasks=self._queue.max_tasks_in_queue,
         )
         self._server = MemoryKeeperServer(env, faults=self._plan, latency_s=(0.0, 0.0))
-        self._server.tree = ObservedTree(self._history, env.now_s)
+        self._server.tree = ObservedTree(self._history, env.now_s, self._on_event)
         self._hosts: dict[str, _Host] = {}
         self._is_calm = False
         self._resolver_table: dict[str, str] = {}
@@ -262,6 +274,15 @@ class DdlSimulation:
             database = ModelDatabase(name, on_effect=self._on_effect)
             self._history.shard_of[name] = str(number % 2)
             self._hosts[name] = _Host(name, number % 2, self._env.fork(), database, topology=topology)
+
+    def _on_event(self, event: Event) -> None:
+        """A replica has announced its attempt for the shard: a good moment to kill it, some gates on."""
+        if not event.path.endswith("/attempt") or isinstance(event, Removed) or self._is_calm:
+            return
+        host = self._hosts.get(json.loads(event.data)["host"].rpartition(":")[0])
+        if host is None or host.process is None or self._rng.random() >= self._scenario.kill_in_shard_attempt:
+            return
+        host.process.kill_at = host.process.gates + self._rng.randint(1, 12)
 
     def _on_effect(self, effect: Effect) -> None:
         self._history.effects.append(SeenEffect(self._history.tick(), effect))
@@ -629,8 +650,6 @@ class DdlSimulation:
 
     def _collect_replicated_effects(self) -> None:
         """Effects on replicated tables are transactions; they join the effects on disks in order."""
-        import json
-
         for transaction, event in self._history.events():
             if isinstance(event, Created) and event.path.startswith(_REPLICATED_ROOT_PREFIX):
                 parts = event.path.split("/")
