@@ -20,18 +20,20 @@ import contextlib
 import logging
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from engine.config.load import load_node_config
 from engine.config.model import ZooKeeper
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
 from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.names import HostId
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
 from engine.testing.ports import free_ports
@@ -67,9 +69,17 @@ class LocalNode:
     """One node process. It may be started again after any end; its data stays."""
 
     def __init__(
-        self, name: str, *, process: ChildProcess, http_port: int, config_file: Path, env: Env
+        self,
+        name: str,
+        *,
+        process: ChildProcess,
+        http_port: int,
+        config_file: Path,
+        wait_registered: Callable[[Sequence[str]], Awaitable[None]],
+        env: Env,
     ) -> None:
         self.name = name
+        self._wait_registered = wait_registered
         self.http_port = http_port
         self.config_file = config_file
         self.process = process
@@ -84,11 +94,12 @@ class LocalNode:
         return self.process.is_running
 
     async def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start the process and return when it answers. Raises StartFailed."""
+        """Start the process; return when it answers and has registered itself. Raises StartFailed."""
         self.process.start()
-        await self.wait_ready(timeout_s=timeout_s)
+        await self.wait_answering(timeout_s=timeout_s)
+        await self._wait_registered([self.name])
 
-    async def wait_ready(self, *, timeout_s: float = 60.0) -> None:
+    async def wait_answering(self, *, timeout_s: float = 60.0) -> None:
         """Return when the node answers `/ping`. Raises StartFailed when it ends, or takes longer."""
         deadline_s = self._env.monotonic_s() + timeout_s
         while not await answers_ping(HOST, self.http_port):
@@ -182,6 +193,7 @@ class LocalCluster:
                 process=process,
                 http_port=self.ports.nodes[name],
                 config_file=config_file,
+                wait_registered=self.wait_registered,
                 env=self._env,
             )
 
@@ -228,7 +240,8 @@ class LocalCluster:
         started_s = self._env.monotonic_s()
 
         async def start(node: LocalNode) -> None:
-            await node.start()
+            node.process.start()
+            await node.wait_answering()
             progress(f"{node.name} answers on port {node.http_port} ({self._since(started_s)})")
 
         try:
@@ -237,6 +250,26 @@ class LocalCluster:
                     group.create_task(start(self.nodes[name]))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None  # the first; the other starts were cancelled because of it
+        await self.wait_registered(names or self.hosts)
+
+    async def wait_registered(self, names: Sequence[str], *, timeout_s: float = 30.0) -> None:
+        """Return when these nodes have said in Keeper that they are there. Raises StartFailed.
+
+        A node answers a little earlier. Until it has registered nobody can tell that it went away.
+        """
+        deadline_s = self._env.monotonic_s() + timeout_s
+        async with self.keeper() as keeper:
+            for name in names:
+                config = load_node_config(self.nodes[name].config_file)
+                host = HostId(config.host_name, config.tcp_port)
+                for queue in config.queues:
+                    while await keeper.exists(queue.paths.replica_active(host)) is None:
+                        if self._env.monotonic_s() > deadline_s or not self.nodes[name].is_running:
+                            raise StartFailed(
+                                f"{name} has not registered itself in Keeper.",
+                                hint=f"See {self.nodes[name].process.log_file}.",
+                            )
+                        await self._env.sleep(0.02)
 
     async def stop(self, *, progress: Progress = lambda _: None) -> None:
         """Stop the nodes, then ZooKeeper, then whatever is left of either. May be called twice."""
