@@ -55,7 +55,7 @@ def ledger_option(command: F) -> F:
     return click.option(
         "--ledger-url",
         default="",
-        help=f"SQLite path or postgresql://… ; default ${LEDGER_VARIABLE}, else ledger.db of the local stack.",
+        help=f"SQLite path or postgresql://…; default ${LEDGER_VARIABLE}, else ledger.db of the local stack.",
     )(command)
 
 

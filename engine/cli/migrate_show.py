@@ -15,7 +15,7 @@ from engine.migrations.decide import describe
 from engine.migrations.files import MigrationSet
 from engine.migrations.ledger import RunRow
 from engine.migrations.lint import LintReport
-from engine.migrations.model import Progress, Run, RunSummary, Step, row_to_json
+from engine.migrations.model import Progress, Run, RunSummary, StatementRef, Step, row_to_json
 from engine.migrations.plan import Plan, PlannedHost, PlannedStatement
 from engine.migrations.rehearse import Rehearsal
 from engine.migrations.states import (
@@ -39,6 +39,7 @@ class Reporter:
     def __init__(self) -> None:
         self._console = console(stderr=True)
         self._status = self._console.status("Taking the lock …")
+        self._told: set[StatementRef] = set()
 
     def __enter__(self) -> Reporter:
         self._status.start()
@@ -55,7 +56,8 @@ class Reporter:
     def on_statement(self, progress: Progress) -> None:
         if progress.verdict is Verdict.WAIT:
             self._status.update(describe(progress))
-        else:
+        elif progress.ref not in self._told:
+            self._told.add(progress.ref)
             self._console.print(f"  {describe(progress)}", markup=False, highlight=False)
 
     def on_migration(self, step: Step, record: MigrationRecord) -> None:
@@ -164,8 +166,11 @@ def show_history(runs: Sequence[RunRow], events: Sequence[MigrationEvent], *, as
         empty="No run yet.",
     )
     print_table(
-        ("at", "version", "title", "event", "generation", "by", "note"),
-        [(_when(e.at_ms), e.version, e.title, e.event, e.generation, e.done_by, e.note) for e in events],
+        ("at", "version", "title", "direction", "event", "generation", "by", "note"),
+        [
+            (_when(e.at_ms), e.version, e.title, e.direction, e.event, e.generation, e.done_by, e.note)
+            for e in events
+        ],
         title="migrations",
         empty="",
     )

@@ -58,7 +58,7 @@ async def test_a_mistake_is_found_at_its_statement_and_later_migrations_are_not_
     result = await of(
         tmp_path,
         {
-            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Log;\n\nALTER TABLE d.a ADD CLM y;",
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Log;\n\nALTER TABLE d.a AD y;",
             "2_b.up.sql": "CREATE TABLE IF NOT EXISTS d.b (x Int8) ENGINE = Memory",
         },
     )

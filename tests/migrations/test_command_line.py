@@ -1,0 +1,175 @@
+"""`oncluster migrate`: refusals without a cluster, and the whole way on six real nodes over a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from engine.cli.main import cli
+from engine.client.node_client import NodeClient
+from engine.testing.local_cluster import LocalCluster
+from tests.migrations.support import SHOP, write
+
+ROOT = Path(__file__).parents[2]
+
+CONFIG = """
+<clickhouse>
+  <zookeeper><node><host>127.0.0.1</host><port>1</port></node></zookeeper>
+  <distributed_ddl><path>/ddl</path></distributed_ddl>
+  <remote_servers><shop><shard><replica><host>n1</host><port>9000</port></replica></shard></shop></remote_servers>
+</clickhouse>
+"""
+
+
+def call(tmp_path: Path, *arguments: str) -> tuple[int, str]:
+    """In this process, without a cluster."""
+    (tmp_path / "config.xml").write_text(CONFIG)
+    environ = {
+        "ONCLUSTER_CONFIG": str(tmp_path / "config.xml"),
+        "ONCLUSTER_LEDGER_URL": str(tmp_path / "ledger.db"),
+        "ONCLUSTER_HOME": str(tmp_path),
+        "ONCLUSTER_MIGRATIONS": str(tmp_path / "migrations"),
+    }
+    result = CliRunner(env=environ).invoke(cli, ["migrate", *arguments])
+    return result.exit_code, result.output
+
+
+def test_the_folder_is_found_by_the_cluster_s_name_and_the_error_lists_the_names(tmp_path: Path) -> None:
+    for name in ("shop", "other"):
+        write(tmp_path / "migrations" / name, SHOP)
+    code, output = call(tmp_path, "lint", "--cluster", "shp", "--no-parser")
+    assert code == 5
+    assert "other, shop" in output
+    code, output = call(tmp_path, "lint", "--cluster", "shop", "--no-parser", "--json")
+    assert (code, json.loads(output)["errors"]) == (0, 0)
+
+
+def test_lint_ends_with_1_when_there_are_errors_and_strictly_with_warnings(tmp_path: Path) -> None:
+    folder = write(tmp_path / "migrations" / "shop", SHOP)
+    assert call(tmp_path, "lint", "--no-parser")[0] == 0
+    write(folder, {"4_x.up.sql": "DROP TABLE IF EXISTS s.a;", "4_x.down.sql": "SELECT"})
+    assert call(tmp_path, "lint", "--no-parser")[0] == 1
+    write(folder, {"4_x.down.sql": "CREATE TABLE IF NOT EXISTS s.a (x Int8) ENGINE = Memory"})
+    assert call(tmp_path, "lint", "--no-parser")[0] == 0
+    assert call(tmp_path, "lint", "--no-parser", "--strict")[0] == 1
+
+
+def test_a_folder_that_cannot_be_used_is_refused_with_every_place(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", {"one.up.sql": "SELECT 1", "1_a.up.sql": "SELECT 'open"})
+    for command in ("plan", "status", "apply", "rollback"):
+        code, output = call(tmp_path, command)
+        assert code == 5
+        assert "one.up.sql" in output
+        assert "1_a.up.sql:1" in output
+
+
+def test_history_needs_no_cluster(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    code, output = call(tmp_path, "history", "--json")
+    assert (code, json.loads(output)) == (0, {"runs": [], "events": []})
+
+
+@pytest.mark.slow
+def test_without_keeper_apply_ends_with_4_and_status_shows_the_ledger(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    assert call(tmp_path, "apply", "--no-rehearse")[0] == 4
+    code, output = call(tmp_path, "status")
+    assert code == 0
+    assert "pending" in output
+    assert "as it was last written" in output
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """Runs the real command in processes of their own, as a user does."""
+
+    cluster: LocalCluster
+    ledger_url: str
+
+    async def run(self, *arguments: str) -> tuple[int, Any]:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "engine.cli", "migrate", *arguments, "--json"),
+            env={
+                **os.environ,
+                "ONCLUSTER_CONFIG": str(self.cluster.config_file),
+                "ONCLUSTER_LEDGER_URL": self.ledger_url,
+            },
+            cwd=ROOT,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        output, errors = await process.communicate()
+        text = output.decode() or errors.decode().strip().splitlines()[-1]
+        assert process.returncode is not None
+        return process.returncode, json.loads(text)
+
+    async def schema(self, name: str) -> str:
+        async with NodeClient(self.cluster.node(name).url) as client:
+            return await client.query_text(
+                "SELECT name, create_table_query FROM system.tables WHERE database = 'flights' ORDER BY name"
+            )
+
+
+def states(status: Any) -> dict[int, str]:
+    (cluster,) = status["clusters"]
+    return {migration["version"]: migration["state"] for migration in cluster["migrations"]}
+
+
+@pytest.mark.slow
+async def test_the_demo_s_migrations_on_six_nodes_of_which_one_dies_and_comes_back(tmp_path: Path) -> None:
+    async with LocalCluster(tmp_path / "cluster", session_timeout_ms=4000) as cluster:
+        shell = Shell(cluster, str(tmp_path / "ledger.db"))
+        order = ("--cluster", "order_cluster")
+        nodes = [word for node in cluster.nodes.values() for word in ("--node", f"{node.name}={node.url}")]
+
+        code, plan = await shell.run("plan", *order, *nodes)
+        assert (code, plan["needs_approval"], plan["problems"]) == (0, True, [])
+        assert {h["presence"] for m in plan["migrations"] for s in m["statements"] for h in s["hosts"]} == {
+            "active"
+        }
+        assert (await shell.run("apply", *order, "--no-rehearse"))[0] == 5
+
+        # Up to the first ALTER on all nodes; from then on one is away.
+        code, summary = await shell.run("apply", *order, "--target", "4")
+        assert (code, summary["state"]) == (0, "done")
+        await cluster.node("node05").kill9()
+        code, summary = await shell.run("apply", *order, "--approve", "--no-rehearse", "--timeout", "6")
+        assert (code, summary["state"]) == (3, "unfinished")
+        code, status = await shell.run("status", *order)
+        assert (code, states(status)[5], states(status)[6]) == (3, "running", "pending")
+
+        # On without it: everything is sent, and waits for it in the queue.
+        code, summary = await shell.run(
+            "apply", *order, "--approve", "--no-rehearse", "--output-mode", "none_only_active"
+        )
+        assert (code, summary["state"]) == (0, "partial")
+        code, status = await shell.run("status", *order)
+        assert {states(status)[version] for version in (5, 6, 7, 8)} == {"waiting"}
+
+        await cluster.node("node05").start()
+        code, summary = await shell.run("resume", *order)
+        assert (code, summary["state"]) == (0, "done")
+        code, status = await shell.run("status", *order)
+        assert (code, set(states(status).values())) == (0, {"applied"})
+        rows = [row for migration in status["clusters"][0]["migrations"] for row in migration["rows"]]
+        assert len(rows) == 12 * 6
+        assert {row["state"] for row in rows} == {"done"}
+        schemas = {await shell.schema(name) for name in cluster.nodes}
+        assert len(schemas) == 1
+        assert "tailnum_bloom" in schemas.pop()
+
+        both = await asyncio.gather(*(shell.run("rollback", *order, "--all", "--approve") for _ in range(2)))
+        assert sorted(code for code, _ in both) in ([0, 4], [0, 0])
+        assert {await shell.schema(name) for name in cluster.nodes} == {""}
+        code, history = await shell.run("history", *order)
+        fences = [run["fence"] for run in history["runs"]]
+        assert fences == sorted(set(fences))
