@@ -309,7 +309,7 @@ def serve(directory: Path, port: int) -> None:
     async def work() -> None:
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)
-        async with EmbeddedZooKeeper(directory, client_port=port) as server:
+        async with EmbeddedZooKeeper(directory, client_port=port, ends_with_parent=True) as server:
             click.echo(f"ZooKeeper serves at {HOST}:{server.client_port} (pid {server.pid}); Ctrl-C ends it.")
             await stopped.wait()
 

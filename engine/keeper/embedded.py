@@ -14,12 +14,14 @@ another process can stop what this one left running, and a number used again is 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,6 +38,7 @@ log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 _POLL_S = 0.02
+_PR_SET_PDEATHSIG = 1
 
 
 def free_ports(count: int) -> list[int]:
@@ -65,11 +68,26 @@ async def four_letter_word(port: int, word: str, *, host: str = HOST, timeout_s:
             writer.close()
 
 
+def _parent_death_signal() -> Callable[[], None] | None:
+    """Run in the child before it becomes java: prctl(2) with PR_SET_PDEATHSIG. None where there is no such
+    call."""
+    if sys.platform != "linux":
+        return None
+    prctl = ctypes.CDLL(None).prctl  # looked up before the fork
+
+    def ask_for_signal() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM))
+
+    return ask_for_signal
+
+
 class EmbeddedZooKeeper:
     """One server process. `client_port` 0 takes a free port at each first start and keeps it afterwards.
 
     `is_durable=False` leaves out the fsync of the log, for tests: a kill of the process loses nothing, only
-    the loss of power would. Session timeouts are granted from two to 400 ticks.
+    the loss of power would. `ends_with_parent` has the kernel stop it when the thread that started it ends,
+    however that happens (Linux only; elsewhere nothing): for tests, whose processes get killed. Session
+    timeouts are granted from two to 400 ticks.
     """
 
     def __init__(
@@ -80,6 +98,7 @@ class EmbeddedZooKeeper:
         tick_ms: int = 500,
         heap_mb: int = 128,
         is_durable: bool = True,
+        ends_with_parent: bool = False,
         java: Path | None = None,
         number: int = 1,
         peers: Sequence[Peer] = (),
@@ -91,6 +110,7 @@ class EmbeddedZooKeeper:
         self._tick_ms = tick_ms
         self._heap_mb = heap_mb
         self._is_durable = is_durable
+        self._ends_with_parent = ends_with_parent
         self._java = java
         self._peers = tuple(peers)
         self._env: Env = SystemEnv() if env is None else env
@@ -167,6 +187,7 @@ class EmbeddedZooKeeper:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,  # a Ctrl-C in the terminal is for whoever started us
+                preexec_fn=_parent_death_signal() if self._ends_with_parent else None,
             )
         started = psutil.Process(self._process.pid).create_time()
         self._pid_path.write_text(f"{self._process.pid} {started}\n")
@@ -299,6 +320,7 @@ class EmbeddedEnsemble:
         tick_ms: int = 500,
         heap_mb: int = 128,
         is_durable: bool = True,
+        ends_with_parent: bool = False,
         java: Path | None = None,
         env: Env | None = None,
     ) -> None:
@@ -311,6 +333,7 @@ class EmbeddedEnsemble:
                 tick_ms=tick_ms,
                 heap_mb=heap_mb,
                 is_durable=is_durable,
+                ends_with_parent=ends_with_parent,
                 java=java,
                 number=peer.number,
                 peers=peers,

@@ -92,7 +92,7 @@ def _close_session(config: ZooKeeper, client_id: tuple[int, bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedZooKeeper]:
-    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), is_durable=False)
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"), is_durable=False, ends_with_parent=True)
     server.start_blocking()
     yield server
     server.stop_blocking()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def ensemble(tmp_path_factory):
-    servers = EmbeddedEnsemble(tmp_path_factory.mktemp("ensemble"), is_durable=False)
+    servers = EmbeddedEnsemble(tmp_path_factory.mktemp("ensemble"), is_durable=False, ends_with_parent=True)
     asyncio.run(servers.start())
     yield servers
     asyncio.run(servers.stop())

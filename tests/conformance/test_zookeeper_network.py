@@ -7,6 +7,7 @@ import dataclasses
 import threading
 
 import pytest
+from kazoo.client import KazooClient
 
 from engine.env import SystemEnv
 from engine.errors import ConnectionLoss, KeeperUnavailable, OperationTimeout, SessionExpired
@@ -246,15 +247,22 @@ async def test_a_session_without_a_connection_for_its_timeout_ends_by_itself(lin
         await keeper.get("/")
 
 
-async def test_an_expired_session_is_not_replaced_by_another(link, open_through, zookeeper_backend):
-    keeper = await open_through()
+async def test_an_expired_session_is_not_replaced_by_another(zookeeper_server, zookeeper_backend):
+    """The event loop stands still meanwhile: kazoo's thread alone must not begin another session."""
+    keeper = await zookeeper_backend.open()
     session_id = keeper.session_id
-    await zookeeper_backend.expire(keeper)
-    connections = link.connections_made
-    assert keeper.is_expired and keeper.session_id == session_id
+    client = keeper._bridge._client
+    thief = KazooClient(f"127.0.0.1:{zookeeper_server.client_port}", client_id=client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+    client._connection._connection_routine.join(PATIENCE_S)
+    assert not client._connection._connection_routine.is_alive()
+    assert client._session_id is None
+    await is_over(keeper)
+    assert keeper.session_id == session_id
     with pytest.raises(SessionExpired):
         await keeper.exists("/")
-    assert link.connections_made == connections
 
 
 async def test_a_slow_link_is_slow_and_nothing_else(link, open_through):

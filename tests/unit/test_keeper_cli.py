@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    running = EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), is_durable=False)
+    running = EmbeddedZooKeeper(tmp_path_factory.mktemp("zk"), is_durable=False, ends_with_parent=True)
     running.start_blocking()
     yield running
     running.stop_blocking()

