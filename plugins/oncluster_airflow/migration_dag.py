@@ -15,6 +15,7 @@ with it.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -71,13 +72,19 @@ def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:
 
 
 def dag_id_of(cluster: str) -> str:
-    return f"migrate_{_NOT_IN_IDS.sub('_', cluster)}"
+    return f"migrate_{_as_id(cluster)}"
+
+
+def _as_id(name: str) -> str:
+    """The name where Airflow allows it as an id; else a like one with a digest, so that two stay two."""
+    plain = _NOT_IN_IDS.sub("_", name)
+    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
 
 
 def schema_asset(cluster: str) -> Asset:
     """Updated when migrations of the cluster were applied or rolled back on every host; DAGs that load
     data can be scheduled on it."""
-    return Asset(name=f"schema_{_NOT_IN_IDS.sub('_', cluster)}", uri=f"oncluster://{cluster}/schema")
+    return Asset(name=f"schema_{_as_id(cluster)}", uri=f"oncluster://{cluster}/schema")
 
 
 def parameters() -> dict[str, Param]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from engine.migrations.model import StatementRef
 from engine.migrations.plan import Action, Plan, PlannedHost, PlannedMigration, PlannedStatement, Presence
+from engine.migrations.rehearse import Rehearsal
 from oncluster_airflow.outcomes import table
 
 _SHOWN_CHARS = 120
@@ -86,6 +87,27 @@ def approval_question(plan: Plan) -> dict[str, str]:
         "subject": f"{plan.cluster}: approve {share}",
         "body": "\n\n".join(body),
     }
+
+
+def rehearsal_text(rehearsal: Rehearsal) -> str:
+    """Every statement in every phase, then what differs that should not."""
+    parts = [
+        table(
+            ("migration", "phase", "statement", "state", "ms", "remarks"),
+            [
+                (
+                    f"{item.version}_{item.title}",
+                    item.phase,
+                    item.statement,
+                    item.state,
+                    item.duration_ms,
+                    item.error or item.note,
+                )
+                for item in rehearsal.statements
+            ],
+        )
+    ]
+    return "\n\n".join(parts + [str(difference) for difference in rehearsal.differences])
 
 
 def shortened(sql: str) -> str:

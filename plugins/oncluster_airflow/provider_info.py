@@ -37,6 +37,8 @@ def get_provider_info() -> dict[str, Any]:
                         "label": "Session timeout (ms)",
                         "schema": {"type": ["integer", "null"], "default": 30000},
                     },
+                    "secure": {"label": "Use TLS", "schema": {"type": ["boolean", "null"]}},
+                    "ca_file": {"label": "CA file (PEM)", "schema": {"type": ["string", "null"]}},
                     "operation_timeout_ms": {
                         "label": "Operation timeout (ms)",
                         "schema": {"type": ["integer", "null"], "default": 10000},

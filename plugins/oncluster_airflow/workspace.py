@@ -54,8 +54,8 @@ class Workspace:
 
     @property
     def queue(self) -> DistributedDdl:
-        """The queue that serves the cluster: the one that names it, else the one that names none."""
-        return queue_of(self.config, self.cluster)
+        """The queue that serves the cluster. Raises ConfigError."""
+        return self.config.queue_of(self.cluster)
 
     @property
     def paths(self) -> QueuePaths:
@@ -78,14 +78,6 @@ class Workspace:
             queue=self.queue,
             env=self.env,
         )
-
-
-def queue_of(config: NodeConfig, cluster: str | None) -> DistributedDdl:
-    """The queue that serves a cluster; ClickHouse's default one where nothing is configured."""
-    for queue in config.queues:
-        if cluster in queue.clusters:
-            return queue
-    return next((queue for queue in config.queues if not queue.clusters), DistributedDdl())
 
 
 @dataclass(frozen=True, slots=True)

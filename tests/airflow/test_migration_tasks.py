@@ -530,6 +530,33 @@ def test_lint_fails_for_a_cluster_that_is_not_configured(folder: Path, tmp_path:
         Run(other).execute("lint")
 
 
+@pytest.mark.slow
+def test_a_rehearsal_that_fails_stops_the_run_before_any_host_sees_it(folder: Path, hosts: Any) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    (folder / "0003_wrong.up.sql").write_text("ALTER TABLE shop.orders ADD COLUMN x NoSuchType;")
+    (folder / "0003_wrong.down.sql").write_text("ALTER TABLE shop.orders DROP COLUMN IF EXISTS x;")
+    run = Run(folder)
+    run.execute("plan")
+    with pytest.raises(TaskRefused, match="NoSuchType"):
+        run.execute("rehearse")
+    assert hosts.entries() == []
+
+
+@pytest.mark.slow
+def test_a_rehearsal_that_goes_well_says_how_much_was_rehearsed(folder: Path) -> None:
+    assert Run(folder).execute("rehearse") == {"rehearsed": 10, "not_rehearsed": 0}
+
+
+@pytest.mark.slow
+def test_lint_asks_the_real_parser(folder: Path) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    (folder / "0003_wrong.up.sql").write_text("CREATE TABLE IF NOT EXISTS shop.t (id UInt64 ENGINE = Memory;")
+    with pytest.raises(TaskRefused, match=r"0003_wrong\.up\.sql"):
+        Run(folder).execute("lint")
+
+
 def test_keeper_that_is_away_during_a_wait_is_waited_for(
     folder: Path, hosts: Any, zookeeper_server: Any, tmp_path: Path
 ) -> None:

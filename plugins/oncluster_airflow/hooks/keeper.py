@@ -3,7 +3,8 @@
     Connection type   zookeeper
     Host, Port        one server, or several as `a:2181,b:2181` in Host
     Login, Password   identity for digest authentication, optional
-    Extra             {"root": "/chroot", "session_timeout_ms": 30000, "operation_timeout_ms": 10000}
+    Extra             {"root": "/chroot", "session_timeout_ms": 30000, "operation_timeout_ms": 10000,
+                       "secure": true, "ca_file": "…", "certificate_file": "…", "private_key_file": "…"}
 
 Triggers share one session per event loop and connection: hundreds of waiting tasks cost one TCP connection. A
 session that is over is replaced when the next trigger asks; who held the old one learns it by SessionExpired.
@@ -28,7 +29,8 @@ from engine.keeper.base import Keeper
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
-_EXTRA_FIELDS = ("hosts", "root", "session_timeout_ms", "operation_timeout_ms")
+_FILES = ("ca_file", "certificate_file", "private_key_file")
+_EXTRA_FIELDS = ("hosts", "root", "session_timeout_ms", "operation_timeout_ms", "secure", *_FILES)
 
 
 class KeeperHook(BaseHook):
@@ -132,6 +134,8 @@ def config_of(connection: Connection) -> ZooKeeper:
             operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
             root=str(extra.get("root", "")),
             identity=identity,
+            secure=bool(extra.get("secure", False)),
+            **{name: str(extra.get(name, "")) for name in _FILES},
         )
     except ValueError as error:
         raise ConfigError(f"{where}: {error}.", hint="Ports and times are whole numbers.") from error

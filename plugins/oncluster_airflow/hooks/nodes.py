@@ -12,21 +12,21 @@ Without `nodes` a replica is asked at its own host name and the connection's por
 
 from __future__ import annotations
 
-import asyncio
+import socket
 import ssl
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow.sdk import BaseHook, Connection
 
 from engine.client import NodeClient
-from engine.errors import ConfigError, NodeUnavailable, OnclusterError, ReplyLost
-from engine.migrations.plan import TableFacts
-from engine.names import HostId, TableName, quote_string
+from engine.errors import ConfigError
+from engine.migrations.probe import HttpProbe
+from engine.names import HostId
 from oncluster_airflow.settings import NODES_CONN_ID
 
 _DEFAULT_PORT = 8123
-_ASK_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,18 @@ class NodeAddresses:
         known = self.nodes.get(host.readable) or self.nodes.get(host.host)
         return known or f"{self.scheme}://{host.host}:{self.port}"
 
-    def has(self, host: HostId) -> bool:
-        """Whether `nodes` names the host."""
-        return host.readable in self.nodes or host.host in self.nodes
+    def probe(self, hosts: Iterable[HostId]) -> HttpProbe:
+        """Asks these hosts for a plan. Blocks while names are looked up.
+
+        A host is left out when `nodes` does not name it and its name does not resolve here: that is no
+        sign that it is down.
+        """
+        urls = {
+            host.host: self.url_of(host)
+            for host in hosts
+            if host.readable in self.nodes or host.host in self.nodes or _resolves(host.host)
+        }
+        return HttpProbe(urls, user=self.user, password=self.password)
 
     def client(self, url: str | None = None, *, timeout_s: float = 300.0) -> NodeClient:
         """A client for one node; without `url` for the connection's own."""
@@ -105,57 +114,16 @@ class ClickHouseNodesHook(BaseHook):
         return self.addresses().client()
 
 
-@dataclass(frozen=True, slots=True)
-class HttpProbe:
-    """Asks nodes for a plan (`engine.migrations.gather.NodeProbe`)."""
-
-    addresses: NodeAddresses
-
-    async def is_up(self, host: HostId) -> bool | None:
-        if not await self._is_known(host):
-            return None
-        async with self.addresses.client(self.addresses.url_of(host), timeout_s=_ASK_TIMEOUT_S) as client:
-            try:
-                await client.ping()
-            except (NodeUnavailable, ReplyLost):
-                return False
-            except OnclusterError:
-                # It answers, if not as wished: that is up.
-                return True
-        return True
-
-    async def table(self, host: HostId, table: TableName) -> TableFacts | None:
-        """Raises OnclusterError when the node does not answer."""
-        if not await self._is_known(host):
-            return None
-        where = f"database = {quote_string(table.database)} AND "
-        async with self.addresses.client(self.addresses.url_of(host), timeout_s=_ASK_TIMEOUT_S) as client:
-            engines = await client.query_rows(
-                f"SELECT engine FROM system.tables WHERE {where} name = {quote_string(table.table)}"
-            )
-            if not engines.rows:
-                return None
-            parts = await client.query_rows(
-                "SELECT sum(rows), sum(bytes) FROM system.parts "
-                f"WHERE active AND {where} table = {quote_string(table.table)}"
-            )
-        rows, size_bytes = parts.rows[0]
-        return TableFacts(str(engines.scalar), int(rows), int(size_bytes))
-
-    async def _is_known(self, host: HostId) -> bool:
-        """Whether anybody can say where the host is. A name that does not resolve here may do so elsewhere:
-        that is no sign that the host is down."""
-        if self.addresses.has(host):
-            return True
-        try:
-            await asyncio.get_running_loop().getaddrinfo(host.host, self.addresses.port)
-        except OSError:
-            return False
-        return True
-
-
 def _unverified() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def _resolves(name: str) -> bool:
+    try:
+        socket.getaddrinfo(name, None)
+    except OSError:
+        return False
+    return True

@@ -23,12 +23,11 @@ from engine.ddl.client import DDLQueueClient, SubmitOutcome
 from engine.ddl.initiator import PreparedStatement, check_token, prepare
 from engine.env import SystemEnv
 from engine.errors import OnclusterError, Refused
-from engine.sql import redact
+from engine.sql import expand_macros, parse_statement, redact
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.settings import KEEPER_CONN_ID, Settings
 from oncluster_airflow.submission import Submission
-from oncluster_airflow.workspace import queue_of
 
 # The task's memory across its tries; the token alone would do as long as the queue keeps the entry.
 _MEMORY_KEY = "oncluster_submission"
@@ -75,7 +74,7 @@ class SubmitStatementOperator(BaseOperator):
             return submission.to_json() | {"attached": True}
         try:
             config = load_node_config(Settings.from_environment().config_path(self.config_file))
-            queue = queue_of(config, self.cluster)
+            queue = config.queue_of(self._cluster_name(config))
             prepared = self.prepare(config, queue, token_of(context))
             submission = asyncio.run(self._submit(prepared, queue))
         except OnclusterError as error:
@@ -103,6 +102,11 @@ class SubmitStatementOperator(BaseOperator):
             settings=self.statement_settings,
             on_cluster=self.cluster,
         )
+
+    def _cluster_name(self, config: NodeConfig) -> str:
+        """Empty where the statement names none; `prepare` says so then."""
+        named = self.cluster or parse_statement(self.sql).on_cluster or ""
+        return expand_macros(named, config.topology.macros)
 
     async def _submit(self, prepared: PreparedStatement, queue: DistributedDdl) -> Submission:
         async with KeeperHook(self.keeper_conn_id).session() as keeper:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,23 @@ from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, Airflo
 
 from engine.config.load import load_node_config
 from engine.errors import OnclusterError
-from engine.migrations.files import read_folder
+from engine.migrations.errors import Problem
+from engine.migrations.files import MigrationSet, read_folder
 from engine.migrations.gather import make_plan
-from engine.migrations.lint import lint
+from engine.migrations.lint import LintReport, lint
+from engine.migrations.model import RunRequest
+from engine.migrations.probe import HttpProbe
+from engine.migrations.rehearse import Rehearsal, rehearse
 from engine.migrations.statements import Surroundings
+from engine.storage.scratch import ScratchChdb
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
-from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, HttpProbe
+from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
 from oncluster_airflow.operators.begin import MANIFEST_KEY, request_of
 from oncluster_airflow.operators.migration import MigrationOperator
-from oncluster_airflow.plan_text import approval_question, plan_text, refs_of
+from oncluster_airflow.plan_text import approval_question, plan_text, refs_of, rehearsal_text
 from oncluster_airflow.settings import NODES_CONN_ID, Settings
-from oncluster_airflow.workspace import Manifest, queue_of
+from oncluster_airflow.workspace import Manifest, Workspace
 
 PLAN_KEY = "plan"
 
@@ -37,8 +43,8 @@ class LintOperator(MigrationOperator):
         try:
             migrations, problems = read_folder(folder, cluster=self.cluster)
             config = load_node_config(settings.config)
-            surroundings = Surroundings(self.cluster, config.topology, queue_of(config, self.cluster))
-            report = asyncio.run(lint(migrations, problems, surroundings))
+            surroundings = Surroundings(self.cluster, config.topology, config.queue_of(self.cluster))
+            report = asyncio.run(_lint(migrations, problems, surroundings))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         for finding in report.warnings:
@@ -70,7 +76,7 @@ class PlanOperator(MigrationOperator, SkipMixin):
         request = request_of(context)
         try:
             workspace = self.open_workspace()
-            probe = self._probe()
+            probe = self._probe(workspace)
             plan = self.with_runner(workspace, lambda runner: make_plan(runner, request, probe=probe))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
@@ -89,17 +95,44 @@ class PlanOperator(MigrationOperator, SkipMixin):
             task: Any = context["task"]
             self.skip(ti, [t for t in task.get_flat_relatives(upstream=False) if not t.is_teardown])
 
-    def _probe(self) -> HttpProbe | None:
+    def _probe(self, workspace: Workspace) -> HttpProbe | None:
         """Asks the nodes, where there is a connection to them; the plan says less without."""
+        cluster = workspace.topology.clusters.get(self.cluster)
         try:
-            return HttpProbe(ClickHouseNodesHook(self.nodes_conn_id).addresses())
+            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
         except (AirflowException, AirflowRuntimeError) as error:
             self.log.warning("nodes are not asked: %s", error)
             return None
+        return addresses.probe(cluster.host_ids if cluster else ())
 
 
 class RehearseOperator(MigrationOperator):
-    """Runs the migration up, up again and down on a scratch database before any host sees it."""
+    """Runs every migration up, up again and down on a scratch database, before any host sees it."""
 
-    def execute(self, context: Context) -> Any:
-        raise AirflowSkipException("Rehearsal was not asked for.")
+    def execute(self, context: Context) -> dict[str, Any]:
+        if not bool(context["params"].get("rehearse", True)):
+            raise AirflowSkipException("Not asked for.")
+        request = request_of(context)
+        try:
+            rehearsal = asyncio.run(_rehearse(self.open_workspace(), request))
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+        self.log.info("%s", rehearsal_text(rehearsal))
+        if not rehearsal.is_ok:
+            failures = [f"{s.path}:{s.line}: {s.phase}: {s.error}" for s in rehearsal.failures]
+            reasons = failures + [str(difference) for difference in rehearsal.differences]
+            raise TaskRefused("The rehearsal failed; nothing was sent.\n" + "\n".join(reasons))
+        return {"rehearsed": len(rehearsal.statements), "not_rehearsed": len(rehearsal.not_rehearsed)}
+
+
+async def _rehearse(workspace: Workspace, request: RunRequest) -> Rehearsal:
+    surroundings = Surroundings(workspace.cluster, workspace.topology, workspace.queue)
+    async with ScratchChdb() as scratch:
+        return await rehearse(workspace.migrations, surroundings, request, scratch, env=workspace.env)
+
+
+async def _lint(
+    migrations: MigrationSet, problems: Sequence[Problem], surroundings: Surroundings
+) -> LintReport:
+    async with ScratchChdb() as scratch:
+        return await lint(migrations, problems, surroundings, validator=scratch.validate)

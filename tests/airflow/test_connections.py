@@ -1,0 +1,101 @@
+"""Airflow's connections, as what the engine is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from airflow.sdk import Connection
+
+from engine.config.model import ZooKeeper
+from engine.errors import ConfigError
+from engine.names import HostId
+
+
+def keeper(**fields: Any) -> ZooKeeper:
+    from oncluster_airflow.hooks.keeper import config_of
+
+    return config_of(Connection(conn_id="zk", conn_type="zookeeper", **fields))
+
+
+def test_one_server_stands_in_host_and_port() -> None:
+    assert keeper(host="zk1", port=12181).hosts == (("zk1", 12181),)
+
+
+def test_several_servers_stand_in_host() -> None:
+    assert keeper(host="zk1, zk2:2182,[::1]:2183").hosts == (("zk1", 2181), ("zk2", 2182), ("::1", 2183))
+
+
+def test_login_and_password_are_the_digest_identity_and_are_not_shown() -> None:
+    config = keeper(host="zk1", login="ada", password="hunter2")
+
+    assert config.identity == "ada:hunter2"
+    assert "hunter2" not in repr(config)
+
+
+def test_extra_carries_the_chroot_the_times_and_tls() -> None:
+    extra = '{"root": "/a", "session_timeout_ms": 5000, "secure": true, "ca_file": "/ca.pem"}'
+    config = keeper(host="zk1", extra=extra)
+
+    assert (config.root, config.session_timeout_ms) == ("/a", 5000)
+    assert (config.secure, config.ca_file) == (True, "/ca.pem")
+
+
+def test_a_field_nobody_knows_is_named_with_those_there_are() -> None:
+    with pytest.raises(ConfigError, match=r"'zk'.*chroot.*There are hosts, root"):
+        keeper(host="zk1", extra='{"chroot": "/a"}')
+
+
+def test_a_port_that_is_no_number_is_an_error_that_names_the_connection() -> None:
+    with pytest.raises(ConfigError, match="'zk'"):
+        keeper(host="zk1:abc")
+
+
+def test_no_host_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="no host"):
+        keeper()
+
+
+def addresses(**fields: Any) -> Any:
+    from oncluster_airflow.hooks.nodes import NodeAddresses
+
+    return NodeAddresses.of(Connection(conn_id="ch", conn_type="clickhouse", **fields))
+
+
+def test_nodes_are_asked_at_their_own_names_and_the_connections_port() -> None:
+    assert addresses(host="ch1", port=8124).url_of(HostId("node01", 9000)) == "http://node01:8124"
+
+
+def test_nodes_in_extra_say_where_a_host_really_is() -> None:
+    found = addresses(host="ch1", extra='{"nodes": {"node01": "https://10.0.0.1:8443"}}')
+
+    assert found.url_of(HostId("node01", 9000)) == "https://10.0.0.1:8443"
+
+
+def test_a_host_that_does_not_resolve_here_is_not_asked() -> None:
+    found = addresses(host="ch1", extra='{"nodes": {"node01": "http://10.0.0.1:8123"}}')
+    probe = found.probe([HostId("node01", 9000), HostId("no-such-host.invalid", 9000)])
+
+    assert dict(probe.urls) == {"node01": "http://10.0.0.1:8123"}
+
+
+def test_the_nodes_password_is_not_shown() -> None:
+    assert "hunter2" not in repr(addresses(host="ch1", password="hunter2"))
+
+
+def test_the_button_tests_a_connection(zookeeper: ZooKeeper) -> None:
+    from oncluster_airflow.hooks import KeeperHook
+
+    ok, words = KeeperHook().test_connection()
+    assert ok, words
+    assert "Connected" in words
+
+
+def test_settings_are_relative_to_the_project_and_hide_the_ledgers_password() -> None:
+    from oncluster_airflow.settings import Settings, project_root
+
+    settings = Settings.from_environment(
+        {"ONCLUSTER_MIGRATIONS": "my/migrations", "ONCLUSTER_LEDGER_URL": "postgresql://u:hunter2@h/db"}
+    )
+    assert settings.migrations == project_root() / "my/migrations"
+    assert "hunter2" not in repr(settings)

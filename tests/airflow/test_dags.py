@@ -1,0 +1,153 @@
+"""Reading the DAG files: no connections, no network, no folder that spoils another's DAG."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def dag_bag(folder: Path) -> Any:
+    from airflow.dag_processing.dagbag import DagBag
+
+    return DagBag(str(folder))
+
+
+def test_every_dag_imports_without_connections_or_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("reading a DAG file opened a connection")
+
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "connect_ex", refuse)
+    bag = dag_bag(ROOT / "dags")
+
+    assert bag.import_errors == {}
+    assert {"migrate_log_cluster", "migrate_order_cluster"} <= set(bag.dags)
+
+
+def write(folder: Path, name: str, sql: str = "CREATE DATABASE IF NOT EXISTS a;") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(sql)
+
+
+def dags(root: Path) -> dict[str, Any]:
+    from oncluster_airflow.migration_dag import migration_dags
+
+    return {dag.dag_id: dag for dag in migration_dags(root)}
+
+
+def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_path: Path) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    write(tmp_path / "good", "0001_a.up.sql")
+    write(tmp_path / "bad", "1-wrong.sql")
+    (tmp_path / "empty").mkdir()
+    found = dags(tmp_path)
+
+    assert set(found) == {"migrate_good", "migrate_bad", "migrate_empty"}
+    assert "1-wrong.sql" in found["migrate_bad"].doc_md
+    assert "there is no migration here" in found["migrate_empty"].doc_md
+    with pytest.raises(TaskRefused, match=r"1-wrong\.sql"):
+        found["migrate_bad"].get_task("lint").execute({})
+
+
+def test_no_folder_at_all_is_no_error(tmp_path: Path) -> None:
+    assert dags(tmp_path / "nowhere") == {}
+
+
+def test_statements_stand_in_one_chain_up_by_version_and_down_in_reverse(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    write(folder, "2_b.up.sql", "CREATE DATABASE b; CREATE DATABASE c;")
+    write(folder, "2_b.down.sql", "DROP DATABASE b;")
+    write(folder, "10_d.up.sql")
+    write(folder, "10_d.down.sql", "DROP DATABASE a;")
+    dag = dags(tmp_path)["migrate_c"]
+
+    def chain(start: str) -> list[str]:
+        seen = [start]
+        while following := [t for t in dag.get_task(seen[-1]).downstream_task_ids if t.startswith(start[:2])]:
+            (following_id,) = following
+            seen.append(following_id)
+        return seen
+
+    assert chain("up.v0002_b.submit_1") == [
+        "up.v0002_b.submit_1",
+        "up.v0002_b.wait_1",
+        "up.v0002_b.submit_2",
+        "up.v0002_b.wait_2",
+        "up.v0010_d.submit_1",
+        "up.v0010_d.wait_1",
+    ]
+    assert chain("down.v0010_d.submit_1")[-1] == "down.v0002_b.wait_1"
+    assert dag.get_task("up.v0002_b.submit_1").upstream_task_ids == {"begin"}
+    assert dag.get_task("down.v0010_d.submit_1").upstream_task_ids == {"begin"}
+
+
+def test_applied_waits_for_every_migration_because_the_last_may_be_skipped_first(tmp_path: Path) -> None:
+    write(tmp_path / "c", "1_a.up.sql")
+    write(tmp_path / "c", "2_b.up.sql")
+    dag = dags(tmp_path)["migrate_c"]
+
+    assert {"up.v0001_a.wait_1", "up.v0002_b.wait_1"} <= dag.get_task("applied").upstream_task_ids
+
+
+def test_tasks_are_named_after_what_they_do(tmp_path: Path) -> None:
+    write(tmp_path / "c", "1_a.up.sql", "ALTER TABLE shop.orders ADD COLUMN x UInt8;")
+    dag = dags(tmp_path)["migrate_c"]
+
+    assert "shop.orders" in dag.get_task("up.v0001_a.submit_1").task_display_name
+    assert "ALTER" in dag.get_task("up.v0001_a.submit_1").task_display_name
+
+
+def test_the_form_offers_what_a_run_can_be_asked_for() -> None:
+    from oncluster_airflow.migration_dag import parameters
+
+    form = parameters()
+    assert {"target_version", "direction", "plan_only", "timeout", "output_mode"} <= set(form)
+    assert form["timeout"].value == 180
+    assert form["direction"].schema["enum"] == ["up", "down"]
+    assert len(form["output_mode"].schema["enum"]) == 7
+
+
+def test_odd_names_of_folders_and_titles_make_usable_ids(tmp_path: Path) -> None:
+    write(tmp_path / "söme cluster", "1_a title, with: signs.up.sql")
+    write(tmp_path / "same cluster".replace("a", "ä"), "1_a.up.sql")
+    found = dags(tmp_path)
+    (dag,) = (dag for dag in found.values() if "up.v0001_a_title_with_signs.submit_1" in dag.task_ids)
+
+    assert len(found) == 2
+    assert dag.dag_id.startswith("migrate_s_me_cluster_")
+
+
+def test_a_long_history_is_read_in_linear_size(tmp_path: Path) -> None:
+    for version in range(1, 61):
+        write(tmp_path / "c", f"{version:04d}_m.up.sql", "CREATE DATABASE IF NOT EXISTS a;")
+    dag = dags(tmp_path)["migrate_c"]
+    edges = sum(len(task.downstream_task_ids) for task in dag.tasks)
+
+    assert edges < 5 * len(dag.tasks)
+
+
+def test_the_plugin_is_found_in_the_plugins_folder() -> None:
+    from airflow.plugins_manager import _load_plugins_from_plugin_directory
+
+    plugins, errors = _load_plugins_from_plugin_directory(str(ROOT / "plugins"))
+    assert errors == {}
+    assert [plugin.name for plugin in plugins] == ["oncluster"]
+
+
+def test_the_dag_survives_its_way_through_airflows_database(airflow_db: Path) -> None:
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    shutil.copy(ROOT / "dags" / "migrate.py", airflow_db / "migrate.py")
+    for dag in dag_bag(airflow_db).dags.values():
+        stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert stored.task_dict.keys() == dag.task_dict.keys()
