@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shutil
@@ -232,7 +233,10 @@ class Stack:
     # -- watching ------------------------------------------------------------------------------------------
 
     async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run `work` to its end, or until a process of the stack has ended. Raises ProcessDied then."""
+        """Run `work` to its end, or until a process of the stack has ended. Raises ProcessDied then.
+
+        A full disk raises Unavailable.
+        """
         working = asyncio.create_task(work)
         watching = asyncio.create_task(self.watch())
         try:
@@ -240,6 +244,13 @@ class Stack:
             if not working.done():
                 await watching
             return await working
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise Unavailable(
+                f"The disk of {self.home} is full.",
+                hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
+            ) from error
         finally:
             for task in (working, watching):
                 task.cancel()
