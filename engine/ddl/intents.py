@@ -98,7 +98,10 @@ _BEGIN = (
 )
 _FINISH = "UPDATE intent SET code = ?, message = ? WHERE queue = ? AND entry = ? AND czxid = ?"
 _FORGET = "DELETE FROM intent WHERE queue = ? AND entry = ? AND czxid = ?"
-_LOAD = "SELECT entry, czxid, host, entry_digest, object, digest_before, code, message FROM intent WHERE queue = ?"
+_LOAD = (
+    "SELECT entry, czxid, host, entry_digest, object, digest_before, code, message "
+    "FROM intent WHERE queue = ?"
+)
 
 T = TypeVar("T")
 _Row = tuple[str, tuple[object, ...]]

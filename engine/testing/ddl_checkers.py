@@ -154,6 +154,7 @@ def check_d6(history: History) -> Iterator[Violation]:
 
 
 def check_c1(history: History) -> Iterator[Violation]:
+    yield from _claims_taken_away(history)
     present: dict[str, set[str]] = defaultdict(set)
     created: dict[str, tuple[float, tuple[str, ...]]] = {}
     records: dict[str, OutcomeRecord] = {}
@@ -181,6 +182,17 @@ def check_c1(history: History) -> Iterator[Violation]:
             if name not in created:
                 continue
             yield from _check_removal(history, name, transaction.time_s, created, before, records, largest)
+
+
+def _claims_taken_away(history: History) -> Iterator[Violation]:
+    """`active/<host>` goes with its session or by its own host; nobody else may take it away."""
+    for transaction, event in history.events():
+        name, rest = history.entry_of(event.path)
+        if not isinstance(event, Removed) or not rest.startswith("active/") or transaction.by_session_end:
+            continue
+        owner = _readable(rest.removeprefix("active/"))
+        if transaction.actor not in ("", owner):
+            yield Violation("C1", f"{transaction.actor} took {name}/{rest} away")
 
 
 def _check_removal(

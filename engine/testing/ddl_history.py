@@ -37,12 +37,16 @@ Event = Created | Changed | Removed
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """Events at one instant. `at` orders it among effects, too; `by_session_end`: nobody asked for it."""
+    """Events at one instant. `at` orders it among effects, too; `by_session_end`: nobody asked for it.
+
+    `actor` is the host that asked for it, empty where that is not known.
+    """
 
     at: int
     time_s: float
     events: tuple[Event, ...]
     by_session_end: bool = False
+    actor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +97,10 @@ class History:
         self.clock += 1
         return self.clock
 
-    def record(self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False) -> None:
-        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end))
+    def record(
+        self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False, actor: str = ""
+    ) -> None:
+        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end, actor))
 
     def events(self) -> Iterator[tuple[Transaction, Event]]:
         for transaction in self.transactions:
@@ -127,20 +133,22 @@ class ObservedTree(Tree):
         history: History,
         now_s: Callable[[], float],
         on_event: Callable[[Event], None] = lambda event: None,
+        actor_of: Callable[[int], str] = lambda session_id: "",
     ) -> None:
         super().__init__()
         self._history = history
         self._now_s = now_s
         self._on_event = on_event
+        self._actor_of = actor_of
 
     def write(self, op: Op, caller: Caller) -> OpResult:
         result = super().write(op, caller)
-        self._tell([op], [result])
+        self._tell([op], [result], caller)
         return result
 
     def multi(self, ops: Sequence[Op], caller: Caller) -> list[OpResult]:
         results = super().multi(ops, caller)
-        self._tell(ops, results)
+        self._tell(ops, results, caller)
         return results
 
     def end_session(self, session_id: int) -> None:
@@ -149,7 +157,7 @@ class ObservedTree(Tree):
         if paths:
             self._history.record(self._now_s(), [Removed(path) for path in paths], by_session_end=True)
 
-    def _tell(self, ops: Sequence[Op], results: Iterable[OpResult]) -> None:
+    def _tell(self, ops: Sequence[Op], results: Iterable[OpResult], caller: Caller) -> None:
         events: list[Event] = []
         for op, result in zip(ops, results, strict=True):
             if isinstance(op, Create):
@@ -159,6 +167,6 @@ class ObservedTree(Tree):
             elif isinstance(op, Remove):
                 events.append(Removed(op.path))
         if events:
-            self._history.record(self._now_s(), events)
+            self._history.record(self._now_s(), events, actor=self._actor_of(caller.session_id))
             for event in events:
                 self._on_event(event)

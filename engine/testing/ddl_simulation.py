@@ -223,6 +223,7 @@ class DdlSimulation:
         self._env = env
         self._rng = random.Random(f"simulation {scenario.seed}")
         self._reached = reached
+        self._actors: dict[int, str] = {}
         self._plan = FaultPlan.rough(random.Random(f"faults {scenario.seed}"), rate=scenario.fault_rate)
         self._queue = DistributedDdl(
             pool_size=scenario.pool_size,
@@ -236,7 +237,9 @@ class DdlSimulation:
             max_tasks=self._queue.max_tasks_in_queue,
         )
         self._server = MemoryKeeperServer(env, faults=self._plan, latency_s=(0.0, 0.0))
-        self._server.tree = ObservedTree(self._history, env.now_s, self._on_event)
+        self._server.tree = ObservedTree(
+            self._history, env.now_s, self._on_event, lambda session: self._actors.get(session, "")
+        )
         self._hosts: dict[str, _Host] = {}
         self._is_calm = False
         self._resolver_table: dict[str, str] = {}
@@ -296,9 +299,14 @@ class DdlSimulation:
         client = f"{host.name}/{host.incarnation}"
         process = Process(client, kill_at=kill_at, on_kill=lambda: self._on_kill(host))
         env = GatedEnv(host.env, process)
-        factory = gated_factory(
-            self._server.factory(session_timeout_s=SESSION_TIMEOUT_S, client=client), process
-        )
+        opening = self._server.factory(session_timeout_s=SESSION_TIMEOUT_S, client=client)
+
+        async def open_session() -> Keeper:
+            keeper = await opening()
+            self._actors[keeper.session_id] = host.name
+            return keeper
+
+        factory = gated_factory(open_session, process)
         host.process = process
         host.executor = ModelExecutor(
             host.database,

@@ -1,6 +1,7 @@
 """The DDL queue under every fault, on many seeds.
 
-A failing seed prints itself. `ONCLUSTER_SEED=n` replays that seed alone; `ONCLUSTER_SEEDS=n` runs n times as many.
+A failing seed prints itself. `ONCLUSTER_SEED=n` replays that seed alone; `ONCLUSTER_SEEDS=n` runs n times
+as many.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def shard_scenario(seed: int) -> Scenario:
-    """Replicated tables, processes killed where a shard's attempt is under way, sessions that end unnoticed."""
+    """Replicated tables, processes killed where a shard's attempt is under way, sessions that end
+    unnoticed."""
     base = Scenario.of_seed(seed)
     return replace(
         base,

@@ -1,0 +1,372 @@
+"""Each of these bugs, put in on purpose, must be caught by the checker that is there for it.
+
+A bug is a patch of the real code. The test runs seeds until the named promise is broken; not finding it is
+the failure. The list is also a list of what must not be simplified away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from engine.ddl import backlog, cleaner, client, report, runner, shards, worker
+from engine.ddl.entry import DDLLogEntry
+from engine.ddl.initiator import PreparedStatement
+from engine.ddl.intents import Intent
+from engine.ddl.status import SUCCESS, ExecutionStatus
+from engine.ddl.task import Task
+from engine.errors import MultiFailed, NodeExists, NoNode, OnclusterError
+from engine.keeper.base import CreateMode, Keeper
+from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.testing import ddl_process
+from engine.testing.ddl_simulation import Scenario, simulate
+from engine.testing.simulation import SimulationStuck
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+@dataclass(frozen=True)
+class Bug:
+    promise: str
+    patch: Patch
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    seeds: int = 150
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(promise: str, *, seeds: int = 150, **changes: Any) -> Callable[[Patch], Patch]:
+    """Registers a bug; `changes` turn every seed's scenario into one in which it matters."""
+
+    def register(patch: Patch) -> Patch:
+        BUGS[patch.__name__] = Bug(promise, patch, lambda scenario: replace(scenario, **changes), seeds)
+        return patch
+
+    return register
+
+
+# --- initiator --------------------------------------------------------------------------------------------
+
+
+@bug("D2", kill_initiator_at=None, fault_rate=0.08, statements=4)
+def the_entry_is_created_and_then_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def submit(self: client.DDLQueueClient, prepared: PreparedStatement) -> client.Submission:
+        keeper = await self._source.session()
+        found = await self.find(prepared.token)
+        if found is not None:
+            return found
+        await self._create_roots(keeper)
+        made = await keeper.create(
+            self._paths.entry_prefix, prepared.data, mode=CreateMode.PERSISTENT_SEQUENTIAL
+        )
+        await create_if_not_exists(keeper, self._paths.token(prepared.token))
+        entry = made.rpartition("/")[2]
+        await self._finish_submission(prepared.token, entry, prepared.hosts)
+        return client.Submission(entry, prepared.token, prepared.hosts, client.SubmitOutcome.ENQUEUED)
+
+    monkeypatch.setattr(client.DDLQueueClient, "submit", submit)
+
+
+@bug("D2", has_small_queue=True, statements=6, seeds=250)
+def a_token_whose_entry_is_gone_is_enqueued_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = client.DDLQueueClient.submit
+
+    async def again(self: client.DDLQueueClient, prepared: PreparedStatement) -> client.Submission:
+        submission = await submit(self, prepared)
+        if submission.is_gone or submission.outcome is client.SubmitOutcome.ATTACHED:
+            keeper = await self._source.session()
+            listed = (await keeper.children(self._paths.root)).names
+            if submission.entry not in listed or self._env.rng.random() < 0.5:
+                await keeper.create(
+                    self._paths.entry_prefix, prepared.data, mode=CreateMode.PERSISTENT_SEQUENTIAL
+                )
+        return submission
+
+    monkeypatch.setattr(client.DDLQueueClient, "submit", again)
+
+
+@bug("S1", kill_initiator_at=None)
+def active_and_finished_are_created_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def create_status_dirs(self: client.DDLQueueClient, keeper: Keeper, entry: str) -> None:
+        for path in (self._paths.active(entry), self._paths.finished(entry)):
+            try:
+                await keeper.create(path)
+            except (NodeExists, NoNode):
+                continue
+
+    monkeypatch.setattr(client.DDLQueueClient, "_create_status_dirs", create_status_dirs)
+
+
+# --- one host ---------------------------------------------------------------------------------------------
+
+
+@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
+def the_intent_is_written_after_the_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run(self: runner.StatementRunner, attempt: runner._Attempt) -> ExecutionStatus:
+        task = attempt.task
+        known = self.begun(task)
+        if known is not None and known.status is not None:
+            return known.status
+        digest = await self.fingerprint(task)
+        try:
+            await self._execute(attempt)
+            status = SUCCESS
+        except OnclusterError as error:
+            status = runner.status_of(error)
+        intent = Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
+        await self._intents.begin(intent)
+        return await self._finish(intent, status)
+
+    monkeypatch.setattr(runner.StatementRunner, "_run", run)
+
+
+@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0, power_cuts=True, seeds=300)
+def after_a_crash_everything_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def recover(self: runner.StatementRunner, task: Task, intent: Intent) -> None:
+        return None
+
+    monkeypatch.setattr(runner.StatementRunner, "_recover", recover)
+
+
+@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
+def after_a_crash_everything_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def recover(self: runner.StatementRunner, task: Task, intent: Intent) -> ExecutionStatus:
+        return SUCCESS
+
+    monkeypatch.setattr(runner.StatementRunner, "_recover", recover)
+
+
+@bug("D1", fault_rate=0.08, statements=6, replicated_share=0.0, seeds=300)
+def a_run_dies_with_the_session_and_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = runner.StatementRunner.run
+
+    async def run(self: runner.StatementRunner, task: Task, **fence: Any) -> ExecutionStatus:
+        self._known.pop(self.key(task), None)
+        return await original(self, task, **fence)
+
+    monkeypatch.setattr(runner.StatementRunner, "run", run)
+
+
+@bug("D3", pool_size=3, statements=6, replicated_share=0.0)
+def lanes_take_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    def try_take(self: backlog.Backlog) -> Task | None:
+        for slot in self._slots:
+            if not slot.is_taken:
+                slot.is_taken = True
+                return slot.task
+        return None
+
+    monkeypatch.setattr(backlog.Backlog, "try_take", try_take)
+
+
+@bug("D4", replicated_share=0.0)
+def the_outcome_is_reported_before_the_effect(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = worker.DDLWorker._run_here_or_for_the_shard
+
+    async def run(self: worker.DDLWorker, keeper: Keeper, task: Task) -> report.Report:
+        early = report.Report(task.name, task.host, SUCCESS)
+        await report.Reporter(keeper, self._paths, self._identity).report(early)
+        await original(self, keeper, task)
+        return early
+
+    monkeypatch.setattr(worker.DDLWorker, "_run_here_or_for_the_shard", run)
+
+
+@bug("D5", has_poison=True, statements=6)
+def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def refuse(self: worker._Scan, name: str, host: object, status: ExecutionStatus) -> None:
+        raise OnclusterError(status.message)
+
+    monkeypatch.setattr(worker._Scan, "_refuse", refuse)
+
+
+@bug("D5", fault_rate=0.08, statements=6)
+def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = worker.DDLWorker._report
+
+    async def give_up(self: worker.DDLWorker, keeper: Keeper, reporter: Any, task: Task, what: Any) -> None:
+        try:
+            await original(self, keeper, reporter, task, what)
+        except OnclusterError:
+            self._settle(task.name)
+
+    monkeypatch.setattr(worker.DDLWorker, "_report", give_up)
+
+
+@bug("D5", fault_rate=0.0, has_slow_host=False)
+def the_watch_is_set_after_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = worker._Scan._list
+
+    async def listing(self: worker._Scan) -> tuple[str, ...]:
+        names = await original(self)
+        await asyncio.sleep(0.01)
+        self._worker._wake.clear()
+        return names
+
+    monkeypatch.setattr(worker._Scan, "_list", listing)
+
+
+# --- once per shard ---------------------------------------------------------------------------------------
+
+IN_SHARDS: dict[str, Any] = {"replicated_share": 1.0, "nodes": 4, "statements": 5, "has_dead_host": False}
+
+
+@bug("D6", **IN_SHARDS)
+def the_shards_lock_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def acquire(self: shards.ShardExecution) -> bool:
+        return True
+
+    async def write(self: shards.ShardExecution, *ops: Any) -> bool:
+        return True
+
+    monkeypatch.setattr(shards.ShardExecution, "_acquire", acquire)
+    monkeypatch.setattr(shards.ShardExecution, "_write_under_lock", write)
+    without_fence(monkeypatch)
+
+
+def without_fence(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = runner.StatementRunner.run
+
+    async def run(self: runner.StatementRunner, task: Task, **_: Any) -> ExecutionStatus:
+        return await original(self, task)
+
+    monkeypatch.setattr(runner.StatementRunner, "run", run)
+
+
+@bug("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
+def a_successor_in_the_shard_does_not_look_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards.ShardExecution, "_judge", lambda self, earlier, digest: None)
+
+
+@bug("D6", kill_in_shard_attempt=0.6, fault_rate=0.08, seeds=600, **IN_SHARDS)
+def a_further_attempt_overwrites_what_the_first_one_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = shards.ShardExecution._earlier_attempt
+
+    async def earlier(self: shards.ShardExecution) -> shards.Attempt | None:
+        found = await original(self)
+        if found is not None and found.host == str(self._task.host):
+            digest = await self._runner.fingerprint(self._task)
+            await self._keeper.set(self._attempt_path, shards.Attempt(found.host, digest).to_bytes())
+        return found
+
+    monkeypatch.setattr(shards.ShardExecution, "_earlier_attempt", earlier)
+
+
+@bug("D6", is_membership_changed=True, **IN_SHARDS)
+def hosts_that_see_other_members_do_not_agree_on_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def agree(self: shards.ShardExecution) -> None:
+        return None
+
+    monkeypatch.setattr(shards.ShardExecution, "_agree_on_shard", agree)
+
+
+# --- cleaner ----------------------------------------------------------------------------------------------
+
+CLEANING: dict[str, Any] = {"has_small_queue": True, "statements": 6}
+
+
+@bug("C1", has_slow_host=True, **CLEANING)
+def the_cleaner_does_not_mind_who_is_executing(monkeypatch: pytest.MonkeyPatch) -> None:
+    survey = cleaner.DDLCleaner._survey
+
+    async def blind(self: cleaner.DDLCleaner, keeper: Keeper, name: str) -> Any:
+        for host in await _names(keeper, self._paths.active(name)):
+            try:
+                await keeper.remove(self._paths.active(name, host))
+            except NoNode:
+                continue
+        return await survey(self, keeper, name)
+
+    monkeypatch.setattr(cleaner.DDLCleaner, "_survey", blind)
+
+
+async def _names(keeper: Keeper, path: str) -> Sequence[str]:
+    try:
+        return (await keeper.children(path)).names
+    except NoNode:
+        return ()
+
+
+@bug("C1", has_slow_host=True, has_dead_host=True, **CLEANING)
+def hosts_without_outcome_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = cleaner._Found.removal_ops
+    monkeypatch.setattr(cleaner._Found, "removal_ops", lambda self: original(self)[:-1])
+
+
+@bug("C1", has_clock_jumps=True, seeds=400, **CLEANING)
+def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def now_s(self: cleaner.DDLCleaner, keeper: Keeper) -> float:
+        return self._env.now_s()
+
+    monkeypatch.setattr(cleaner.DDLCleaner, "_now_s", now_s)
+
+
+@bug("C2", **CLEANING)
+def outcomes_are_removed_before_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = cleaner._Found.removal_ops
+
+    async def remove(self: cleaner.DDLCleaner, keeper: Keeper, name: str, *, dry_run: bool) -> Any:
+        found = await self._survey(keeper, name)
+        if isinstance(found, cleaner.Removal):
+            return found, ()
+        for op in original(found):
+            try:
+                await keeper.multi([op])
+            except MultiFailed:
+                return cleaner.Removal.CHANGING, ()
+        return cleaner.Removal.REMOVED, found.record.expired
+
+    monkeypatch.setattr(cleaner.DDLCleaner, "_remove", remove)
+
+
+@bug("C3", has_slow_host=True, seeds=400, is_stopped=True, **CLEANING)
+def a_late_worker_makes_the_entry_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def create_status_dirs(self: report.Reporter, name: str) -> report.StatusDirs:
+        for path in (self._paths.active(name), self._paths.finished(name)):
+            await create_ancestors(self._keeper, path)
+            await create_if_not_exists(self._keeper, path)
+        return report.StatusDirs.PRESENT
+
+    monkeypatch.setattr(report.Reporter, "create_status_dirs", create_status_dirs)
+
+
+@bug("C4", has_slow_host=True, **CLEANING)
+def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = cleaner.OutcomeRecord.of
+
+    def of(name: str, stat: Any, entry: DDLLogEntry | None, outcomes: Any) -> Any:
+        return original(name, stat, entry, {})
+
+    monkeypatch.setattr(cleaner.OutcomeRecord, "of", of)
+
+
+# --- disks ------------------------------------------------------------------------------------------------
+
+
+@bug("D1", power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
+def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def begin(self: ddl_process.ModelIntentStore, intent: Intent) -> None:
+        await self._write(intent.key, replace(intent, status=None), is_forced=False)
+
+    monkeypatch.setattr(ddl_process.ModelIntentStore, "begin", begin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_this_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = BUGS[name]
+    planted.patch(monkeypatch)
+    seen: set[str] = set()
+    for seed in range(planted.seeds):
+        try:
+            seen |= {v.promise for v in simulate(seed, planted.scenario(Scenario.of_seed(seed))).violations}
+        except SimulationStuck:
+            seen.add("D5")  # it runs on and on and reaches no outcome
+        if planted.promise in seen:
+            return
+    pytest.fail(f"{planted.promise} held on {planted.seeds} seeds; broken were {sorted(seen) or 'none'}")
