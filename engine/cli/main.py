@@ -29,8 +29,14 @@ PARTS: dict[str, Part] = {
     "up": Part("engine.cli.local", "up", "Start ZooKeeper, six nodes and Airflow; leave them running."),
     "down": Part("engine.cli.local", "down", "Stop what `up` started."),
     "status": Part("engine.cli.local", "status", "Show the processes of the local stack."),
-    "node": Part("engine.cli.node", "command", "Run one node."),
-    "ddl": Part("engine.cli.ddl", "group", "Submit, watch, list and clean entries of the DDL queue."),
+    "node": Part(
+        "engine.cli.node",
+        "command",
+        "Run one node: chDB behind ClickHouse's HTTP interface, with ON CLUSTER.",
+    ),
+    "ddl": Part(
+        "engine.cli.ddl", "group", "Submit, watch, list and clean entries of the distributed DDL queue."
+    ),
     "migrate": Part("engine.cli.migrate", "group", "Plan, lint, apply, roll back and rehearse migrations."),
     "keeper": Part("engine.cli.keeper", "group", "Look at and change Keeper's tree; run ZooKeeper."),
 }
