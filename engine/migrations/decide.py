@@ -114,11 +114,6 @@ def attempts_to_send(
     return result
 
 
-def one_row_per_open_attempt(rows: Sequence[LedgerRow]) -> list[LedgerRow]:
-    """Of each attempt that has hosts without a final state, one row."""
-    return list({row.token: row for row in rows if not row.state.is_final}.values())
-
-
 def run_state_of(progress: Progress) -> RunState:
     """What one statement, whose time is over, makes of its run."""
     if not progress.rows:

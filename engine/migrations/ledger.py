@@ -95,6 +95,22 @@ class Ledger:
         with self._store.reading() as connection:
             return records(_events(connection, cluster), _rows(connection, cluster))
 
+    def record(self, cluster: str, version: int) -> MigrationRecord | None:
+        """What is known of one version; None if nothing is."""
+        with self._store.reading() as connection:
+            found = records(_events(connection, cluster, version), _rows(connection, cluster, version))
+        return found.get(version)
+
+    def has_failures(self, cluster: str) -> bool:
+        """Whether any host ever failed or expired; cheap, for leaving out dearer questions."""
+        column = schema.outcomes.c
+        failed = column.state.in_([state.value for state in CellState if state.is_failure])
+        with self._store.reading() as connection:
+            found = connection.execute(
+                sa.select(column.id).where(column.cluster == cluster, failed).limit(1)
+            ).first()
+        return found is not None
+
     def attempts(self, cluster: str, version: int, direction: Direction, generation: int) -> list[Attempt]:
         """Every attempt at the statements of one migration, in order of statement and attempt."""
         s, h = schema.statements.c, schema.statement_hosts.c
@@ -132,14 +148,12 @@ class Ledger:
             for row in found
         ]
 
-    def entries(self, cluster: str) -> dict[str, str]:
-        """Tokens to queue entries, of all submissions of the cluster."""
+    def entry(self, token: str) -> str | None:
+        """The queue entry that an attempt became; None while nobody has recorded it."""
         column = schema.submissions.c
         with self._store.reading() as connection:
-            found = connection.execute(
-                sa.select(column.token, column.entry).where(column.cluster == cluster)
-            ).all()
-        return {row.token: row.entry for row in found}
+            found = connection.scalar(sa.select(column.entry).where(column.token == token))
+        return None if found is None else str(found)
 
     def runs(self, cluster: str) -> list[RunRow]:
         """Every run, oldest first, with its latest state."""
@@ -197,8 +211,9 @@ class Ledger:
         return LedgerWriter(self._store, cluster=cluster, run_id=run_id, fence=fence)
 
 
-def _events(connection: Connection, cluster: str) -> list[MigrationEvent]:
+def _events(connection: Connection, cluster: str, version: int | None = None) -> list[MigrationEvent]:
     column = schema.migrations.c
+    wanted = [column.cluster == cluster] + ([] if version is None else [column.version == version])
     return [
         MigrationEvent(
             version=row.version,
@@ -213,9 +228,7 @@ def _events(connection: Connection, cluster: str) -> list[MigrationEvent]:
             note=row.note,
             at_ms=row.at_ms,
         )
-        for row in connection.execute(
-            sa.select(schema.migrations).where(column.cluster == cluster).order_by(column.id)
-        )
+        for row in connection.execute(sa.select(schema.migrations).where(*wanted).order_by(column.id))
     ]
 
 
@@ -226,8 +239,9 @@ _VIEW = sa.table(
 )
 
 
-def _rows(connection: Connection, cluster: str) -> list[LedgerRow]:
+def _rows(connection: Connection, cluster: str, version: int | None = None) -> list[LedgerRow]:
     c = _VIEW.c
+    wanted = [c.cluster == cluster] + ([] if version is None else [c.version == version])
     return [
         LedgerRow(
             version=row.version,
@@ -256,7 +270,7 @@ def _rows(connection: Connection, cluster: str) -> list[LedgerRow]:
         )
         for row in connection.execute(
             sa.select(_VIEW)
-            .where(c.cluster == cluster)
+            .where(*wanted)
             .order_by(c.version, c.generation, c.direction.desc(), c.statement, c.host, c.port)
         )
     ]

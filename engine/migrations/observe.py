@@ -11,6 +11,7 @@ from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.migrations.ledger_writer import LedgerWriter
+from engine.migrations.states import LedgerRow
 from engine.names import HostId
 from engine.sql import redact
 
@@ -24,6 +25,15 @@ class Target:
     token: str
     entry: str
     hosts: tuple[HostId, ...]
+
+
+def targets_of(rows: Sequence[LedgerRow]) -> list[Target]:
+    """The attempts behind the rows that are not final, with the hosts for which they count."""
+    found: dict[str, list[LedgerRow]] = {}
+    for row in rows:
+        if not row.state.is_final:
+            found.setdefault(row.token, []).append(row)
+    return [Target(token, mine[0].entry, tuple(row.host for row in mine)) for token, mine in found.items()]
 
 
 @dataclass(frozen=True, slots=True)

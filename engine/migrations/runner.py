@@ -37,7 +37,7 @@ to hosts on which it failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl, Topology
@@ -54,7 +54,6 @@ from engine.migrations.decide import (
     is_begun,
     is_complete,
     is_finished,
-    one_row_per_open_attempt,
     run_state_of,
 )
 from engine.migrations.errors import MigrationRefused
@@ -64,7 +63,7 @@ from engine.migrations.ledger import Ledger
 from engine.migrations.ledger_writer import Attempt, LedgerWriter
 from engine.migrations.lock import Binding, Lease
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
-from engine.migrations.observe import Observer, Target
+from engine.migrations.observe import Observer, targets_of
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select
 from engine.migrations.statements import Surroundings
@@ -215,8 +214,7 @@ class MigrationRunner:
         lease = self._lease(run)
         self._step(run, ref)
         observer = self.observer(run.request.run_id, lease)
-        open_rows = one_row_per_open_attempt(self._progress(run, ref).rows)
-        for target in self.targets(self.record(ref.version), open_rows):
+        for target in targets_of(self._progress(run, ref).rows):
             await observer.look(target)
         return self._progress(run, ref)
 
@@ -242,7 +240,7 @@ class MigrationRunner:
         progress = judged(is_time_over=False)
         if progress.verdict is not Verdict.WAIT:
             return progress
-        targets = self.targets(self.record(ref.version), one_row_per_open_attempt(progress.rows))
+        targets = targets_of(progress.rows)
         keep_alive = lock.renew if run.request.binding is Binding.TTL else None
         async for is_time_over in observer.changes(
             targets,
@@ -313,19 +311,13 @@ class MigrationRunner:
         client = DDLQueueClient(self.keeper, self.env, self.queue.paths)
         return Observer(client, self.writer(run_id, lease), self.env)
 
-    def targets(self, record: MigrationRecord, rows: Sequence[LedgerRow]) -> list[Target]:
-        """The attempts of `rows`, to be observed."""
-        attempts = self.ledger.attempts(self.cluster, record.version, record.direction, record.generation)
-        hosts = {attempt.token: attempt.hosts for attempt in attempts}
-        return [Target(row.token, row.entry, hosts[row.token]) for row in rows]
-
     def _lease(self, run: Run) -> Lease:
         if run.lease is None:
             raise MigrationRefused("This run holds no lock in this process.", hint="Call reenter() first.")
         return run.lease
 
     def record(self, version: int) -> MigrationRecord:
-        return self.ledger.records(self.cluster).get(version) or untouched(version)
+        return self.ledger.record(self.cluster, version) or untouched(version)
 
     def _step(self, run: Run, ref: StatementRef) -> tuple[Step, Script]:
         step = run.step(ref.version)
@@ -343,9 +335,16 @@ class MigrationRunner:
             raise MigrationRefused(f"The {step.direction} file of version {step.version} is gone.")
         return script
 
-    def _progress(self, run: Run, ref: StatementRef, *, is_time_over: bool = False) -> Progress:
+    def _progress(
+        self,
+        run: Run,
+        ref: StatementRef,
+        *,
+        record: MigrationRecord | None = None,
+        is_time_over: bool = False,
+    ) -> Progress:
         step, script = self._step(run, ref)
-        record = self.record(ref.version)
+        record = record or self.record(ref.version)
         rows = record.rows_of(ref.statement) if is_begun(record, step) else ()
         if not rows:
             verdict = Verdict.DONE if is_finished(record, step) else Verdict.WAIT
@@ -360,20 +359,26 @@ class MigrationRunner:
             return RunState.DONE, ""
         state, note = RunState.DONE, ""
         for ref in step.refs:
-            progress = self._progress(run, ref, is_time_over=True)
+            progress = self._progress(run, ref, record=record, is_time_over=True)
             found = run_state_of(progress)
             if SEVERITY.index(found) > SEVERITY.index(state):
                 state, note = found, describe(progress)
         return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
 
     def _check_order(self, run: Run, ref: StatementRef) -> None:
-        for earlier in run.refs:
-            if earlier == ref:
-                return
-            progress = self._progress(run, earlier, is_time_over=True)
+        """The statement before this one was sent (and so those before it), and none has failed since."""
+        earlier = run.refs[: run.refs.index(ref)]
+        if not earlier:
+            return
+        records: Mapping[int, MigrationRecord] = {}
+        suspects = earlier[-1:]
+        if self.ledger.has_failures(self.cluster):
+            records, suspects = self.ledger.records(self.cluster), earlier
+        for suspect in suspects:
+            progress = self._progress(run, suspect, record=records.get(suspect.version), is_time_over=True)
             if progress.failures or (not progress.rows and progress.verdict is not Verdict.DONE):
                 raise MigrationRefused(
-                    f"{ref} cannot be sent: {earlier} comes before it and {describe(progress)}."
+                    f"{ref} cannot be sent: {suspect} comes before it and {describe(progress)}."
                 )
 
     def _attempts(self, run: Run, step: Step, script: Script, statement: ScriptStatement) -> list[Attempt]:
@@ -394,7 +399,7 @@ class MigrationRunner:
         self, run: Run, lease: Lease, writer: LedgerWriter, statement: ScriptStatement, attempt: Attempt
     ) -> None:
         writer.record_attempt(attempt)
-        if attempt.token in self.ledger.entries(self.cluster):
+        if self.ledger.entry(attempt.token):
             return
         prepared = self.surroundings.prepare(
             statement,

@@ -66,7 +66,7 @@ def _select_up(
 ) -> tuple[Selected, ...]:
     if target is not None and migrations.get(target) is None:
         raise _unknown_target(migrations, target)
-    holes = gaps(migrations.versions)
+    holes = [hole for hole in gaps(migrations.versions) if not _is_allowed_gap(migrations, hole[1])]
     if holes and not leniency.gaps:
         listed = ", ".join(f"{before} → {after}" for before, after in holes)
         raise MigrationRefused(
@@ -126,6 +126,13 @@ def _select_down(
             _refuse_failed(migration, record, leniency)
         result.append(Selected(migration, migration.down, record, record.generation))
     return tuple(result)
+
+
+def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:
+    """The file behind the gap says why there is one: `-- oncluster: allow=version-gap reason="…"`."""
+    migration = migrations.get(after)
+    script = migration and migration.up
+    return bool(script and script.options.allows("version-gap"))
 
 
 def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leniency) -> None:

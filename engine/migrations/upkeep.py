@@ -5,29 +5,33 @@ from __future__ import annotations
 
 from engine.errors import OnclusterError
 from engine.migrations import lock
-from engine.migrations.decide import is_complete, one_row_per_open_attempt
+from engine.migrations.decide import is_complete
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction
 from engine.migrations.model import RunRequest
+from engine.migrations.observe import targets_of
 from engine.migrations.runner import MigrationRunner
-from engine.migrations.states import Event, MigrationRecord
+from engine.migrations.states import Event, MigrationRecord, MigrationState
 
 
 async def refresh(runner: MigrationRunner, request: RunRequest) -> list[MigrationRecord]:
-    """Look at all that is open, record what is new, and what has become complete as applied or rolled back.
+    """Look at every host without an outcome, record what is new, and what is complete as applied or rolled
+    back.
 
-    This is how a host that was off line during a run and caught up later comes into the ledger. Returns the
-    records that were open before. Raises Busy when a run is at work, which records by itself.
+    This is how a host that was off line during a run and caught up later comes into the ledger, also when the
+    migration was rolled back meanwhile. Returns the records that were open before. Raises Busy when a run is
+    at work, which records by itself.
     """
     opened = [r for r in runner.ledger.records(runner.cluster).values() if r.state.is_open]
-    if not opened:
+    targets = targets_of(runner.ledger.rows(runner.cluster))
+    if not opened and not targets:
         return []
     lease = await runner.acquire(request)
     try:
         observer = runner.observer(request.run_id, lease)
+        for target in targets:
+            await observer.look(target)
         for record in opened:
-            for target in runner.targets(record, one_row_per_open_attempt(record.rows)):
-                await observer.look(target)
             now = runner.record(record.version)
             if now.state.is_open and is_complete(now, now.statements):
                 runner.writer(request.run_id, lease).record_event(
@@ -60,12 +64,15 @@ async def mark(
         record = runner.record(version)
         if (applied and record.state.is_in_schema) or (not applied and record.state.is_untouched):
             raise MigrationRefused(f"{migration.name} is {record.state} already.")
+        # A new generation: what was sent before is no part of what the person vouches for.
+        is_new = applied and record.state is not MigrationState.PENDING
+        generation = record.generation + 1 if is_new else record.generation
         runner.writer(request.run_id, lease).record_event(
             Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
             version=version,
             title=migration.title,
             direction=Direction.UP if applied else Direction.DOWN,
-            generation=record.next_generation,
+            generation=generation,
             statements=len(migration.up.statements),
             file_checksum=migration.up.checksum,
             done_by=request.requested_by,

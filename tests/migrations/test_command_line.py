@@ -1,4 +1,4 @@
-"""`oncluster migrate`: refusals without a cluster, and the whole way on six real nodes over a real ZooKeeper."""
+"""`oncluster migrate`: refusals without a cluster, and the whole way on six nodes over a real ZooKeeper."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 CONFIG = """
 <clickhouse>
-  <zookeeper><node><host>127.0.0.1</host><port>1</port></node></zookeeper>
+  <zookeeper><node><host>127.0.0.1</host><port>1</port></node><session_timeout_ms>2000</session_timeout_ms><operation_timeout_ms>2000</operation_timeout_ms></zookeeper>
   <distributed_ddl><path>/ddl</path></distributed_ddl>
   <remote_servers><shop><shard><replica><host>n1</host><port>9000</port></replica></shard></shop></remote_servers>
 </clickhouse>

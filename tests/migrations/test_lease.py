@@ -310,7 +310,12 @@ async def trouble(world: World, session_id: int) -> None:
         await world.env.sleep(rng.uniform(0.0, 3.0))
 
 
-def test_runs_converge_under_lost_requests_lost_replies_and_lost_sessions(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "seeds", [range(3), pytest.param(range(3, 30), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_runs_converge_under_lost_requests_lost_replies_and_lost_sessions(
+    tmp_path: Path, seeds: range
+) -> None:
     async def scenario(world: World) -> int:
         await world.start()
         errors = 0
@@ -336,5 +341,5 @@ def test_runs_converge_under_lost_requests_lost_replies_and_lost_sessions(tmp_pa
         assert len(set(world.schemas().values())) == 1
         return errors
 
-    interrupted = [in_world(tmp_path / str(seed), scenario, seed=seed) > 0 for seed in range(12)]
+    interrupted = [in_world(tmp_path / str(seed), scenario, seed=seed) > 0 for seed in seeds]
     assert any(interrupted), "no run was ever interrupted: the test says nothing"

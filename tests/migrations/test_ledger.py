@@ -251,7 +251,7 @@ def test_a_token_stands_for_one_attempt_and_one_entry(ledger_url: str) -> None:
         writer.record_outcomes("token-1-1", [seen(HostId("stranger", 1), HostState.DONE)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.sampled_from(list(HostState))), max_size=12))
 def test_the_view_shows_the_first_final_state_or_else_the_last_one(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[HostId, HostState]]
@@ -297,6 +297,7 @@ def _hammer(url: str, worker: int) -> None:
         writer.record_run_state(RunState.RUNNING, f"{worker} {number}")
 
 
+@pytest.mark.slow
 def test_several_processes_open_and_write_at_the_same_time(ledger_url: str) -> None:
     holding(open_ledger(ledger_url))
     context = multiprocessing.get_context("spawn")

@@ -161,6 +161,27 @@ def test_only_active_modes_go_on_without_a_host_that_is_away_and_the_ledger_show
     in_world(tmp_path, scenario)
 
 
+def test_what_a_late_host_did_is_recorded_even_when_the_migration_was_rolled_back_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        patient = OutputMode.NONE_ONLY_ACTIVE
+        await drive(await world.runner(), world.request(output_mode=patient))
+        await drive(await world.runner(), world.down(output_mode=patient, target=ALL))
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        await refresh(await world.runner(), world.request())
+        rows = world.ledger.rows("shop")
+        assert len(rows) == 8 * 2
+        assert {row.state for row in rows} == {CellState.DONE}
+        assert set(world.states().values()) == {"rolled_back"}
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
 def test_timeout_0_sends_everything_without_waiting(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start(without=frozenset({NODE1, NODE2}))
@@ -464,6 +485,17 @@ def test_a_gap_in_the_versions_is_refused_unless_allowed(tmp_path: Path) -> None
     in_world(tmp_path, scenario, files=files)
 
 
+def test_a_gap_with_a_reason_in_the_file_behind_it_is_no_hindrance(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+
+    files = {name: text for name, text in SHOP.items() if not name.startswith("2")}
+    reason = '-- oncluster: allow=version-gap reason="2 was never released"\n'
+    files["3_more.up.sql"] = reason + files["3_more.up.sql"]
+    in_world(tmp_path, scenario, files=files)
+
+
 def test_a_rollback_without_a_down_file_is_refused_before_anything_is_rolled_back(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
@@ -522,6 +554,23 @@ def test_marking_as_not_applied_makes_the_next_run_send_it_under_new_tokens(tmp_
         await drive(await world.runner(), world.request())
         assert world.states()[3] == "applied"
         assert len(world.entries()) == 5
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_migration_that_was_marked_in_the_middle_of_a_rollback_can_be_rolled_back_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        world.hosts[NODE2].fails["DROP TABLE IF EXISTS s.c"] = (241, "Memory limit exceeded")
+        assert (await drive(await world.runner(), world.down())).state is RunState.FAILED
+        await mark(await world.runner(), world.request(), 3, applied=True, reason="put back by hand")
+        world.hosts[NODE2].fails.clear()
+        assert (await drive(await world.runner(), world.down())).state is RunState.DONE
+        assert world.states()[3] == "rolled_back"
+        assert all("s.c" not in objects for objects in world.schemas().values())
 
     in_world(tmp_path, scenario)
 

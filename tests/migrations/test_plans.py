@@ -1,0 +1,106 @@
+"""Plans with what can be found out by looking around, in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.errors import NodeUnavailable
+from engine.migrations.drive import drive
+from engine.migrations.gather import make_plan
+from engine.migrations.plan import Action, Plan, Presence, TableFacts
+from engine.migrations.runner import MigrationRunner
+from engine.names import HostId, TableName
+from tests.migrations.support import SHOP, World, in_world, write
+
+NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
+
+
+class Probe:
+    """One node answers, the other does not."""
+
+    async def is_up(self, host: HostId) -> bool | None:
+        return host == NODE1
+
+    async def table(self, host: HostId, table: TableName) -> TableFacts | None:
+        if host != NODE1:
+            raise NodeUnavailable("refused")
+        return TableFacts("MergeTree", 10, 1000)
+
+
+def presence(plan: Plan) -> dict[HostId, Presence]:
+    return {host.host: host.presence for statement in plan.statements for host in statement.hosts}
+
+
+def test_a_plan_changes_nothing_and_shows_who_is_away_and_what_waits(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        await drive(await world.runner(), world.request(timeout_s=1))
+        before = set(world.server.tree.nodes), world.ledger.rows("shop"), world.ledger.runs("shop")
+        plan = await make_plan(await world.runner(), world.request())
+        assert (set(world.server.tree.nodes), world.ledger.rows("shop"), world.ledger.runs("shop")) == before
+        assert presence(plan) == {NODE1: Presence.ACTIVE, NODE2: Presence.INACTIVE}
+        first = plan.statements[0].hosts
+        assert [(h.action, h.state, h.backlog) for h in first] == [
+            (Action.NOTHING, "done", 0),
+            (Action.WAIT, "inactive", 1),
+        ]
+        assert all(h.action is Action.RUN for s in plan.statements[1:] for h in s.hosts)
+
+    in_world(tmp_path, scenario)
+
+
+def test_servers_that_do_not_say_whether_they_are_on_line_are_unknown_until_they_are_asked(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        plan = await make_plan(await world.runner(), world.request())
+        assert set(presence(plan).values()) == {Presence.UNKNOWN}
+        plan = await make_plan(await world.runner(), world.request(), probe=Probe())
+        assert presence(plan) == {NODE1: Presence.ACTIVE, NODE2: Presence.INACTIVE}
+        alter = next(s for s in plan.statements if "ALTER" in s.sql)
+        assert [(h.rows, h.size_bytes) for h in alter.hosts] == [(10, 1000), (None, None)]
+
+    in_world(tmp_path, scenario)
+
+
+def test_what_forbids_a_run_is_a_problem_of_its_plan(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        await drive(runner, world.request())
+        write(world.folder, {"1_tables.up.sql": SHOP["1_tables.up.sql"].replace("s.b", "s.bb")})
+        plan = await make_plan(await world.runner(), world.request())
+        assert [problem.rule for problem in plan.problems] == ["changed-file"]
+        write(world.folder, {"1_tables.up.sql": "-- only a comment\n" + SHOP["1_tables.up.sql"]})
+        plan = await make_plan(await world.runner(), world.request())
+        assert plan.problems == ()
+        assert any("comments or layout" in note for note in plan.notes)
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_host_that_joined_later_is_named(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        await drive(runner, world.request())
+        cluster = world.topology.clusters["shop"]
+        grown = Cluster("shop", (*cluster.shards, Shard(2, (Replica("node03", 9000),))))
+        after: MigrationRunner = replace(runner, topology=Topology({"shop": grown}))
+        plan = await make_plan(after, world.request())
+        assert [note for note in plan.notes if "node03:9000 has none of the 3" in note]
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_run_at_work_is_named(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        runner = await world.runner()
+        await runner.begin(world.request(holder="alice"))
+        plan = await make_plan(await world.runner(), world.request())
+        assert any("alice" in note for note in plan.notes)
+
+    in_world(tmp_path, scenario)
