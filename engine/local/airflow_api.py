@@ -100,6 +100,11 @@ class AirflowApi:
         answer = await self._call("GET", "/api/v2/dags?limit=1000")
         return [item["dag_id"] for item in answer["dags"]]
 
+    async def task_ids(self, dag_id: str) -> list[str]:
+        """The tasks of the DAG as it was read last."""
+        answer = await self._call("GET", f"/api/v2/dags/{quote(dag_id)}/tasks")
+        return [item["task_id"] for item in answer["tasks"]]
+
     async def wait_for_dag(self, dag_id: str, *, timeout_s: float = 60.0) -> None:
         """Return when Airflow knows the DAG. Raises OperationTimeout with the import errors there are."""
         deadline_s = self._env.monotonic_s() + timeout_s

@@ -1,0 +1,197 @@
+"""Everything real: Airflow's four processes, ZooKeeper, two nodes; a person at Airflow's API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from engine.client import NodeClient
+from engine.config.load import load_node_config
+from engine.ddl.client import DDLQueueClient
+from engine.env import SystemEnv
+from engine.local.airflow_api import AirflowApi, TaskInstance
+from engine.local.airflow_stack import AirflowSettings, AirflowStack
+from engine.migrations.ledger import Ledger
+from engine.migrations.states import MigrationState
+from engine.testing.local_cluster import LocalCluster
+
+ROOT = Path(__file__).resolve().parents[2]
+DAG = "migrate_shop_cluster"
+CLUSTER_FILE = """<clickhouse>
+    <remote_servers><shop_cluster><shard>
+        <replica><host>node01</host><port>9000</port></replica>
+        <replica><host>node02</host><port>9000</port></replica>
+    </shard></shop_cluster></remote_servers>
+    <zookeeper><node><host>127.0.0.1</host><port>2181</port></node></zookeeper>
+    <distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl>
+</clickhouse>"""
+COLUMNS = "(id UInt64) ENGINE = MergeTree ORDER BY id"
+FILES = {
+    "0001_shop.up.sql": "CREATE DATABASE IF NOT EXISTS shop;",
+    "0001_shop.down.sql": "DROP DATABASE IF EXISTS shop;",
+    "0002_orders.up.sql": f"CREATE TABLE IF NOT EXISTS shop.orders {COLUMNS};\n"
+    f"CREATE TABLE IF NOT EXISTS shop.old {COLUMNS};",
+    "0002_orders.down.sql": "DROP TABLE IF EXISTS shop.old;\nDROP TABLE IF EXISTS shop.orders;",
+    "0003_drop_old.up.sql": "DROP TABLE IF EXISTS shop.old;",
+    "0003_drop_old.down.sql": f"CREATE TABLE IF NOT EXISTS shop.old {COLUMNS};",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the tests work with."""
+
+    directory: Path
+    cluster: LocalCluster
+    airflow: AirflowStack
+    api: AirflowApi
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger(f"sqlite:///{self.directory / 'ledger.db'}", env=SystemEnv())
+
+    def write(self, files: dict[str, str]) -> None:
+        folder = self.directory / "migrations" / "shop_cluster"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, sql in files.items():
+            (folder / name).write_text(sql)
+
+    async def tables(self, node: str) -> list[str]:
+        async with NodeClient(self.cluster.node(node).url) as client:
+            found = await client.query_rows(
+                "SELECT name FROM system.tables WHERE database = 'shop' ORDER BY 1"
+            )
+        return [row[0] for row in found.rows]
+
+    async def entries(self) -> int:
+        paths = load_node_config(self.cluster.config_file).queue_of("shop_cluster").paths
+        async with self.cluster.keeper() as keeper:
+            return len(await DDLQueueClient(keeper, SystemEnv(), paths).list())
+
+    async def until(self, run_id: str, task_id: str, states: Sequence[str]) -> TaskInstance:
+        """The task once it is in one of these states."""
+        while True:
+            for instance in await self.api.task_instances(DAG, run_id):
+                if instance.task_id == task_id and instance.state in states:
+                    return instance
+            await asyncio.sleep(0.2)
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    (tmp_path / "cluster.xml").write_text(CLUSTER_FILE)
+    cluster = LocalCluster(tmp_path / "cluster", cluster_file=tmp_path / "cluster.xml")
+    airflow = AirflowStack(
+        AirflowSettings(
+            run_dir=tmp_path / "airflow",
+            dags_folder=ROOT / "dags",
+            plugins_folder=ROOT / "plugins",
+            port=0,
+            bytecode_dir=ROOT / ".run" / "pyc",
+            connections={
+                "zookeeper_default": {
+                    "conn_type": "zookeeper",
+                    "host": "127.0.0.1",
+                    "port": cluster.ports.zookeeper,
+                },
+                "clickhouse_default": {
+                    "conn_type": "clickhouse",
+                    "host": "127.0.0.1",
+                    "extra": {"nodes": {node.name: node.url for node in cluster.nodes.values()}},
+                },
+            },
+            environment={
+                "ONCLUSTER_CONFIG": str(cluster.config_file),
+                "ONCLUSTER_MIGRATIONS": str(tmp_path / "migrations"),
+                "ONCLUSTER_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
+            },
+        )
+    )
+    made = Place(tmp_path, cluster, airflow, AirflowApi("", "", ""))
+    made.write(FILES)
+    try:
+        await asyncio.gather(cluster.start(), airflow.start())
+        async with airflow.api() as api:
+            await api.wait_for_dag(DAG)
+            yield Place(tmp_path, cluster, airflow, api)
+    finally:
+        await asyncio.gather(airflow.stop(), cluster.stop())
+
+
+@pytest.mark.slow
+async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and_reattachment(
+    place: Place,
+) -> None:
+    api = place.api
+
+    # 1. A run that drops a table: it waits for a person, and nothing has been sent by then.
+    run_id = await api.trigger(DAG, {"timeout": 60})
+    await place.until(run_id, "approve", ["awaiting_input"])
+    (question,) = await api.questions(DAG, run_id)
+    assert "DROP TABLE IF EXISTS shop.old" in question.body
+    assert await place.entries() == 0
+    await api.answer(question, "Approve")
+    assert await api.wait(DAG, run_id, timeout_s=90) == "success"
+    assert await place.tables("node01") == await place.tables("node02") == ["orders"]
+    assert {v: r.state for v, r in place.ledger.records("shop_cluster").items()} == {
+        1: MigrationState.APPLIED,
+        2: MigrationState.APPLIED,
+        3: MigrationState.APPLIED,
+    }
+    assert place.ledger.runs("shop_cluster")[-1].approved_by == "admin"
+    assert await place.entries() == 4
+
+    # 2. A new migration while one node is away: the sensor defers, times out, and says which host it is.
+    await place.cluster.node("node02").kill9()
+    place.write(
+        {
+            "0004_note.up.sql": "ALTER TABLE shop.orders ADD COLUMN IF NOT EXISTS note String;",
+            "0004_note.down.sql": "ALTER TABLE shop.orders DROP COLUMN IF EXISTS note;",
+        }
+    )
+    wait_id = "up.v0004_note.wait_1"
+    await _until_known(api, "up.v0004_note.submit_1")
+    run_id = await api.trigger(DAG, {"timeout": 4, "rehearse": False})
+    assert await api.wait(DAG, run_id, timeout_s=90) == "failed"
+    failed = await place.until(run_id, wait_id, ["failed"])
+    assert failed.try_number == 1
+    assert await api.xcom(DAG, run_id, wait_id, key="ddl_state") == "timeout"
+    hosts = {host["host"]: host["state"] for host in await api.xcom(DAG, run_id, wait_id, key="ddl_hosts")}
+    assert hosts["node01"] == "done"
+    assert hosts["node02"] in ("waiting", "inactive")
+    log = await api.task_log(DAG, run_id, wait_id)
+    assert "waiting in the triggerer" in log
+    assert "DDLTimeout" in log
+    assert "What to do" in log
+
+    # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
+    await place.cluster.node("node02").start()
+    await api.clear(DAG, run_id, [wait_id])
+    assert await api.wait(DAG, run_id, timeout_s=90) == "success"
+    assert await place.entries() == 5
+    record = place.ledger.records("shop_cluster")[4]
+    assert record.state is MigrationState.APPLIED
+    assert {(row.host.host, str(row.state)) for row in record.rows} == {
+        ("node01", "done"),
+        ("node02", "done"),
+    }
+
+    # 4. Rejecting ends a run without sending anything.
+    run_id = await api.trigger(DAG, {"direction": "down", "rehearse": False})
+    await place.until(run_id, "approve", ["awaiting_input"])
+    (question,) = await api.questions(DAG, run_id)
+    await api.answer(question, "Reject")
+    await api.wait(DAG, run_id, timeout_s=60)
+    states = {item.task_id: item.state for item in await api.task_instances(DAG, run_id)}
+    assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
+    assert await place.entries() == 5
+
+
+async def _until_known(api: AirflowApi, task_id: str) -> None:
+    """Airflow reads changed files every few seconds."""
+    while task_id not in await api.task_ids(DAG):
+        await asyncio.sleep(0.3)
