@@ -39,5 +39,6 @@ def exception_block(body: bytes, tag: str) -> str | None:
     start = body.rfind(f"__exception__\r\n{tag}\r\n".encode())
     if start < 0:
         return None
-    text = body[start + len(tag) + 17 :].decode("utf-8", "replace")
-    return text.rpartition("\n")[0].rpartition("\n")[0] or text
+    text = body[start + len(f"__exception__\r\n{tag}\r\n") :].decode("utf-8", "replace")
+    end = re.search(rf"\n\d+ {re.escape(tag)}\r\n", text)
+    return text if end is None else text[: end.start()]

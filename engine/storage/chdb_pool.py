@@ -25,6 +25,7 @@ from engine.names import quote_string
 from engine.storage.chdb_session import ChdbSession, QueryResult, Scope
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
+from engine.storage.orphans import set_orphans_aside
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +62,7 @@ class ChdbPool:
         """
         pool = cls(path, max_running=max_running)
         connection_string = prepare(path, settings or ChdbSettings(), env or SystemEnv())
+        set_orphans_aside(path)
         try:
             await pool.control(lambda: pool._start(connection_string))
         except SqlError as error:

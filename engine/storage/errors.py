@@ -22,9 +22,9 @@ def sql_error(text: str) -> SqlError:
     message = text[match.end() :]
     while (inner := _CODE.match(message)) is not None and int(inner.group(1)) == code:
         message = message[inner.end() :]
-    name = ""
+    name = period = ""
     while (tail := _TAIL.search(message)) is not None:
-        ends_sentence = "." in tail.group().split("(", 1)[0]
+        period = "." if "." in tail.group().split("(", 1)[0] else ""
         name = tail.group(1) or name
-        message = message[: tail.start()] + ("." if ends_sentence else "")
-    return SqlError(code, message.strip(), name=name)
+        message = message[: tail.start()]
+    return SqlError(code, message.strip() + period, name=name)

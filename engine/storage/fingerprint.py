@@ -20,6 +20,8 @@ _K = StatementKind
 _NOT_THERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, 390})
 """390 is CANNOT_GET_CREATE_TABLE_QUERY."""
 _REPEATABLE = frozenset({_K.OPTIMIZE, _K.SYSTEM, _K.GRANT, _K.REVOKE, _K.KILL_QUERY})
+_WHILE_DETACHED = ("ATTACH", "DETACH")
+"""SHOW CREATE knows detached tables, too."""
 _WITH_MUTATIONS = frozenset({_K.ALTER_TABLE, _K.DELETE, _K.UPDATE, _K.CREATE_INDEX, _K.DROP_INDEX})
 _WITH_BLOCKS = frozenset({_K.TRUNCATE_TABLE})
 _PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITION" in command.value)
@@ -42,6 +44,8 @@ async def read_fingerprint(session: ChdbSession, statement: Statement, database:
         for table in dict.fromkeys((*statement.tables, *statement.targets))
     ]
     objects = [(f"table {table}", await _definition(session, f"TABLE {table.quoted}")) for table in tables]
+    if statement.kind.value.startswith(_WHILE_DETACHED):
+        objects += [(f"attached {table}", await _is_attached(session, table)) for table in tables]
     for name in (statement.database, statement.new_database):
         if name is not None and not tables:
             shown = await _definition(session, f"DATABASE {quote_identifier(name)}")
@@ -71,6 +75,10 @@ async def _definition(session: ChdbSession, what: str) -> str:
             return ""
         raise
     return hashlib.sha256(shown.data).hexdigest()[:32]
+
+
+async def _is_attached(session: ChdbSession, table: TableName) -> str:
+    return (await session.query(f"EXISTS TABLE {table.quoted}", format="TSVRaw")).text.strip()
 
 
 async def _named_object(session: ChdbSession, statement: Statement) -> list[tuple[str, str]]:

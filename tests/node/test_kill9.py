@@ -5,6 +5,7 @@ import random
 import threading
 import time
 import urllib.error
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -79,19 +80,21 @@ def test_statements_on_cluster_take_effect_exactly_once_on_each_host(tmp_path: P
         stop = threading.Event()
         kills = 0
 
+        moments = random.Random(seed)
+
         def kill_now_and_then() -> None:
             nonlocal kills
-            while not stop.wait(rng.uniform(0.1, 0.7)):
-                victim = cluster.node(rng.choice(hosts))
+            while not stop.wait(moments.uniform(0.1, 0.7)):
+                victim = cluster.node(moments.choice(hosts))
                 call(victim.kill9())
                 kills += 1
                 call(victim.start())
 
-        killer = threading.Thread(target=kill_now_and_then)
-        killer.start()
+        pool = ThreadPoolExecutor(1)
+        killer = pool.submit(kill_now_and_then)
         rounds = 0
         try:
-            while kills < KILLS or rounds < 8:
+            while (kills < KILLS or rounds < 8) and not killer.done():
                 rounds += 1
                 statements = (
                     "ALTER TABLE counted ON CLUSTER all UPDATE v = v + 1 WHERE 1",
@@ -103,7 +106,7 @@ def test_statements_on_cluster_take_effect_exactly_once_on_each_host(tmp_path: P
                     submit(nodes, rng, sql, token=f"seed-{seed}-{rounds}-{number}")
         finally:
             stop.set()
-            killer.join()
+            killer.result()
         failed = first.query(
             "SELECT entry, host, exception_code, exception_text FROM system.distributed_ddl_queue "
             "WHERE exception_code != 0 OR status != 'Finished'"
