@@ -1,0 +1,87 @@
+"""The intent record on disk."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.ddl.intents import Intent, IntentKey, SqliteIntentStore
+from engine.ddl.status import ExecutionStatus
+from engine.errors import Corrupt
+
+KEY = IntentKey("/queue", "query-0000000001", 17)
+INTENT = Intent(KEY, "h:9000", "abc", "d.t", '{"objects":[]}')
+
+
+async def reopened(path: Path, queue: str = "/queue") -> dict[IntentKey, Intent]:
+    store = SqliteIntentStore(path)
+    try:
+        return dict(await store.load(queue))
+    finally:
+        await store.close()
+
+
+async def test_what_was_begun_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    await store.begin(INTENT)
+    await store.close()
+    assert await reopened(tmp_path / "i.db") == {KEY: INTENT}
+
+
+async def test_what_was_begun_is_on_disk_before_begin_returns(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    await store.begin(INTENT)
+    # Another connection, as after kill -9: the store was not closed.
+    with sqlite3.connect(tmp_path / "i.db") as other:
+        assert other.execute("SELECT entry, czxid FROM intent").fetchall() == [(KEY.entry, KEY.czxid)]
+    await store.close()
+
+
+async def test_an_outcome_is_kept_with_its_text(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    status = ExecutionStatus(57, "it's \n\x00 \udcff there")
+    await store.begin(INTENT)
+    await store.finish(KEY, status)
+    await store.close()
+    assert await reopened(tmp_path / "i.db") == {KEY: replace(INTENT, status=status)}
+
+
+async def test_a_further_try_begins_without_outcome(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    await store.begin(INTENT)
+    await store.finish(KEY, ExecutionStatus())
+    again = replace(INTENT, digest_before="other")
+    await store.begin(again)
+    assert await store.load("/queue") == {KEY: again}
+    await store.close()
+
+
+async def test_entries_of_one_name_and_queues_are_told_apart(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    keys = [KEY, replace(KEY, czxid=18), replace(KEY, queue="/other")]
+    for key in keys:
+        await store.begin(replace(INTENT, key=key))
+    assert set(await store.load("/queue")) == set(keys[:2])
+    await store.forget([keys[0]])
+    assert set(await store.load("/queue")) == {keys[1]}
+    assert set(await store.load("/other")) == {keys[2]}
+    await store.close()
+
+
+async def test_many_at_once_all_arrive(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    intents = [replace(INTENT, key=replace(KEY, czxid=number)) for number in range(100)]
+    await asyncio.gather(*(store.begin(intent) for intent in intents))
+    assert len(await store.load("/queue")) == 100
+    await store.close()
+
+
+async def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "i.db").write_bytes(b"not a database at all" * 100)
+    with pytest.raises(Corrupt) as refusal:
+        SqliteIntentStore(tmp_path / "i.db")
+    assert "i.db" in str(refusal.value) and refusal.value.hint
