@@ -150,7 +150,7 @@ async def _make(keeper: Keeper, path: str) -> None:
 class World:
     """Keeper, hosts, a folder of migrations and a ledger. `runner()` is one process that may die."""
 
-    def __init__(self, env: SimulationEnv, folder: Path, ledger: Path, topology: Topology) -> None:
+    def __init__(self, env: SimulationEnv, folder: Path, ledger: Path | str, topology: Topology) -> None:
         self.env = env
         self.server = MemoryKeeperServer(env)
         self.topology = topology
@@ -253,13 +253,17 @@ def in_world(
     seed: int = 1,
     replicas: int = 2,
     shards: int = 1,
+    ledger: str = "",
 ) -> T:
-    """Run a scenario in virtual time."""
+    """Run a scenario in virtual time; the ledger is a new SQLite file unless an address is given."""
     folder = write(tmp_path / "shop", files)
 
     async def main(env: SimulationEnv) -> T:
         world = World(
-            env, folder, tmp_path / "ledger.sqlite", topology(replicas=replicas, shards=shards, name="shop")
+            env,
+            folder,
+            ledger or tmp_path / "ledger.sqlite",
+            topology(replicas=replicas, shards=shards, name="shop"),
         )
         try:
             return await scenario(world)
