@@ -37,12 +37,13 @@ def read_zookeeper(root: Element) -> ZooKeeper | None:
             f"{section.source}: <zookeeper> names no server",
             hint="Add <node><host>…</host><port>2181</port></node>.",
         )
-    for node in nodes:
-        if reading.boolean(node, "secure", False):
-            raise ConfigError(
-                f"{node.source}: <secure> connections to ZooKeeper are not supported",
-                hint="Use a plain port, or a TLS tunnel in front of it.",
-            )
+    secure = {reading.boolean(node, "secure", False) for node in nodes}
+    if len(secure) > 1:
+        raise ConfigError(
+            f"{section.source}: <secure> is set for some servers of <zookeeper> and not for others",
+            hint="One session may move between all of them: set it for every <node> or for none.",
+        )
+    ca_file, certificate_file, private_key_file = _client_tls_files(root)
     chroot = reading.text(section, "root").rstrip("/")
     _require_absolute(section, "root", chroot)
     identity = reading.text(section, "identity")
@@ -57,6 +58,10 @@ def read_zookeeper(root: Element) -> ZooKeeper | None:
         operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
         root=chroot,
         identity=identity,
+        secure=True in secure,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        private_key_file=private_key_file,
     )
 
 
@@ -145,13 +150,27 @@ def _refuse_conflict(section: Element, queue: DistributedDdl, other: Distributed
 
 def read_tls_files(root: Element) -> tuple[str, str]:
     """Certificate and private key of `openSSL/server`; both or neither. Raises ConfigError."""
+    section = _open_ssl(root, "server")
+    return ("", "") if section is None else _key_pair(section)
+
+
+def _client_tls_files(root: Element) -> tuple[str, str, str]:
+    """`caConfig`, certificate and private key of `openSSL/client`, for connections that this node opens."""
+    section = _open_ssl(root, "client")
+    if section is None:
+        return "", "", ""
+    return reading.text(section, "caConfig"), *_key_pair(section)
+
+
+def _open_ssl(root: Element, side: str) -> Element | None:
     ssl = root.first("openSSL")
-    server = ssl.first("server") if ssl is not None else None
-    if server is None:
-        return "", ""
-    certificate = reading.text(server, "certificateFile")
-    key = reading.text(server, "privateKeyFile")
+    return None if ssl is None else ssl.first(side)
+
+
+def _key_pair(section: Element) -> tuple[str, str]:
+    certificate = reading.text(section, "certificateFile")
+    key = reading.text(section, "privateKeyFile")
     if bool(certificate) != bool(key):
         missing = "privateKeyFile" if certificate else "certificateFile"
-        raise ConfigError(f"{server.source}: <openSSL><server> lacks <{missing}>")
+        raise ConfigError(f"{section.source}: <openSSL><{section.name}> lacks <{missing}>")
     return certificate, key

@@ -203,6 +203,29 @@ def test_zookeeper_is_read(tmp_path: Path) -> None:
     )
 
 
+def test_a_secure_zookeeper_takes_the_files_of_the_openssl_client_section(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        <zookeeper><node><host>zk1</host><port>2281</port><secure>1</secure></node></zookeeper>
+        <openSSL>
+            <client>
+                <caConfig>/etc/ca.pem</caConfig>
+                <certificateFile>/etc/c.pem</certificateFile>
+                <privateKeyFile>/etc/k.pem</privateKeyFile>
+            </client>
+        </openSSL>
+        """,
+    )
+    assert config.zookeeper == ZooKeeper(
+        (("zk1", 2281),),
+        secure=True,
+        ca_file="/etc/ca.pem",
+        certificate_file="/etc/c.pem",
+        private_key_file="/etc/k.pem",
+    )
+
+
 def test_without_a_section_there_is_no_zookeeper_and_no_queue(tmp_path: Path) -> None:
     config = load(tmp_path, "<zookeeper incl='zk' optional='true'/>")
     assert (config.zookeeper, config.queues) == (None, ())
@@ -483,7 +506,10 @@ def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
         ),
         ("<zookeeper><root>/x</root></zookeeper>", "names no server"),
         ("<zookeeper><node><host>h</host></node><root>x</root></zookeeper>", "<root> of <zookeeper> is 'x'"),
-        ("<zookeeper><node><host>h</host><secure>1</secure></node></zookeeper>", "are not supported"),
+        (
+            "<zookeeper><node><host>h</host><secure>1</secure></node><node><host>i</host></node></zookeeper>",
+            "<secure> is set for some servers",
+        ),
         ("<zookeeper><node><host>h</host></node><identity>x</identity></zookeeper>", "user:password"),
         (
             "<distributed_ddl><path>relative</path></distributed_ddl>",
