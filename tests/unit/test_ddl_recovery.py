@@ -219,7 +219,9 @@ FINGERPRINTS = st.builds(
     mutations=st.none() | st.lists(TEXTS, max_size=3).map(lambda items: tuple(sorted(items))),
     blocks=st.none()
     | st.lists(
-        st.builds(lambda p, first, more: Blocks(p, first, first + more), TEXTS, st.integers(0, 9), st.integers(0, 3)),
+        st.builds(
+            lambda p, first, more: Blocks(p, first, first + more), TEXTS, st.integers(0, 9), st.integers(0, 3)
+        ),
         max_size=3,
     ).map(lambda items: tuple(sorted(items))),
     is_shared=st.booleans(),

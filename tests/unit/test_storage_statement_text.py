@@ -84,7 +84,7 @@ def test_from_infile_and_a_semicolon_before_the_rows_are_refused() -> None:
     [
         ("Code: 60. DB::Exception: Table a.b does not exist. (UNKNOWN_TABLE)",
          60, "Table a.b does not exist.", "UNKNOWN_TABLE"),
-        ("Code: 73. DB::Exception: Code: 73. DB::Exception: Bad X. (NAME) (version 26.9.2.1). (UNKNOWN_FORMAT)",
+        ("Code: 73. DB::Exception: Code: 73. DB::Exception: Bad X. (NAME) (version 26.9). (UNKNOWN_FORMAT)",
          73, "Bad X.", "NAME"),
         ("Code: 36. DB::Exception: f(x) is bad (see (y)) (BAD_ARGUMENTS) (version 26.9.2.1 (official build))",
          36, "f(x) is bad (see (y))", "BAD_ARGUMENTS"),
