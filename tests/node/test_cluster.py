@@ -183,7 +183,7 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
         f"'{queue}' = path",
         f"path IN ('{queue}')",
         f"path IN ('{queue}', '/nosuch')",
-        f"path = concat('/clickhouse', '/task_queue/ddl') AND name LIKE 'query-%'",
+        "path = concat('/clickhouse', '/task_queue/ddl') AND name LIKE 'query-%'",
         f"path IN (SELECT '{queue}')",
         f"path = '{queue}/'",
         "path = {p:String}",

@@ -1,0 +1,170 @@
+"""A node's life: start, refusal to start, orderly end, hard end, TLS."""
+
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.client import NodeClient
+from engine.errors import NodeUnavailable, SqlError
+from tests.node.conftest import Reply, RunningNode, StartNode
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_node_says_where_it_is_and_takes_it_back_at_its_end(start_node: StartNode) -> None:
+    node = start_node()
+    facts = node.announced()
+    assert facts["http_port"] == node.http_port
+    assert facts["host_name"] == "node01"
+    node.query("CREATE TABLE kept (a UInt64) ENGINE = MergeTree ORDER BY a")
+    node.query("INSERT INTO kept VALUES (1), (2)")
+    assert node.stop() == 0
+    assert not (node.directory / "data" / "node.json").exists()
+    node.start()
+    assert node.query("SELECT sum(a) FROM kept") == "3\n"
+    assert node.stop() == 0
+
+
+def test_a_second_node_on_the_same_directory_is_refused_in_one_line(start_node: StartNode) -> None:
+    node = start_node()
+    second = start_node(run=False)
+    second.config.write_text(second.config.read_text().replace(str(second.directory), str(node.directory)))
+    second.process.start()
+    assert second.wait() == 4
+    said = second.process.log_tail(50)
+    assert f"is in use by process {node.announced()['pid']}" in said
+    assert "Traceback" not in said
+    assert node.query("SELECT 1") == "1\n"
+
+
+def test_a_port_in_use_is_said_in_one_line(start_node: StartNode) -> None:
+    node = start_node()
+    second = start_node(run=False)
+    second.config.write_text(
+        second.config.read_text().replace(f">{second.http_port}<", f">{node.http_port}<")
+    )
+    second.process.start()
+    assert second.wait() == 4
+    said = second.process.log_tail(50)
+    assert f"HTTP port {node.http_port}: " in said
+    assert "already in use" in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    "text", ["<clickhouse><path>x</path>", "<clickhouse><http_port>many</http_port></clickhouse>"]
+)
+def test_a_configuration_that_cannot_be_read_is_refused_with_its_place(
+    start_node: StartNode, text: str
+) -> None:
+    node = start_node(run=False)
+    node.config.write_text(text)
+    node.process.start()
+    assert node.wait() == 5
+    assert "config.xml" in node.process.log_tail(50)
+    assert "Traceback" not in node.process.log_tail(50)
+
+
+def test_the_first_signal_lets_statements_end_and_takes_no_new_ones(start_node: StartNode) -> None:
+    node = start_node()
+    replies: list[Reply] = []
+    sql = "SELECT count() FROM (SELECT sleepEachRow(0.1) FROM numbers(20)) SETTINGS max_block_size = 1"
+    running = threading.Thread(target=lambda: replies.append(node.post(sql, query_id="last")))
+    running.start()
+    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'last'") == "0\n":
+        pass
+    node.process.signal(15)
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", node.http_port), timeout=5).close()
+        except ConnectionRefusedError:
+            break
+    assert node.wait() == 0
+    running.join()
+    assert (replies[0].status, replies[0].text) == (200, "20\n")
+
+
+def test_the_second_signal_ends_it_at_once(start_node: StartNode) -> None:
+    node = start_node()
+    sql = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
+
+    def ask() -> None:
+        with pytest.raises(OSError):
+            node.post(sql, query_id="endless")
+
+    running = threading.Thread(target=ask)
+    running.start()
+    while (
+        node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'endless'") == "0\n"
+    ):
+        pass
+    node.process.signal(15)
+    while "node.stopping" not in node.process.log_tail(50):
+        pass
+    node.process.signal(15)
+    assert node.wait() == 130
+    running.join()
+    node.start()
+    assert node.query("SELECT 1") == "1\n"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    directory = tmp_path_factory.mktemp("tls")
+    certificate, key = directory / "cert.pem", directory / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return certificate, key
+
+
+async def test_https_with_a_certificate(start_node: StartNode, certificate: tuple[Path, Path]) -> None:
+    from engine.testing.ports import free_ports
+
+    [port] = free_ports(1)
+    file, key = certificate
+    node = start_node(
+        extra=f"<https_port>{port}</https_port><openSSL><server><certificateFile>{file}</certificateFile>"
+        f"<privateKeyFile>{key}</privateKeyFile></server></openSSL>"
+    )
+    assert node.query("SELECT 1") == "1\n"
+    async with NodeClient(f"https://127.0.0.1:{port}", tls=ssl.create_default_context(cafile=file)) as client:
+        assert (await client.query_rows("SELECT 1")).scalar == 1
+    async with NodeClient(f"https://127.0.0.1:{port}") as stranger:
+        with pytest.raises(NodeUnavailable):
+            await stranger.ping()
+
+
+async def test_our_own_client_against_a_node(node: RunningNode) -> None:
+    async with NodeClient(node.url, user="alice", password="secret") as client:
+        await client.ping()
+        assert (await client.version())[0] == 26
+        await client.command(
+            "CREATE TABLE by_client (a UInt64, b Nullable(String)) ENGINE = MergeTree ORDER BY a"
+        )
+
+        async def rows() -> AsyncIterator[bytes]:
+            for number in range(1000):
+                yield f"{number},x\n".encode()
+
+        await client.insert("by_client", rows(), format="CSV", columns=["a", "b"])
+        await client.insert("by_client", b"1000,\\N\n", format="CSV")
+        result = await client.query_rows(
+            "SELECT * FROM by_client WHERE a >= {n:UInt64} ORDER BY a", params={"n": "999"}
+        )
+        assert result.rows == ((999, "x"), (1000, None))
+        assert result.columns == (("a", "UInt64"), ("b", "Nullable(String)"))
+        with pytest.raises(SqlError) as caught:
+            await client.query_rows("SELECT * FROM nosuch")
+        assert (caught.value.code, caught.value.name) == (60, "UNKNOWN_TABLE")
+    async with NodeClient(node.url, user="alice", password="wrong") as client:
+        with pytest.raises(SqlError) as caught:
+            await client.query_text("SELECT 1")
+        assert caught.value.code == 516

@@ -1,0 +1,217 @@
+"""Parts of the node that need no process."""
+
+import contextlib
+import gzip
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.config.model import User
+from engine.errors import KeeperUnavailable, SqlError
+from engine.node.http.auth import Credentials, authenticate, credentials_of
+from engine.node.http.blocks import compress_block, decompress_block, decompressed
+from engine.node.http.cityhash import city_hash_128
+from engine.node.http.encoding import choose_encoding, decoded, encoder
+from engine.node.http.query import parse_query
+from engine.node.http.status import exception_text, status_of
+from engine.node.session_commands import settings_of_set, trailing_settings
+from engine.node.system_tables import show_clusters_as_select
+from engine.node.zookeeper_table import path_expressions
+from engine.sql import tokenize
+from engine.storage import ChdbPool
+
+
+async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+async def joined(stream: AsyncIterator[bytes]) -> bytes:
+    return b"".join([chunk async for chunk in stream])
+
+
+async def test_the_hash_is_the_one_in_chdbs_own_files(tmp_path: Path) -> None:
+    """Every compressed block in a data file begins with the CityHash128 of the rest."""
+    pool = await ChdbPool.open(tmp_path)
+    await pool.query(
+        "CREATE TABLE t (a UInt64, b String, c UInt8 CODEC(ZSTD), d UInt8 CODEC(NONE)) "
+        "ENGINE = MergeTree ORDER BY a SETTINGS min_bytes_for_wide_part = 0"
+    )
+    for rows in (1, 2, 3, 5, 9, 17, 40, 100, 1000, 100_000):
+        await pool.query(
+            f"INSERT INTO t SELECT number, randomString(number % 90), number, number FROM numbers({rows})"
+        )
+    await pool.close()
+    sizes = set()
+    for file in (tmp_path / "store").glob("**/*.bin"):
+        data = file.read_bytes()
+        while data:
+            size = int.from_bytes(data[17:21], "little")
+            assert city_hash_128(data[16 : 16 + size]) == data[:16]
+            sizes.add(size)
+            data = data[16 + size :]
+    assert min(sizes) < 16 + 9
+    assert max(sizes) > 10_000
+    assert len(sizes) > 15
+
+
+@given(st.binary(max_size=5000), st.integers(1, 700))
+def test_blocks_survive_the_way_there_and_back_in_any_pieces(data: bytes, step: int) -> None:
+    import asyncio
+
+    block = compress_block(data)
+    assert decompress_block(block) == data
+    stream = block + compress_block(b"second")
+    pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
+    assert asyncio.run(joined(decompressed(chunks(*pieces)))) == data + b"second"
+
+
+@given(
+    st.sampled_from(["gzip", "deflate", "zstd", "lz4"]),
+    st.lists(st.binary(max_size=300), max_size=8),
+    st.integers(1, 50),
+)
+def test_encodings_survive_the_way_there_and_back_in_any_pieces(
+    name: str, parts: list[bytes], step: int
+) -> None:
+    import asyncio
+
+    packer = encoder(name)
+    packed = b"".join([*map(packer.encode, parts), packer.flush()])
+    pieces = [packed[at : at + step] for at in range(0, len(packed), step)]
+    assert asyncio.run(joined(decoded(name, chunks(*pieces)))) == b"".join(parts)
+
+
+async def test_a_body_of_several_gzip_members_is_one_body() -> None:
+    body = gzip.compress(b"one ") + gzip.compress(b"two")
+    assert await joined(decoded("gzip", chunks(body[:10], body[10:]))) == b"one two"
+
+
+@pytest.mark.parametrize(
+    ("header", "chosen"),
+    [
+        ("", None),
+        ("identity", None),
+        ("gzip, deflate", "gzip"),
+        ("br, lz4;q=0.5", "lz4"),
+        ("zstd;q=0, gzip", "gzip"),
+    ],
+)
+def test_the_best_known_encoding_is_chosen(header: str, chosen: str | None) -> None:
+    assert choose_encoding(header) == chosen
+
+
+def test_settings_parameters_and_the_rest_are_told_apart() -> None:
+    query = parse_query(
+        "POST",
+        {"X-ClickHouse-Database": "d"},
+        [
+            ("query", "SELECT 1"),
+            ("max_threads", "3"),
+            ("param_x", "y"),
+            ("wait_end_of_query", "1"),
+            ("", "x"),
+        ],
+        new_query_id="fresh",
+    )
+    assert (query.query, query.database, query.query_id) == ("SELECT 1", "d", "fresh")
+    assert (query.settings, query.params) == ({"max_threads": "3"}, {"x": "y"})
+    assert (query.buffer_bytes, query.is_readonly) == (None, False)
+    assert parse_query("GET", {}, [("buffer_size", "5")], new_query_id="x").buffer_bytes == 5
+    with pytest.raises(SqlError):
+        parse_query("GET", {}, [("buffer_size", "-5")], new_query_id="x")
+
+
+def test_credentials_in_two_places_are_refused() -> None:
+    assert credentials_of({}, {}) == Credentials()
+    for headers, parameters in (
+        ({"X-ClickHouse-User": "a", "Authorization": "Basic YTpi"}, {}),
+        ({"Authorization": "Basic YTpi"}, {"user": "a"}),
+        ({"Authorization": "Basic ***"}, {}),
+    ):
+        with pytest.raises(SqlError) as caught:
+            credentials_of(headers, parameters)
+        assert caught.value.code == 516
+
+
+@pytest.mark.parametrize(
+    ("networks", "address", "allowed"),
+    [
+        (("::/0",), "10.0.0.1", True),
+        (("127.0.0.1",), "127.0.0.1", True),
+        (("10.0.0.0/8",), "10.1.2.3", True),
+        (("10.0.0.0/8",), "11.1.2.3", False),
+        (("10.0.0.0/8",), "::ffff:10.1.2.3", True),
+        (("::1",), "::1", True),
+        ((), "127.0.0.1", False),
+    ],
+)
+def test_a_user_comes_from_its_networks_only(networks: tuple[str, ...], address: str, allowed: bool) -> None:
+    users = {"u": User("u", networks=networks)}
+    with contextlib.nullcontext() if allowed else pytest.raises(SqlError):
+        assert authenticate(users, Credentials("u"), address).name == "u"
+
+
+def test_without_users_there_is_a_default_one_without_a_password() -> None:
+    assert authenticate({}, Credentials(), "127.0.0.1").name == "default"
+    with pytest.raises(SqlError):
+        authenticate({"alice": User("alice")}, Credentials(), "127.0.0.1")
+
+
+def test_statuses_and_bodies_of_errors_that_are_not_chdbs() -> None:
+    error = KeeperUnavailable("No session", hint="Wait.")
+    assert status_of(error) == 500
+    text = exception_text(error, "26.9")
+    assert text == "Code: 999. DB::Exception: No session Wait. (KEEPER_EXCEPTION) (version 26.9)\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "settings"),
+    [
+        ("SET a = 1", {"a": "1"}),
+        ("SET a = 'x,y', `b` = 2, c", {"a": "x,y", "b": "2", "c": "1"}),
+        ("SET a = {'x': [1, 2]}, b = -5;", {"a": "{'x':[1,2]}", "b": "-5"}),
+    ],
+)
+def test_set_is_read_back(sql: str, settings: dict[str, str]) -> None:
+    assert settings_of_set(sql) == settings
+
+
+def test_settings_about_on_cluster_are_found_in_a_statement() -> None:
+    sql = "DROP TABLE t ON CLUSTER c SETTINGS distributed_ddl_task_timeout = -1, max_threads = 3"
+    assert trailing_settings(sql) == {"distributed_ddl_task_timeout": "-1"}
+    assert trailing_settings("DROP TABLE distributed_ddl_x ON CLUSTER c") == {}
+
+
+@pytest.mark.parametrize(
+    ("sql", "select"),
+    [
+        ("SHOW CLUSTERS", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster"),
+        ("SHOW CLUSTERS NOT LIKE 'a%' LIMIT 1",
+         "SELECT DISTINCT cluster FROM system.clusters WHERE cluster  NOT LIKE 'a%' ORDER BY cluster LIMIT 1"),
+        ("SHOW TABLES", "SHOW TABLES"),
+    ],
+)  # fmt: skip
+def test_show_clusters_is_a_select(sql: str, select: str) -> None:
+    assert show_clusters_as_select(sql) == select
+
+
+@pytest.mark.parametrize(
+    ("where", "expressions"),
+    [
+        ("path = '/a'", ["'/a'"]),
+        ("'/a' = path AND name = 'x'", ["'/a'"]),
+        ("path IN ('/a', '/b') ORDER BY name", ["'/a', '/b'"]),
+        ("path = concat('/a', '/b') LIMIT 1", ["concat('/a', '/b')"]),
+        ("z.path = '/a' OR (path = '/b')", ["'/a'", "'/b'"]),
+        ("path IN (SELECT '/a')", ["SELECT '/a'"]),
+        ("name = 'path'", []),
+    ],
+)
+def test_paths_are_found_in_conditions(where: str, expressions: list[str]) -> None:
+    sql = f"SELECT path FROM system.zookeeper AS z WHERE {where}"
+    tokens = [token for token in tokenize(sql) if token.is_significant]
+    assert path_expressions(sql, tokens) == expressions
