@@ -1,5 +1,9 @@
 """Reading where the hosts of an entry stand: once, or again at every change.
 
+Who is executing is followed by watches from the moment when an entry has taken `_GRACE_S`. Before that it is
+read along with the outcomes: each start and end of an execution would cost a listing that nobody has time
+to look at.
+
 Cost for an entry of n hosts, watched from start to end: one read for each host's outcome, and at most one
 listing for each moment at which something changed; changes of the same moment share one. Statuses already
 read are not read again.
@@ -10,8 +14,9 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import without_token
@@ -25,6 +30,9 @@ from engine.keeper.base import Children, Keeper, Stat, Watch, WatchEvent
 from engine.names import HostId, QueuePaths
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 _GATHERING_S_PER_HOST = 20e-6
 _LONGEST_GATHERING_S = 0.05
@@ -91,6 +99,7 @@ class _Alarm:
     finished: bool = True
     active: bool = True
     presence: bool = False
+    is_following_active: bool = False
 
     def on_finished(self, _: WatchEvent) -> None:
         self.finished = True
@@ -149,12 +158,17 @@ class StatusReader:
 
                 async def look(keeper: Keeper) -> bool:
                     nonlocal session
+                    alarm.event.clear()
                     if keeper is not session:  # a new session has no watches
                         session = keeper
                         alarm.finished = alarm.active = True
-                        await keeper.sync(self._paths.root)
-                    alarm.event.clear()
-                    is_there = await self._refresh(keeper, view, alarm, is_watching=True)
+                        # A session's requests are answered in order: the listings see what sync brings.
+                        is_there, _ = await _both(
+                            self._refresh(keeper, view, alarm, is_watching=True),
+                            keeper.sync(self._paths.root),
+                        )
+                    else:
+                        is_there = await self._refresh(keeper, view, alarm, is_watching=True)
                     if is_there and alarm.presence and view.unfinished:
                         alarm.presence = False
                         await self._read_presence(keeper, view, watch=alarm.on_presence)
@@ -178,7 +192,7 @@ class StatusReader:
 
     async def _ask_for_presence(self, alarm: _Alarm, at_s: float) -> None:
         await self._env.sleep(max(0.0, at_s - self._env.monotonic_s()))
-        alarm.presence = True
+        alarm.presence = alarm.active = alarm.is_following_active = True
         alarm.event.set()
 
     async def _gather_changes(self, hosts: int) -> None:
@@ -198,16 +212,17 @@ class StatusReader:
 
     async def _refresh(self, keeper: Keeper, view: _View, alarm: _Alarm, *, is_watching: bool) -> bool:
         """Bring the view up to date with what the alarm says has changed; False when the entry is gone."""
-        look_at_finished, look_at_active = alarm.finished, alarm.active
+        look_at_finished = alarm.finished
+        look_at_active = alarm.active or (alarm.finished and not alarm.is_following_active)
         alarm.finished = alarm.active = False
+        watch_finished = alarm.on_finished if is_watching else None
+        watch_active = alarm.on_active if is_watching and alarm.is_following_active else None
         try:
             finished, active = await asyncio.gather(
-                self._list(
-                    keeper, self._paths.finished(view.name), alarm.on_finished if is_watching else None
-                )
+                self._list(keeper, self._paths.finished(view.name), watch_finished)
                 if look_at_finished
                 else _nothing(),
-                self._list(keeper, self._paths.active(view.name), alarm.on_active if is_watching else None)
+                self._list(keeper, self._paths.active(view.name), watch_active)
                 if look_at_active
                 else _nothing(),
             )
@@ -303,6 +318,16 @@ class StatusReader:
 
 async def _nothing() -> None:
     return None
+
+
+async def _both(first: Awaitable[T], second: Awaitable[U]) -> tuple[T, U]:
+    """Both at once, and an error only when neither is under way any more."""
+    one, two = await asyncio.gather(first, second, return_exceptions=True)
+    if isinstance(one, BaseException):
+        raise one
+    if isinstance(two, BaseException):
+        raise two
+    return one, two
 
 
 def entry_is_gone(path: str) -> SqlError:

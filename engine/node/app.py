@@ -85,7 +85,13 @@ class Node:
         queues = await self._open_queues(directory, pool, identity)
         if queues is not None:
             self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
-        statements = ClusterStatements(queues, env=env, topology=self._topology, initiator=identity.host_id)
+        statements = ClusterStatements(
+            queues,
+            env=env,
+            topology=self._topology,
+            initiator=identity.host_id,
+            is_one_statement=pool.is_one_statement,
+        )
         tables = SystemTables(
             [
                 ClustersTable(self._topology, lambda host: _is_local(identity, host)),

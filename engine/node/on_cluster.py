@@ -7,13 +7,14 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from engine.config.model import Topology
 from engine.ddl import OutputMode, OutputRow, output_columns, prepare, result_stream
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.output import DEFAULT_TIMEOUT_S
+from engine.ddl.text import encode_bytes, escape
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId, quote_string
@@ -25,6 +26,8 @@ from engine.storage import QueryResult, Scope
 from engine.storage.guard import check_statement
 
 _NOT_SHIPPED = frozenset({"readonly", "log_comment", "implicit_select", "query_id"})
+_PLAIN_FORMATS = frozenset({"TabSeparated", "TSV"})
+"""Written here: the usual answer to DDL is worth no query, which costs more than everything else in it."""
 _EMPTY = QueryResult(b"", 0, 0, 0, 0, 0, 0.0)
 
 
@@ -38,11 +41,13 @@ class ClusterStatements:
         env: Env,
         topology: Callable[[], Topology],
         initiator: HostId,
+        is_one_statement: Callable[[str], Awaitable[bool]],
     ) -> None:
         self._queues = queues
         self._env = env
         self._topology = topology
         self._initiator = initiator
+        self._is_one_statement = is_one_statement
 
     async def run(self, asked: Asked, statement: Statement) -> Answer:
         """Submit and wait. Raises what the checks raise, KeeperUnavailable 999, SqlError 139 without Keeper;
@@ -73,7 +78,7 @@ class ClusterStatements:
             allow_distributed_ddl=asked.user.allow_distributed_ddl,
             initiator_user=asked.user.name,
         )
-        await _check_with_chdb(asked)
+        await self._check_with_chdb(asked)
         await self._queues.holder.get(timeout_s=KEEPER_WAIT_S)
         submission = await self._queues.client(queue).submit(prepared)
         rows = result_stream(
@@ -88,9 +93,20 @@ class ClusterStatements:
             asked, rows, mode=mode, format=statement.format or asked.format, is_empty=timeout_s == 0
         )
 
+    async def _check_with_chdb(self, asked: Asked) -> None:
+        """The real parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
+        if not asked.settings and await self._is_one_statement(asked.sql):
+            return
+        session = asked.session.clone()
+        await session.query(
+            f"SELECT formatQuerySingleLine({quote_string(asked.sql)})",
+            format="Null",
+            scope=Scope(settings=asked.settings),
+        )
+
 
 class ClusterAnswer:
-    """The rows of all hosts, formatted by chDB when the last one is known, and then the error, if any.
+    """The rows of all hosts, formatted when the last one is known, and then the error, if any.
 
     ClickHouse's HTTP interface, too, holds back what fits its buffer, so that a client sees either rows or an
     exception.
@@ -140,6 +156,11 @@ async def format_rows(
     asked: Asked, columns: tuple[tuple[str, str], ...], rows: list[OutputRow], *, format: str
 ) -> QueryResult:
     """Rows as chDB writes them in `format`, with these very column types."""
+    settings = _format_settings(asked)
+    if format in _PLAIN_FORMATS and not settings:
+        data = encode_bytes("".join("\t".join(map(_plain, row.values())) + "\n" for row in rows))
+        size = len(data)
+        return QueryResult(data, len(rows), size, 0, 0, len(rows), 0.0)
     structure = quote_string(", ".join(f"{name} {type_}" for name, type_ in columns))
     blank = tuple(
         "NULL" if "Nullable" in type_ else "''" if type_ == "String" else "0" for _, type_ in columns
@@ -148,23 +169,27 @@ async def format_rows(
     tuples = ", ".join(f"({', '.join(row)})" for row in values or [blank])
     limit = "" if rows else " LIMIT 0"
     session = asked.session.clone()
-    return await session.query(f"SELECT * FROM values({structure}, {tuples}){limit}", format=format)
+    sql = f"SELECT * FROM values({structure}, {tuples}){limit}"
+    return await session.query(sql, format=format, scope=Scope(settings=settings))
+
+
+def _format_settings(asked: Asked) -> dict[str, str]:
+    """Settings of the statement that change how values are written."""
+    settings = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
+    return {n: value for n, value in settings.items() if n.startswith(("format_", "output_format_"))}
+
+
+def _plain(value: object) -> str:
+    """A value in TabSeparated."""
+    if value is None:
+        return "\\N"
+    return escape(value) if isinstance(value, str) else str(value)
 
 
 def _literal(value: object) -> str:
     if value is None:
         return "NULL"
     return quote_string(value) if isinstance(value, str) else str(value)
-
-
-async def _check_with_chdb(asked: Asked) -> None:
-    """The real parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
-    session = asked.session.clone()
-    await session.query(
-        f"SELECT formatQuerySingleLine({quote_string(asked.sql)})",
-        format="Null",
-        scope=Scope(settings=asked.settings),
-    )
 
 
 def _number(settings: Mapping[str, str], name: str, default: int) -> int:

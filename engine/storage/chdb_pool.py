@@ -155,6 +155,14 @@ class ChdbPool:
         scope = Scope(settings=settings or {}, query_id=query_id)
         return await session.query(sql, format=format, params=params or {}, scope=scope)
 
+    async def is_one_statement(self, sql: str) -> bool:
+        """Whether chDB's parser takes `sql` for one whole statement; costs a tenth of any query."""
+
+        def classify() -> bool:
+            return bool(self._anchor.classify_query(sql)["statement_count"] == 1)
+
+        return await self.control(classify)
+
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""
         mine = f"Settings['log_comment'] = {quote_string(query_id)}"
