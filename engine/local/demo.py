@@ -8,23 +8,27 @@ Any process that ends on the way ends the demo with that process's name.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 import shutil
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 
+from engine.config.load import load_node_config
 from engine.env import Env, SystemEnv
-from engine.errors import OnclusterError
+from engine.errors import ConfigError, NoNode, OnclusterError
+from engine.keeper.base import Keeper
 from engine.local.airflow_api import AirflowApi, Question, TaskInstance
 from engine.local.demo_result import DemoResult, read_ledger, read_schemas
 from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack, StackOptions, require_stopped
 from engine.local.state import StackState
-from engine.migrations.files import load_folder
+from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
 _RUN_TIMEOUT_S = 600.0
 
-Interference = Callable[[StackState, Steps], Coroutine[None, None, None]]
+Interference = Callable[[Steps], Coroutine[None, None, None]]
 """Runs beside the migrations; the demo waits for its end too."""
 
 
@@ -51,9 +55,40 @@ async def run_demo(
     require_stopped(home)
     shutil.rmtree(home, ignore_errors=True)
     stack = Stack(options, env=env)
+    with _logged_to(home / "logs" / "demo.log"):
+        result = await _run(stack, steps, with_outage=with_outage, env=env)
+    return result.taking(env.monotonic_s() - started_s)
 
-    async def outage(state: StackState, steps: Steps) -> None:
-        await stop_a_node_for_a_while(stack, state, steps, env=env)
+
+class _QuietHandler(logging.FileHandler):
+    """Does not print a trace when the disk is full; the demo itself says that."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def _logged_to(path: Path) -> Iterator[None]:
+    """The engine's own log, which would get between the steps on the terminal."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _QuietHandler(path)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    root = logging.getLogger("engine")
+    root.addHandler(handler)
+    level = root.level
+    root.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        root.setLevel(level)
+        with contextlib.suppress(OSError):  # a full disk
+            handler.close()
+
+
+async def _run(stack: Stack, steps: Steps, *, with_outage: bool, env: Env) -> DemoResult:
+    async def outage(steps: Steps) -> None:
+        await stop_a_node_for_a_while(stack, steps, env=env)
 
     try:
         await stack.start(steps)
@@ -62,7 +97,7 @@ async def run_demo(
         )
     finally:
         await stack.stop(steps)
-    return result.taking(env.monotonic_s() - started_s)
+    return result
 
 
 async def migrate_all(
@@ -78,10 +113,16 @@ async def migrate_all(
     async with AirflowApi(state.airflow_url, state.airflow_user, state.airflow_password, env=env) as api:
         try:
             async with asyncio.TaskGroup() as group:
-                for folder in folders:
+                runs = [
                     group.create_task(_migrate(api, folder.name, steps, answered, env=env))
+                    for folder in folders
+                ]
                 if beside is not None:
-                    group.create_task(beside(state, steps))
+                    interference = group.create_task(beside(steps))
+                    await asyncio.wait(runs)
+                    if not interference.done():
+                        interference.cancel()
+                        steps.failed("outage", "came too late: everything was applied")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
     steps.running("reading the ledger")
@@ -153,25 +194,35 @@ async def _last_words(api: AirflowApi, cluster: str, run_id: str, instances: Seq
     return "\n".join(words)
 
 
-async def stop_a_node_for_a_while(stack: Stack, state: StackState, steps: Steps, *, env: Env) -> None:
-    """Stop one node once the first statement of a migration is done, start it when others have gone on."""
-    cluster = sorted(path.name for path in Path(state.migrations).iterdir() if path.is_dir())[-1]
-    node = stack.cluster.node(stack.cluster.hosts[2])
-    steps.running("outage", f"{node.name} will be stopped during the migration of {cluster}")
+async def stop_a_node_for_a_while(stack: Stack, steps: Steps, *, env: Env) -> None:
+    """Stop a node once it has finished a statement; start it when another has finished one that it missed.
 
-    migrations = load_folder(Path(state.migrations) / cluster).migrations
-    in_all = sum(len(item.up.statements) for item in migrations if item.up is not None)
-
-    def others_done() -> int:
-        rows = read_ledger(state.ledger_url, cluster, env=env).rows
-        return len({(row.version, row.statement) for row in rows if row.done and row.host != node.name})
-
-    while others_done() < 1:
-        await env.sleep(_POLL_S)
-    await node.stop()
-    at_stop = others_done()
-    steps.running("outage", f"{node.name} is stopped; the others go on")
-    while others_done() <= at_stop < in_all:
-        await env.sleep(_POLL_S)
+    Raises ConfigError when there are fewer than three hosts.
+    """
+    if len(stack.cluster.hosts) < 3:
+        raise ConfigError("An outage needs a cluster of three hosts or more.")
+    witness, node = (stack.cluster.node(name) for name in stack.cluster.hosts[1:3])
+    steps.running("outage", f"{node.name} will be stopped in the middle")
+    async with stack.cluster.keeper() as keeper:
+        while await _finished(stack, keeper, node.name) < 1:
+            await env.sleep(_POLL_S)
+        await node.stop()
+        steps.running("outage", f"{node.name} is stopped; the others go on")
+        done = await _finished(stack, keeper, node.name)
+        while await _finished(stack, keeper, witness.name) <= done:
+            await env.sleep(_POLL_S)
     await node.start()
-    steps.done("outage", f"{node.name} was away while the others executed a statement, and is back")
+    steps.done("outage", f"{node.name} was away while {witness.name} went on, and is back")
+
+
+async def _finished(stack: Stack, keeper: Keeper, host: str) -> int:
+    """How many entries of the queue this host has finished."""
+    config = load_node_config(stack.cluster.node(host).config_file)
+    paths, host_id = config.queues[0].paths, HostId(host, config.tcp_port)
+    try:
+        names = (await keeper.children(paths.root)).names
+    except NoNode:
+        return 0
+    entries = [name for name in names if entry_number(name) is not None]
+    found = await keeper.exists_many([paths.finished(entry, host_id) for entry in entries])
+    return sum(stat is not None for stat in found)

@@ -93,17 +93,11 @@ def check_oncluster(words: list[str]) -> str:
             return f"no command {rest[0]!r}"
         command, rest = child, rest[1:]
         context = click.Context(command, parent=context)
-    known = {
-        flag
-        for parameter in command.get_params(context)
-        for flag in (*parameter.opts, *parameter.secondary_opts)
-    }
-    for word in rest:
-        if word.startswith("-") and word != "-" and not re.fullmatch(r"-\d+", word):
-            flag = word.partition("=")[0]
-            if flag not in known:
-                return f"{command.name} has no option {flag}"
-    return ""
+    try:
+        _, surplus, _ = command.make_parser(context).parse_args(list(rest))
+    except click.UsageError as error:
+        return f"{command.name}: {error.format_message()}"
+    return f"{command.name} takes no argument {surplus[0]!r}" if surplus else ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
@@ -133,7 +127,8 @@ def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_checker_of_commands_sees_wrong_ones() -> None:
     assert check_oncluster(["oncluster", "up", "--port-base", "0"]) == ""
     assert "no command" in check_oncluster(["oncluster", "upp"])
-    assert "no option" in check_oncluster(["oncluster", "up", "--fast"])
+    assert "--fast" in check_oncluster(["oncluster", "up", "--fast"])
+    assert "no argument" in check_oncluster(["oncluster", "up", "now"])
 
 
 def test_the_checker_of_links_knows_headings() -> None:
