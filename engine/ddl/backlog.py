@@ -51,6 +51,12 @@ class Backlog:
                 return None
         return None
 
+    def following(self, most: int) -> list[Task]:
+        """The tasks that will be taken next, in order, as far as that is certain: with one lane it is."""
+        if self._lanes > 1:
+            return []
+        return [slot.task for slot in self._slots[: most + 1] if not slot.is_taken][:most]
+
     async def take(self) -> Task:
         """Waits for one."""
         while True:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.ddl.identity import NodeIdentity
@@ -69,16 +70,24 @@ class Reporter:
         self._paths = paths
         self._stamp = identity.stamp
 
-    async def report_and_claim(self, report: Report, name: str, host: HostId) -> bool:
-        """The report of one task and the claim of the next in one request. False: neither, do them singly."""
-        path = self._paths.active(name, host)
+    async def report_and_claim(self, reports: Sequence[Report], claims: Sequence[tuple[str, HostId]]) -> bool:
+        """Reports, and claims of (entry, host), in one request. False: nothing of it, do them singly."""
+        ops = [op for report in reports for op in self._report_ops(report)]
+        for name, host in claims:
+            ops.append(Create(self._paths.active(name, host), self._stamp, CreateMode.EPHEMERAL))
         try:
-            await self._keeper.multi(
-                [*self._report_ops(report), Create(path, self._stamp, CreateMode.EPHEMERAL)]
-            )
+            await self._keeper.multi(ops)
         except MultiFailed:
             return False
         return True
+
+    async def unclaim_all(self, claims: Sequence[tuple[str, HostId]]) -> None:
+        """Take claims back without an outcome."""
+        try:
+            await self._keeper.multi([Remove(self._paths.active(name, host)) for name, host in claims])
+        except MultiFailed:
+            for name, host in claims:
+                await self.unclaim(name, host)
 
     async def claim(self, name: str, host: HostId) -> Claim:
         """Step 1. Raises Busy when somebody else's `active/<host>` does not go away."""

@@ -171,14 +171,19 @@ class StatementRunner:
         return [
             intent
             for key, intent in self._known.items()
-            if key.entry not in present and key.entry < latest and key not in self._runs
+            if key.entry not in present and key.entry < latest and not self._is_running(key)
         ]
+
+    def _is_running(self, key: IntentKey) -> bool:
+        run = self._runs.get(key)
+        return run is not None and not run.done()
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         keys = list(keys)
         await self._intents.forget(keys)
         for key in keys:
             self._known.pop(key, None)
+            self._runs.pop(key, None)
 
     # --- one run ------------------------------------------------------------------------------------------
 

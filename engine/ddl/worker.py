@@ -30,6 +30,7 @@ from typing import Any
 
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.backlog import Backlog
+from engine.ddl.batch import CLAIMED_AHEAD, PATIENCE_S, Batch
 from engine.ddl.entry import OLDEST_VERSION, DDLLogEntry
 from engine.ddl.executor import LocalExecutor
 from engine.ddl.identity import NodeIdentity, Resolver
@@ -221,30 +222,21 @@ class DDLWorker:
         )
 
     async def _lane(self, keeper: Keeper, reporter: Reporter, backlog: Backlog) -> None:
-        """Claim, run, report; the report goes along with the next claim when there is a next task."""
-        unreported: tuple[Task, Report] | None = None
+        """Claim, run, report, as many at once as are waiting (`engine.ddl.batch`)."""
+        batch = Batch(reporter, self._env)
         while True:
             task = backlog.try_take()
             if task is None:
-                if unreported is not None:
-                    await self._report(keeper, reporter, *unreported)
-                    unreported = None
+                if batch.unreported:
+                    await self._report_all(keeper, batch)
                     continue
                 task = await backlog.take()
-            if unreported is None:
-                claim = await self._claim(reporter, task)
-            elif await reporter.report_and_claim(unreported[1], task.name, task.host):
-                self._settle(unreported[0].name)
-                claim = Claim.CLAIMED
-            else:
-                await self._report(keeper, reporter, *unreported)
-                claim = await self._claim(reporter, task)
-            unreported = None
+            claim = await self._claim(keeper, batch, task, backlog)
             match claim:
                 case Claim.CLAIMED:
-                    report = await self._execute(keeper, reporter, task)
+                    report = await self._execute_meanwhile(keeper, batch, task)
                     if report is not None:
-                        unreported = (task, report)
+                        batch.add(task, report)
                 case Claim.GONE:
                     logger.info("ddl.entry_gone entry=%s", task.name)
                     self._settle(task.name)
@@ -255,13 +247,48 @@ class DDLWorker:
                     self._undecided[task.name] = self._env.monotonic_s()
             backlog.done(task)
 
-    async def _claim(self, reporter: Reporter, task: Task) -> Claim:
+    async def _claim(self, keeper: Keeper, batch: Batch, task: Task, backlog: Backlog) -> Claim:
+        if batch.take_claim(task):
+            if batch.is_overdue:
+                await self._report_all(keeper, batch)
+            return Claim.CLAIMED
+        tasks = [task, *backlog.following(CLAIMED_AHEAD)]
+        if batch.unreported or len(tasks) > 1:
+            reported = await batch.report_and_claim(tasks)
+            if reported is not None:
+                for each in reported:
+                    self._settle(each.name)
+                return Claim.CLAIMED
+            await self._report_all(keeper, batch)
         while True:
             try:
-                return await reporter.claim(task.name, task.host)
+                return await batch.reporter.claim(task.name, task.host)
             except Busy as error:
                 # Another server, or another process of this one, executes under our name.
                 logger.warning("ddl.claim_refused entry=%s holder=%s", task.name, error.holder)
+
+    async def _report_all(self, keeper: Keeper, batch: Batch) -> None:
+        if len(batch.unreported) > 1:
+            for task in await batch.report_and_claim([]) or ():
+                self._settle(task.name)
+        for task, report in batch.take_unreported():
+            await self._report(keeper, batch.reporter, task, report)
+
+    async def _execute_meanwhile(self, keeper: Keeper, batch: Batch, task: Task) -> Report | None:
+        """Execute; if that takes a while, everything that waited for company is reported meanwhile."""
+        if not batch.holds_something:
+            return await self._execute(keeper, batch.reporter, task)
+        execution = asyncio.ensure_future(self._execute(keeper, batch.reporter, task))
+        try:
+            await asyncio.wait({execution}, timeout=PATIENCE_S)
+            if not execution.done():
+                await self._report_all(keeper, batch)
+                await batch.give_back_claims()
+            return await execution
+        finally:
+            if not execution.done():
+                execution.cancel()
+                await asyncio.wait({execution})
 
     async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
         if not await reporter.report(report):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -13,7 +14,7 @@ from engine.ddl.outcome import EntryStatus, HostState
 from engine.errors import Refused, SessionExpired, SqlError
 from engine.keeper.base import Create, CreateMode, Remove
 from engine.keeper.recipes import SessionHolder, create_ancestors
-from tests.unit.ddl_support import PATHS, Bench, host, run
+from tests.unit.ddl_support import PATHS, Bench, host, run, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
 DROP = "DROP TABLE d.t ON CLUSTER c"
@@ -140,7 +141,6 @@ def test_watching_shows_each_host_as_it_goes() -> None:
         bench.start("a")
         seen = [status async for status in _until(watching, lambda s: s.hosts[0].state is HostState.DONE)]
         assert seen[-1].hosts[0].duration_ms is not None
-        bench.databases["b"] = bench.databases["a"].__class__("b")
         bench.start("b")
         rest = [status async for status in watching]
         assert rest[-1].is_complete and rest[-1].is_done_on_all_hosts
@@ -148,7 +148,9 @@ def test_watching_shows_each_host_as_it_goes() -> None:
     run(main)
 
 
-async def _until(watching, is_enough):  # type: ignore[no-untyped-def]
+async def _until(
+    watching: AsyncIterator[EntryStatus], is_enough: Callable[[EntryStatus], bool]
+) -> AsyncIterator[EntryStatus]:
     async for status in watching:
         yield status
         if is_enough(status):
@@ -248,9 +250,7 @@ def test_the_cost_of_watching_grows_with_the_hosts_and_not_faster() -> None:
     def reads(count: int) -> int:
         async def main(bench: Bench) -> int:
             names = [f"h{number}" for number in range(count)]
-            bench.topology = type(bench.topology)(
-                {"c": bench.topology.clusters["c"].__class__("c", _one_shard(names))}, {}
-            )
+            bench.topology = topology(" ".join(names))
             submission = await bench.submit(CREATE, "t")
             bench.server.operations.clear()
             watching = (await bench.client()).watch(submission.entry)
@@ -267,12 +267,6 @@ def test_the_cost_of_watching_grows_with_the_hosts_and_not_faster() -> None:
 
     small, large = reads(20), reads(200)
     assert large <= 11 * small
-
-
-def _one_shard(names: list[str]):  # type: ignore[no-untyped-def]
-    from engine.config.model import Replica, Shard
-
-    return (Shard(1, tuple(Replica(name, 9000) for name in names)),)
 
 
 def test_the_queue_table_has_a_row_for_each_host() -> None:
