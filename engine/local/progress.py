@@ -69,6 +69,8 @@ class Steps:
     def _tell(self, step: str, state: StepState, text: str) -> None:
         now_s = self._env.monotonic_s()
         began_s = self._began_s.setdefault(step, now_s)
+        if state is not StepState.RUNNING:
+            del self._began_s[step]  # the same step may begin again
         self._sink.show(StepEvent(step, state, text, now_s - began_s))
 
 
