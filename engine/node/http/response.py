@@ -28,7 +28,6 @@ from engine.storage import QueryResult
 _BLOCK_BYTES = 1 << 20
 _THREAD_BYTES = 1 << 16
 _SPOOL_BYTES = 64 << 20
-_TAG_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def summary(result: QueryResult) -> str:

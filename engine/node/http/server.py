@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, replace
@@ -200,7 +199,7 @@ class HttpServer:
                 "X-ClickHouse-Query-Id": query.query_id,
                 "X-ClickHouse-Timezone": self._config.timezone,
             },
-            tag="".join(secrets.choice("abcdefghijklmnopqrstuvwxyz") for _ in range(16)),
+            tag=self._env.new_uuid().hex[:16],
             version=self._pool.version,
             buffer_bytes=query.buffer_bytes,
             encoding=encoding,
