@@ -31,6 +31,7 @@ from engine.sql import parse_statement
 from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
 from oncluster_airflow.operators.begin import APPROVE_TASK, BEGIN_TASK, PLAN_TASK
+from oncluster_airflow.operators.earlier import EarlierMigrationsOperator
 from oncluster_airflow.operators.migration import (
     AppliedOperator,
     BeginOperator,
@@ -144,6 +145,8 @@ class _Builder:
     def __init__(self, migrations: MigrationSet, keeper_conn_id: str) -> None:
         self._migrations = migrations
         self._cluster = migrations.cluster
+        self._own = migrations.migrations[-Settings.from_environment().own_tasks :]
+        self._earlier = migrations.migrations[: -len(self._own)]
         self._width = max(4, *(len(str(version)) for version in migrations.versions))
         self._common: dict[str, Any] = {
             "cluster": migrations.cluster,
@@ -182,17 +185,39 @@ class _Builder:
     def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:
         """All statements of one direction in their order. Each migration is an upstream of `applied`,
         because the tasks at the end may be skipped before those in the middle are done."""
-        ordered: Iterable[Migration] = self._migrations.migrations
+        ordered: Iterable[Migration] = self._own
         if direction is Direction.DOWN:
-            ordered = reversed(self._migrations.migrations)
+            ordered = reversed(self._own)
         before = begin
         with TaskGroup(group_id=direction.value, tooltip=f"Migrations {direction}"):
+            if direction is Direction.UP:
+                before = self._earlier_ones(direction, before)
             for migration in ordered:
                 script = migration.script(direction)
                 if script is None or not script.statements:
                     continue
                 before = self._migration(migration, script, before)
                 before >> applied
+            if direction is Direction.DOWN:
+                before = self._earlier_ones(direction, before)
+            if before is not begin:
+                before >> applied
+
+    def _earlier_ones(self, direction: Direction, before: BaseOperator) -> BaseOperator:
+        """One task for all migrations that are too old to be shown; none where there are none."""
+        if not self._earlier:
+            return before
+        count = len(self._earlier)
+        earlier = EarlierMigrationsOperator(
+            task_id="earlier",
+            task_display_name=f"{count} earlier migrations",
+            trigger_rule=TriggerRule.NONE_FAILED,
+            direction=direction.value,
+            below=self._own[0].version,
+            **self._common,
+        )
+        before >> earlier
+        return earlier
 
     def _migration(self, migration: Migration, script: Script, before: BaseOperator) -> BaseOperator:
         title = _NOT_IN_IDS.sub("_", migration.title)[:80] or "untitled"

@@ -30,6 +30,9 @@ GRACE_S = 1.5
 # nothing in the entry.
 LOOK_AGAIN_S = 30.0
 
+# Airflow reads the DAG file at every task's start, and each task costs it about half a millisecond.
+DEFAULT_OWN_TASKS = 30
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -38,6 +41,7 @@ class Settings:
     config: Path
     migrations: Path
     ledger_url: str = field(repr=False)
+    own_tasks: int = DEFAULT_OWN_TASKS
     email_conn_id: str = ""
     email_to: tuple[str, ...] = ()
     webhook_conn_id: str = ""
@@ -55,6 +59,7 @@ class Settings:
             config=next((path for path in candidates if path.is_file()), candidates[-1]),
             migrations=root / environment.get("ONCLUSTER_MIGRATIONS", "migrations"),
             ledger_url=environment.get("ONCLUSTER_LEDGER_URL", f"sqlite:///{home / 'ledger.db'}"),
+            own_tasks=max(1, int(environment.get("ONCLUSTER_DAG_MIGRATIONS", DEFAULT_OWN_TASKS))),
             email_conn_id=environment.get("ONCLUSTER_NOTIFY_EMAIL_CONN", ""),
             email_to=tuple(name.strip() for name in receivers.split(",") if name.strip()),
             webhook_conn_id=environment.get("ONCLUSTER_NOTIFY_WEBHOOK_CONN", ""),

@@ -1,4 +1,4 @@
-"""A migration DAG from beginning to end under `dag.test()`: tasks and trigger in one process, a real Keeper."""
+"""A migration DAG from end to end under `dag.test()`: tasks and trigger in one process, a real ZooKeeper."""
 
 from __future__ import annotations
 

@@ -225,6 +225,51 @@ def test_a_migration_that_was_applied_out_of_order_is_passed_over_in_its_place(
     assert {"up.v0004_b.submit_1", "up.v0005_c.submit_1", "up.v0006_d.submit_1"} & run.skipped == set()
 
 
+def test_migrations_too_old_to_be_shown_go_first_in_one_task(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    (folder / "0003_more.up.sql").write_text("CREATE DATABASE IF NOT EXISTS more;")
+    run = Run(folder).begin()
+    assert "up.v0001_create_database.submit_1" not in run.dag.task_ids
+    assert "up.v0003_more.submit_1" not in run.skipped
+    assert run.dag.get_task("up.v0003_more.submit_1").upstream_task_ids == {"up.earlier"}
+
+    assert run.execute("up.earlier") == 2
+    assert run.execute("up.earlier") == 2
+    assert run.statement("up.v0003_more")["state"] == "done"
+    assert run.execute("close") == "done"
+    assert len(hosts.entries()) == 3
+    assert recorded(tmp_path) == {(1, "done"): SIX, (2, "done"): SIX, (3, "done"): SIX}
+
+
+def test_an_old_migration_that_fails_stops_its_task_with_every_host(
+    folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oncluster_airflow.errors import DDLFailed
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    hosts.failing["node04"] = (57, "exists")
+    run = Run(folder).begin()
+    with pytest.raises(DDLFailed, match="node04"):
+        run.execute("up.earlier")
+    assert run.xcoms["up.earlier", "ddl_state"] == "failed"
+
+
+def test_nothing_old_in_the_run_skips_the_task(
+    folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    done = Run(folder, target_version=1).begin()
+    done.statement(FIRST)
+    done.execute("close")
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    run = Run(folder, "manual__2").begin()
+    with pytest.raises(AirflowSkipException):
+        run.execute("up.earlier")
+
+
 # --- what people have to agree to ---------------------------------------------------------------------------
 
 

@@ -125,6 +125,10 @@ def tasks_outside(dag: Any, run: Run) -> list[BaseOperator]:
         ]
         wanted = [at for at, (_, ref) in enumerate(lane) if ref in run.refs]
         first, last = (wanted[0], wanted[-1]) if wanted else (len(lane), len(lane))
+        shown = {ref for _, ref in lane}
+        if wanted and any(ref.direction is direction and ref not in shown for ref in run.refs):
+            # One task sends the older ones (`operators.earlier`); the chain between it and ours must hold.
+            first, last = 0, len(lane)
         outside += [task for at, (task, _) in enumerate(lane) if not first <= at <= last]
     return outside
 
@@ -150,7 +154,7 @@ class SubmitMigrationStatementOperator(MigrationOperator):
         try:
             workspace = self.open_workspace()
             begun.manifest.require_unchanged(workspace.migrations, ref)
-            progress = self.with_runner(workspace, lambda runner: _submit(runner, begun.run, ref))
+            progress = self.with_runner(workspace, lambda runner: submit_statement(runner, begun.run, ref))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         entries = sorted({row.entry for row in progress.rows if row.entry})
@@ -250,7 +254,8 @@ async def _abandon(runner: MigrationRunner, run: Run) -> None:
     await runner.abandon(await runner.reenter(run))
 
 
-async def _submit(runner: MigrationRunner, run: Run, ref: StatementRef) -> Progress:
+async def submit_statement(runner: MigrationRunner, run: Run, ref: StatementRef) -> Progress:
+    """Send it, or attach to it, in this process."""
     return await runner.submit_statement(await runner.reenter(run), ref)
 
 
