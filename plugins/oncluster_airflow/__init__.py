@@ -1,1 +1,13 @@
-"""What Airflow needs of oncluster: hooks, operators, sensors, triggers, notifiers."""
+"""What Airflow needs of oncluster. Thin: whatever is done here, the command line does with the same engine.
+
+    migration_dag    one DAG per folder of migrations; `dags/migrate.py` calls it
+    operators        SubmitStatementOperator, and the tasks of a migration DAG
+    sensors          DDLFinishedSensor, MigrationStatementSensor: a moment on the worker, then in the triggerer
+    triggers         what waits there, on Keeper watches
+    hooks            KeeperHook (connection type zookeeper), ClickHouseNodesHook (type clickhouse)
+    notifier         OnclusterNotifier: log, e-mail, webhook
+    errors           DDLFailed, DDLTimeout, DDLGone, and what is retried
+    settings         the environment
+
+Nothing is imported here, so that a DAG file pays only for what it uses.
+"""
