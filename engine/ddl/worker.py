@@ -3,7 +3,7 @@
 How the parts fit. `scan` follows the queue by a watch, reads new entries in batches ahead of the
 execution, and puts what is this host's into the `Backlog`. Each of `pool_size` lanes takes a task, claims
 it (`report`), runs it (`runner`, or `shards` for statements that one replica of each shard runs) and
-reports. The report of one task and the claim of the next are one request.
+reports. While tasks are waiting, the reports and claims of several go in one request (`batch`).
 
 Safety argument, by what ends in the middle.
 
@@ -249,7 +249,7 @@ class DDLWorker:
 
     async def _claim(self, keeper: Keeper, batch: Batch, task: Task, backlog: Backlog) -> Claim:
         if batch.take_claim(task):
-            if batch.is_overdue:
+            if batch.has_to_be_told:
                 await self._report_all(keeper, batch)
             return Claim.CLAIMED
         tasks = [task, *backlog.following(CLAIMED_AHEAD)]
@@ -286,9 +286,8 @@ class DDLWorker:
                 await batch.give_back_claims()
             return await execution
         finally:
-            if not execution.done():
-                execution.cancel()
-                await asyncio.wait({execution})
+            execution.cancel()
+            await asyncio.gather(execution, return_exceptions=True)
 
     async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
         if not await reporter.report(report):
