@@ -40,8 +40,10 @@ from engine.sql import (
     expand_macros,
     mentions_empty_database,
     one_line,
+    output_settings,
     parse_statement,
     tokenize,
+    with_current_database,
     with_default_database,
     with_on_cluster,
     without_output_clauses,
@@ -117,7 +119,8 @@ def prepare(
     """Check and rewrite one statement.
 
     - `on_cluster` adds the clause to a statement that has none.
-    - `settings` are the changed settings of the session; they travel with the entry from version 2 on.
+    - `settings` are the changed settings of the session; with those that stand behind the statement's FORMAT
+      they travel with the entry from version 2 on.
     - `shared_uuid` gives a CREATE of a table, view, dictionary or database the same UUID on every host.
       Leave it out where a target does not know UUIDs (18.16, entry version 1, never gets one).
     - `entry_version` 3 means what it means as ClickHouse's setting: the entry is written as version 2.
@@ -136,9 +139,9 @@ def prepare(
         )
     if on_cluster is not None:
         sql = with_on_cluster(sql, on_cluster)
+    settings = {**(settings or {}), **output_settings(sql)}
     sql = without_output_clauses(sql)
     statement = parse_statement(sql)
-    settings = settings or {}
     _check_kind(statement)
     if not allow_distributed_ddl or settings.get("allow_distributed_ddl", "1") in ("0", "false"):
         raise SqlError(Code.QUERY_IS_PROHIBITED, "Distributed DDL queries are prohibited for the user")
@@ -151,7 +154,7 @@ def prepare(
         raise SqlError(Code.LOGICAL_ERROR, "Empty host list in a distributed DDL task")
     sql = _fill_in_cluster_name(sql, statement, cluster.name)
     sql = _fill_in_database(sql, cluster, current_database)
-    if _may_be_cross_replicated(cluster):
+    if cluster.is_circular:
         _check_replicated_path(statement, sql)
     if shared_uuid is not None and entry_version > OLDEST_VERSION:
         sql = _fill_in_uuid(sql, statement, shared_uuid)
@@ -210,15 +213,9 @@ def _fill_in_database(sql: str, cluster: Cluster, current_database: str) -> str:
     if len(has_default) > 1:
         raise SqlError(Code.NOT_IMPLEMENTED, "Mixed local default DB and shard default DB in DDL query")
     if has_default == {True}:
-        return sql  # each host fills in its own address's default_database
+        # Tables get the default_database of the executing host's own address, over there.
+        return with_current_database(sql, current_database)
     return with_default_database(sql, current_database)
-
-
-def _may_be_cross_replicated(cluster: Cluster) -> bool:
-    databases: dict[HostId, set[str]] = {}
-    for replica in cluster.replicas:
-        databases.setdefault(replica.host_id, set()).add(replica.default_database)
-    return any(len(names) > 1 for names in databases.values())
 
 
 def _check_replicated_path(statement: Statement, sql: str) -> None:

@@ -148,12 +148,25 @@ def test_where_the_cluster_has_default_databases_each_host_fills_in_its_own() ->
     assert "sales" not in text and "dd" not in text
 
 
+def test_where_the_cluster_has_default_databases_the_function_still_means_the_initiators() -> None:
+    sql = "CREATE VIEW v ON CLUSTER with_default AS SELECT currentDatabase() AS db FROM t"
+    text = query(sql, current_database="sales")
+    assert "'sales' AS db" in text and "sales.t" not in text.replace("`", "")
+
+
 def test_a_replicated_engine_with_a_path_of_its_own_may_be_cross_replicated() -> None:
     sql = (
         "CREATE TABLE d.t ON CLUSTER crossed (a Int8) "
         "ENGINE = ReplicatedMergeTree('/t/{shard}', '{replica}') ORDER BY a"
     )
     assert len(prepared(sql).hosts) == 4
+
+
+def test_settings_behind_the_dropped_format_travel_as_the_statements_own() -> None:
+    made = prepared(
+        "DROP TABLE d.t ON CLUSTER c FORMAT JSON SETTINGS max_threads = 3", settings={"max_threads": "2"}
+    )
+    assert [(setting.name, setting.value) for setting in made.entry.settings] == [("max_threads", "3")]
 
 
 def test_changed_settings_travel_from_version_two_on() -> None:
