@@ -1,7 +1,7 @@
 # The commands of this project. `make help` lists them.
 #
 # PYTHON=/path/to/python3.11 picks the Python; VENV=/path picks where the environment goes.
-# PYTEST_ARGS="-k name" and DEMO_ARGS="--port-base 0" are passed on.
+# PYTEST_ARGS="-k name" and DEMO_ARGS="--port-base 0" are passed on; WORKERS=1 runs tests one after another.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -16,6 +16,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	done || echo python3)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/oncluster-stamp
+# Tests of one file stay in one worker: they share servers.
+WORKERS ?= 2
+PARALLEL := -q -n $(WORKERS) --dist loadfile
 
 .PHONY: help venv demo up down status test check format lint types imports test-fast lock clean bench
 
@@ -44,7 +47,7 @@ status: $(STAMP) ## show what runs
 
 test: check ## every test (under 15 minutes on two cores)
 	@echo "== slow tests"
-	@"$(BIN)/python" -m pytest -m slow $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m slow $(PARALLEL) $(PYTEST_ARGS)
 
 check: $(STAMP) format lint types imports test-fast ## format, lint, types, import rules and the fast tests (under 2 minutes)
 
@@ -66,7 +69,7 @@ imports: $(STAMP)
 
 test-fast: $(STAMP)
 	@echo "== fast tests"
-	@"$(BIN)/python" -m pytest -m "not slow" $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m "not slow" $(PARALLEL) $(PYTEST_ARGS)
 
 lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for the newest of everything)
 	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 $(LOCK_ARGS) --quiet \
