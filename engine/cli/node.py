@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 
@@ -51,4 +52,9 @@ def command(config: Path | None, settings: tuple[str, ...], log_level: str) -> N
         overrides[element] = text
     from engine.node import run_node
 
-    sys.exit(run_node(find_config(config), overrides=overrides))
+    code = run_node(find_config(config), overrides=overrides)
+    # Everything is closed. A thread that is still in chDB must not keep the process.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

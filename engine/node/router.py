@@ -10,14 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from engine.errors import Code, SqlError
-from engine.node.session_commands import settings_of_set
+from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage.guard import check_statement
-from engine.storage.statement_text import InsertText
+from engine.storage.statement_text import INPUT_TABLE, InsertText
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class StatementRouter:
                 ) as stream:
                     yield stream
                 return
+            if statement.kind is StatementKind.KILL_QUERY:
+                sql = by_our_query_id(sql)
             result = await session.query(
                 sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
             )
@@ -67,7 +70,27 @@ class StatementRouter:
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
         self._check(asked, parse_statement(insert.head))
+        if insert.input_structure:
+            return await self._insert_from_input(asked, insert, rows)
         result = await asked.session.insert(insert.head, format=insert.format, rows=rows, scope=asked.scope)
+        return WholeAnswer(result, format=asked.format)
+
+    async def _insert_from_input(
+        self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]
+    ) -> Answer:
+        """chDB has no `input()`: the rows wait in a temporary table, in memory, until they are all there."""
+        session = asked.session.clone()
+        try:
+            async with session.kept_open():
+                await session.query(
+                    f"CREATE TEMPORARY TABLE {INPUT_TABLE} ({insert.input_structure}) ENGINE = Memory"
+                )
+                await session.insert(f"INSERT INTO {INPUT_TABLE}", format=insert.format, rows=rows)
+            result = await session.query(
+                insert.head, params=asked.params, scope=replace(asked.scope, is_readonly=False), multi=False
+            )
+        finally:
+            await session.close()
         return WholeAnswer(result, format=asked.format)
 
     def _check(self, asked: Asked, statement: Statement) -> None:

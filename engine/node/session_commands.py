@@ -1,4 +1,4 @@
-"""SET, read back: a session has to know what it was set to."""
+"""SET, read back, because a session has to know what it was set to; and what KILL QUERY means by an id."""
 
 from __future__ import annotations
 
@@ -51,3 +51,15 @@ def trailing_settings(sql: str) -> dict[str, str]:
             value = tokens[at + 2 : at + 4] if tokens[at + 2].text == "-" else tokens[at + 2 : at + 3]
             found[name] = _value(value)
     return found
+
+
+def by_our_query_id(sql: str) -> str:
+    """KILL QUERY WHERE query_id = …, for ids that clients gave: chDB makes up its own, and ours is each
+    statement's `log_comment`."""
+    pieces = []
+    at = 0
+    for token in tokenize(sql):
+        if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) and literal_value(token) == "query_id":
+            pieces += [sql[at : token.start], "Settings['log_comment']"]
+            at = token.end
+    return "".join([*pieces, sql[at:]])

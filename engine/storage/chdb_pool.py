@@ -181,12 +181,19 @@ class ChdbPool:
         self._unfinished.add(task)
         task.add_done_callback(self._unfinished.discard)
 
-    async def close(self) -> None:
-        """Wait for what runs, then stop chDB. May be called twice."""
-        while self._unfinished:
-            await asyncio.gather(*self._unfinished, return_exceptions=True)
+    async def close(self, *, grace_s: float = 10.0) -> None:
+        """Wait for what runs, then stop chDB. May be called twice.
+
+        After `grace_s` a statement that cannot be stopped is left to itself, and so is chDB: its data is safe
+        whenever its process ends.
+        """
+        deadline_s = asyncio.get_running_loop().time() + grace_s
+        while self._unfinished and (left_s := deadline_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._unfinished, timeout=left_s)
         anchor, self._anchor = self._anchor, None
-        if anchor is not None:
+        if self._unfinished:
+            log.warning("storage.not_stopped statements=%d", len(self._unfinished))
+        elif anchor is not None:
             await self.control(anchor.close)
         for executor in (self._threads, self._control, *self._reserved):
             executor.shutdown(wait=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
-from engine.sql.tokens import Token, TokenKind, scan, tokenize
+from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
 
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPACE_BEFORE_ROWS = " \t\f"
@@ -66,17 +66,25 @@ def _outside_brackets(tokens: list[Token]) -> list[bool]:
     return outside
 
 
+INPUT_TABLE = "_oncluster_input"
+
+
 @dataclass(frozen=True, slots=True)
 class InsertText:
-    """An INSERT whose rows follow: the statement without them, their format, and where they start."""
+    """An INSERT whose rows follow: the statement without them, their format, and where they start.
+
+    With `input_structure` it is INSERT … SELECT … FROM input('structure') FORMAT …: `head` reads from the
+    table `INPUT_TABLE` instead, which the rows have to be put into first.
+    """
 
     head: str
     format: str
     rows_at: int
+    input_structure: str = ""
 
 
 def insert_with_rows(text: str) -> InsertText | None:
-    """Where the rows of an INSERT start; None where none are expected in the text (INSERT … SELECT).
+    """Where the rows of an INSERT start; None where none are expected in the text (most INSERT … SELECT).
 
     `text` may be cut off anywhere in the rows, and rows may be anything: nothing behind their start is
     read. `rows_at` is an offset in characters. Raises SqlError 62 as `tokenize`, 78 for FROM INFILE.
@@ -97,7 +105,9 @@ def insert_with_rows(text: str) -> InsertText | None:
         word = token.text.upper() if token.kind is TokenKind.WORD else ""
         if word == "VALUES":
             return InsertText(text[: token.start], "Values", token.end)
-        if word in ("SELECT", "WITH", "WATCH"):
+        if word in ("SELECT", "WITH"):
+            return _select_from_input(text, token, tokens)
+        if word == "WATCH":
             return None
         if word == "INFILE":
             raise SqlError(
@@ -105,6 +115,27 @@ def insert_with_rows(text: str) -> InsertText | None:
             )
         is_after_format = word == "FORMAT"
         format_at = token.start
+    return None
+
+
+def _select_from_input(text: str, select: Token, tokens: Iterator[Token]) -> InsertText | None:
+    """The rest of INSERT … SELECT, from `select` on: None unless it reads from `input('…')`."""
+    recent: list[Token] = [select]
+    head = structure = ""
+    copied = depth = 0
+    for token in tokens:
+        if token.kind is TokenKind.PUNCTUATION:
+            depth += (token.text in _OPEN) - (token.text in _CLOSE)
+        recent = [*recent[-3:], token]
+        words = [t.text.lower() for t in recent]
+        if len(recent) == 4 and words[0] == "input" and words[1] == "(" and words[3] == ")":
+            structure = literal_value(recent[2])
+            head += text[copied : recent[0].start] + INPUT_TABLE
+            copied = token.end
+        is_name = token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        if structure and depth == 0 and is_name and words[-2:-1] == ["format"]:
+            head += text[copied : recent[-2].start]
+            return InsertText(head, token.text.strip('`"'), _after_format(text, token.end), structure)
     return None
 
 

@@ -128,6 +128,31 @@ def test_inserts_in_every_shape(node: RunningNode) -> None:
     assert rows == "".join(f"{a}\t{b.hex().upper()}\n" for a, b in expected.items())
 
 
+def test_an_insert_may_select_from_its_own_rows(node: RunningNode) -> None:
+    node.query("CREATE TABLE from_input (a UInt64, b String) ENGINE = Memory")
+    sql = (
+        "INSERT INTO from_input SELECT a * 2, upper(b) FROM input('a UInt64, b String') "
+        "WHERE a > 1 FORMAT CSV"
+    )
+    node.query(sql + "\n1,x\n2,y\n")
+    node.query("3,z\n", query=sql)
+    assert node.query("SELECT * FROM from_input ORDER BY a") == "4\tY\n6\tZ\n"
+    assert node.post(sql + "\nx\n").status == 400
+
+
+def test_kill_query_knows_the_ids_that_clients_gave(node: RunningNode) -> None:
+    replies = []
+    sql = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
+    endless = threading.Thread(target=lambda: replies.append(node.post(sql, query_id="to be killed")))
+    endless.start()
+    while "to be killed" not in node.query("SELECT Settings['log_comment'] FROM system.processes"):
+        pass
+    node.query("KILL QUERY WHERE query_id = 'nobody' SYNC")
+    node.query("KILL QUERY WHERE query_id = 'to be killed' ASYNC")
+    endless.join()
+    assert replies[0].code == 394
+
+
 def test_a_table_may_be_called_like_a_keyword(node: RunningNode) -> None:
     node.query("CREATE TABLE `format` (values UInt8) ENGINE = Memory")
     node.query("INSERT INTO format VALUES (1)")

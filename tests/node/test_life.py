@@ -1,5 +1,6 @@
 """A node's life: start, refusal to start, orderly end, hard end, TLS."""
 
+import contextlib
 import socket
 import ssl
 import subprocess
@@ -111,6 +112,25 @@ def test_the_second_signal_ends_it_at_once(start_node: StartNode) -> None:
     running.join()
     node.start()
     assert node.query("SELECT 1") == "1\n"
+
+
+def test_a_statement_that_takes_too_long_is_cancelled_at_the_end(start_node: StartNode) -> None:
+    node = start_node()
+    replies: list[Reply] = []
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            replies.append(
+                node.post("SELECT count() FROM system.numbers WHERE NOT ignore(number)", query_id="long")
+            )
+
+    running = threading.Thread(target=ask)
+    running.start()
+    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'long'") == "0\n":
+        pass
+    assert node.stop() == 0
+    running.join()
+    assert not any(reply.status == 200 for reply in replies)
 
 
 @pytest.fixture(scope="module")

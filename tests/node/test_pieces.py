@@ -190,8 +190,8 @@ def test_settings_about_on_cluster_are_found_in_a_statement() -> None:
     ("sql", "select"),
     [
         ("SHOW CLUSTERS", "SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster"),
-        ("SHOW CLUSTERS NOT LIKE 'a%' LIMIT 1",
-         "SELECT DISTINCT cluster FROM system.clusters WHERE cluster  NOT LIKE 'a%' ORDER BY cluster LIMIT 1"),
+        ("SHOW CLUSTERS LIKE 'a%' LIMIT 1",
+         "SELECT DISTINCT cluster FROM system.clusters WHERE cluster  LIKE 'a%' ORDER BY cluster LIMIT 1"),
         ("SHOW TABLES", "SHOW TABLES"),
     ],
 )  # fmt: skip

@@ -96,3 +96,16 @@ def test_from_infile_and_a_semicolon_before_the_rows_are_refused() -> None:
 def test_chdbs_messages_become_errors(text: str, code: int, message: str, name: str) -> None:
     error = sql_error(text)
     assert (error.code, error.message, error.name) == (code, message, name)
+
+
+def test_an_insert_that_selects_from_its_rows_reads_them_from_a_table() -> None:
+    text = "INSERT INTO t SELECT a, (b) FROM input('a UInt8, b String') AS i WHERE a = 1 FORMAT CSV\n1,x"
+    insert = insert_with_rows(text)
+    assert insert is not None
+    assert insert.head == "INSERT INTO t SELECT a, (b) FROM _oncluster_input AS i WHERE a = 1 "
+    assert (insert.format, insert.input_structure, text[insert.rows_at :]) == (
+        "CSV",
+        "a UInt8, b String",
+        "1,x",
+    )
+    assert insert_with_rows("INSERT INTO t SELECT input FROM u FORMAT CSV") is None

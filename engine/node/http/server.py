@@ -37,6 +37,8 @@ Or /replicas_status for more sophisticated health checks.
 Send queries from your program with POST method or GET /?query=...
 """
 _MAX_LINE_BYTES = 1 << 20
+_CLOSE_S = 1.0
+"""For idle connections; statements have had their time before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,13 @@ class HttpServer:
         app.router.add_route("*", "/", self._query)
         app.router.add_route("*", "/query", self._query)
         app.router.add_route("*", "/{path:.*}", self._unknown)
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, handler_cancellation=True)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=_CLOSE_S,
+        )
         await self._runner.setup()
         host, config = self._config.listen_host, self._config
         site = web.TCPSite(self._runner, host, config.http_port, backlog=4096)
@@ -114,7 +122,10 @@ class HttpServer:
         running = {task for task in self._running.values() if not task.done()}
         if running:
             log.info("node.finishing statements=%d grace_s=%g", len(running), grace_s)
-            await asyncio.wait(running, timeout=grace_s)
+            _, late = await asyncio.wait(running, timeout=grace_s)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
         await self._sessions.close()
         await self._runner.cleanup()
 
