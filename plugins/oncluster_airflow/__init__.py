@@ -2,7 +2,7 @@
 
     migration_dag    one DAG per folder of migrations; `dags/migrate.py` calls it
     operators        SubmitStatementOperator, and the tasks of a migration DAG
-    sensors          DDLFinishedSensor, MigrationStatementSensor: a moment on the worker, then in the triggerer
+    sensors          DDLFinishedSensor, MigrationStatementSensor: first on the worker, then in the triggerer
     triggers         what waits there, on Keeper watches
     hooks            KeeperHook (connection type zookeeper), ClickHouseNodesHook (type clickhouse)
     notifier         OnclusterNotifier: log, e-mail, webhook

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule
+from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule, get_parsing_context
 
 from engine.ddl.output import OutputMode
 from engine.migrations.errors import MigrationFilesError
@@ -51,14 +51,17 @@ _RETRY_DELAY_S = 5.0
 
 
 def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
-    """A DAG for each folder in the migrations folder, by name. No folders: no DAGs, and a warning in the
-    log."""
+    """A DAG for each folder in the migrations folder, by name. No folders: no DAGs, and a warning in the log.
+
+    When Airflow reads the file to run one task, only that task's DAG is made.
+    """
     root = folder or Settings.from_environment().migrations
     folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
     if not folders:
         log.warning("migrations.none folder=%s: make a folder there, named like a cluster", root)
+    wanted = get_parsing_context().dag_id
     for path in folders:
-        if not path.name.startswith((".", "_")):
+        if not path.name.startswith((".", "_")) and wanted in (None, dag_id_of(path.name)):
             yield migration_dag(path)
 
 

@@ -26,14 +26,15 @@ class Log(Protocol):
 def report(context: Context, log: Log, result: WaitResult, *, fails: bool) -> dict[str, Any]:
     """End a task with this result: returns its value, or raises DDLFailed, DDLTimeout or DDLGone.
 
-    XCom has the state and every host in both cases.
+    XCom has the state and every host in both cases: in the value, or, since a task that fails has none, under
+    `ddl_state` and `ddl_hosts`.
     """
     value = result.to_json()
-    ti: Any = context["ti"]
-    ti.xcom_push(key=STATE_KEY, value=value["state"])
-    ti.xcom_push(key=HOSTS_KEY, value=value["hosts"])
     text = described(result)
     if fails:
+        ti: Any = context["ti"]
+        ti.xcom_push(key=STATE_KEY, value=value["state"])
+        ti.xcom_push(key=HOSTS_KEY, value=value["hosts"])
         log.error("%s", text)
         raise error_of(result)
     log.info("%s", text)
@@ -57,9 +58,7 @@ def event_of(result: WaitResult, log: Log, *, fails: bool) -> TriggerEvent:
     if fails:
         return TriggerEvent(value)  # type: ignore[no-untyped-call]
     log.info("%s", described(result))
-    return TaskSuccessEvent(
-        xcoms={"return_value": value, STATE_KEY: value["state"], HOSTS_KEY: value["hosts"]}
-    )
+    return TaskSuccessEvent(xcoms={"return_value": value})
 
 
 def refusal_of(error: OnclusterError) -> TriggerEvent:

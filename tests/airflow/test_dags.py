@@ -59,6 +59,14 @@ def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_p
         found["migrate_bad"].get_task("lint").execute({})
 
 
+def test_a_task_reads_its_own_dag_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "one", "0001_a.up.sql")
+    write(tmp_path / "two", "0001_a.up.sql")
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "migrate_two")
+
+    assert set(dags(tmp_path)) == {"migrate_two"}
+
+
 def test_no_folder_at_all_is_no_error(tmp_path: Path) -> None:
     assert dags(tmp_path / "nowhere") == {}
 

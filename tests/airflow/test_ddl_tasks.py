@@ -144,8 +144,7 @@ def test_a_statement_that_is_quick_needs_no_trigger(hosts: Any) -> None:
     result = sensor(submit()).execute(context(ti))
 
     assert result["state"] == "done"
-    assert ti.xcoms["ddl_state"] == "done"
-    assert [host["state"] for host in ti.xcoms["ddl_hosts"]] == ["done"] * 6
+    assert [host["state"] for host in result["hosts"]] == ["done"] * 6
 
 
 def test_a_failing_host_fails_the_sensor_with_every_hosts_status(
@@ -273,7 +272,7 @@ def test_the_trigger_ends_the_task_when_the_last_host_is_done(hosts: Any) -> Non
     (event,) = asyncio.run(main())
     assert isinstance(event, TaskSuccessEvent)
     assert event.xcoms is not None
-    assert event.xcoms["ddl_state"] == "done"
+    assert event.xcoms["return_value"]["state"] == "done"
 
 
 def test_the_trigger_resumes_the_task_at_the_deadline_with_every_host(hosts: Any) -> None:
@@ -311,7 +310,7 @@ def test_the_trigger_outlives_its_keeper_session_and_misses_nothing(hosts: Any, 
         return await asyncio.wait_for(waiting, 30)
 
     (event,) = asyncio.run(main())
-    assert event.xcoms["ddl_state"] == "done"
+    assert event.xcoms["return_value"]["state"] == "done"
 
 
 def _end_session(config: ZooKeeper, client_id: tuple[int, bytes]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +30,20 @@ class Begun:
     run: Run
     manifest: Manifest
 
+    def to_json(self) -> dict[str, Any]:
+        """One value, since each look into XCom is a request to Airflow's API server."""
+        return {"run": self.run.to_json(), "manifest": self.manifest.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Begun:
+        return cls(Run.from_json(data["run"]), Manifest.from_json(data["manifest"]))
+
 
 def run_of(context: Context) -> Begun | None:
     """What `begin` left, or None when it did not run."""
     ti: Any = context["ti"]
-    run = ti.xcom_pull(task_ids=BEGIN_TASK, key=RUN_KEY)
-    manifest = ti.xcom_pull(task_ids=BEGIN_TASK, key=MANIFEST_KEY)
-    if not run or manifest is None:
-        return None
-    return Begun(Run.from_json(run), Manifest.from_json(manifest))
+    left = ti.xcom_pull(task_ids=BEGIN_TASK, key=RUN_KEY)
+    return Begun.from_json(left) if left else None
 
 
 def request_of(context: Context, *, approved_by: str = "") -> RunRequest:

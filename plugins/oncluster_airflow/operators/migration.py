@@ -103,8 +103,7 @@ class BeginOperator(MigrationOperator, SkipMixin):
             raise TaskRefused(str(error)) from error
         except OnclusterError as error:
             raise as_airflow_error(error) from error
-        ti.xcom_push(key=RUN_KEY, value=run.to_json())
-        ti.xcom_push(key=MANIFEST_KEY, value=manifest.to_json())
+        ti.xcom_push(key=RUN_KEY, value=Begun(run, manifest).to_json())
         self.log.info("begun: %d statements of %d migrations", len(run.refs), len(run.steps))
         self.skip(ti, tasks_outside(context["dag"], run))
 

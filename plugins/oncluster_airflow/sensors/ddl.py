@@ -42,7 +42,8 @@ class DDLFinishedSensor(BaseSensorOperator):
     `distributed_ddl_task_timeout`: 180 by default, 0 does not wait, negative waits for ever; each try of
     the task counts anew. `output_mode` is `distributed_ddl_output_mode`. Both may be templates.
 
-    Leaves the state in XCom under `ddl_state` and every host under `ddl_hosts`, whether it succeeds or not.
+    Returns the state and every host (`oncluster_airflow.outcomes`). When it fails they are in XCom under
+    `ddl_state` and `ddl_hosts`.
     Raises DDLFailed, DDLTimeout, DDLGone; see `oncluster_airflow.errors`.
     """
 
