@@ -149,7 +149,10 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class NodeConfig:
-    """Everything one node process is told. `tcp_port` is the port of its host id; nothing listens there."""
+    """Everything one node process is told. `tcp_port` is the port of its host id; nothing listens there.
+
+    `max_connections` statements may run at once; more wait for one of them to end.
+    """
 
     path: str
     host_name: str = "localhost"
@@ -164,7 +167,7 @@ class NodeConfig:
     queues: tuple[DistributedDdl, ...] = ()
     users: Mapping[str, User] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    max_connections: int = 4
+    max_connections: int = 32
     https_port: int = 0
     certificate_file: str = ""
     private_key_file: str = ""

@@ -198,5 +198,4 @@ def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:
         timezone=timezone,
         users=config.users,
         profiles=config.profiles,
-        max_running=config.max_connections,
     )

@@ -53,7 +53,6 @@ class HttpConfig:
     timezone: str
     users: Mapping[str, User]
     profiles: Mapping[str, Mapping[str, str]]
-    max_running: int
 
 
 class HttpServer:
