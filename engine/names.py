@@ -29,7 +29,9 @@ _STRING_ESCAPES = {
 
 def escape_for_file_name(name: str) -> str:
     """Keep `[A-Za-z0-9_]`; every other byte of the UTF-8 form becomes `%` and two upper-case hex digits."""
-    return "".join(chr(b) if b in _PLAIN_BYTES else f"%{b:02X}" for b in name.encode("utf-8", "surrogateescape"))
+    return "".join(
+        chr(b) if b in _PLAIN_BYTES else f"%{b:02X}" for b in name.encode("utf-8", "surrogateescape")
+    )
 
 
 def unescape_for_file_name(text: str) -> str:
