@@ -22,10 +22,11 @@ from typing import Any, Self, TypeVar
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, SqlError
 from engine.names import quote_string
-from engine.storage.chdb_session import ChdbSession, QueryResult, Scope
+from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
+from engine.storage.scope import QueryResult, Scope
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -20,6 +19,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.storage.errors import sql_error
 from engine.storage.pipe import ReadEnd, open_pipe
+from engine.storage.scope import PLAIN, QueryResult, Scope, set_statement
 from engine.storage.statement_text import select_into
 
 T = TypeVar("T")
@@ -27,40 +27,6 @@ T = TypeVar("T")
 _NONE: Mapping[str, str] = {}
 _FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
-
-
-@dataclass(frozen=True, slots=True)
-class QueryResult:
-    """A statement's result and what it cost. `data` is empty for a streamed result."""
-
-    data: bytes
-    read_rows: int
-    read_bytes: int
-    written_rows: int
-    written_bytes: int
-    result_rows: int
-    elapsed_s: float
-
-    @property
-    def text(self) -> str:
-        return self.data.decode("utf-8", "surrogateescape")
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """What holds for one statement only. An empty database leaves the session's.
-
-    `query_id` makes the statement findable for KILL. `is_readonly` is refused in sessions that live on,
-    because ClickHouse's readonly mode cannot be left again.
-    """
-
-    settings: Mapping[str, str] = field(default_factory=dict)
-    database: str = ""
-    query_id: str = ""
-    is_readonly: bool = False
-
-
-PLAIN = Scope()
 
 
 class ResultStream:
@@ -92,13 +58,6 @@ class Threads(Protocol):
     async def kill(self, query_id: str) -> None: ...
 
     def finish_later(self, work: Any) -> None: ...
-
-
-def set_statement(settings: Mapping[str, str]) -> str:
-    """`SET a = 'x', …`. Values are quoted; ClickHouse turns them into the setting's type."""
-    return "SET " + ", ".join(
-        f"{quote_identifier(name)} = {quote_string(value)}" for name, value in settings.items()
-    )
 
 
 class ChdbSession:

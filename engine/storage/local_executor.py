@@ -14,9 +14,10 @@ from engine.ddl.executor import Fingerprint
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
 from engine.storage.chdb_pool import ChdbPool
-from engine.storage.chdb_session import ChdbSession, Scope
+from engine.storage.chdb_session import ChdbSession
 from engine.storage.fingerprint import READER_SETTINGS, read_fingerprint
 from engine.storage.guard import check_statement
+from engine.storage.scope import Scope
 
 _REPLICATING = ("Replicated", "Shared")
 
