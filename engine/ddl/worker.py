@@ -15,8 +15,7 @@ Safety argument, by what ends in the middle.
   about names is dropped.
 
 An entry that nobody can read gets its error under this node's own host id and holds up nobody. An entry
-that is not for this host is never touched. An entry whose hosts DNS does not know may be for this host: it
-holds back later statements for `DNS_PATIENCE_S` and is looked at again after it.
+that is not for this host is never touched (`scan`).
 
 Source: ClickHouse's DDLWorker (`ddl-queue`, section 6).
 """
@@ -41,9 +40,10 @@ from engine.ddl.outcome_record import correct_outcome_record, read_outcome_recor
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner, TryAgain, status_of
+from engine.ddl.scan import QueueScan, WorkerMemory
 from engine.ddl.shards import ShardEnd, ShardExecution
 from engine.ddl.status import BEFORE_EXECUTION, ExecutionStatus
-from engine.ddl.task import Task, interpret, interpret_without_cluster
+from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import Env
 from engine.errors import (
     Busy,
@@ -53,7 +53,6 @@ from engine.errors import (
     Corrupt,
     KeeperAnswer,
     KeeperUnavailable,
-    MalformedEntry,
     NoNode,
     OnclusterError,
     OperationTimeout,
@@ -61,8 +60,8 @@ from engine.errors import (
     SqlError,
     UnknownOutcome,
 )
-from engine.keeper.base import Keeper, KeeperFactory, Node, WatchEvent
-from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.keeper.base import Keeper, KeeperFactory
+from engine.keeper.recipes import create_ancestors
 from engine.names import HostId, entry_number
 from engine.sql import runs_once_per_shard
 
@@ -71,8 +70,6 @@ logger = logging.getLogger(__name__)
 RETRY_PAUSE_S = 5.0
 """After a failure that is not Keeper's, and between two tries of a retriable statement (ClickHouse: 5 s)."""
 RECONNECT_PAUSE_S = 0.2
-DNS_PATIENCE_S = 30.0
-_PREFETCH = 64
 _CLOSE_TIMEOUT_S = 5.0
 
 
@@ -113,19 +110,17 @@ class DDLWorker:
         self._runner = StatementRunner(
             executor=executor, intents=intents, env=env, queue=queue.path, profile_settings=profile_settings
         )
-        self._settled: set[str] = set()
-        self._undecided: dict[str, float] = {}
-        self._queue_czxid = 0
-        self._host_guess: HostId | None = None
-        self._wake = asyncio.Event()
-        self._is_stopping = False
-        self._topology_serial = 0
-        self.max_entry = -1
-        """The largest entry number this host has handled (ClickHouse's metric MaxDDLEntryID)."""
+        self._memory = WorkerMemory()
         if queue.pool_size > 1:
             logger.warning(
                 "ddl.pool_size size=%d statements of different objects may overtake", queue.pool_size
             )
+
+    @property
+    def max_entry(self) -> int:
+        """The largest entry number this host has handled (ClickHouse's metric MaxDDLEntryID); -1: none
+        yet."""
+        return self._memory.max_entry
 
     # --- life ---------------------------------------------------------------------------------------------
 
@@ -134,7 +129,7 @@ class DDLWorker:
         await self._runner.load()
         keeper: Keeper | None = None
         try:
-            while not self._is_stopping:
+            while not self._memory.is_stopping:
                 try:
                     if keeper is None or keeper.is_expired:
                         keeper = await self._factory()
@@ -146,11 +141,11 @@ class DDLWorker:
                     raise
                 except KeeperAnswer as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
-                    self._forget_all()
+                    self._memory.forget_all()
                     await self._pause(RECONNECT_PAUSE_S)
                 except OnclusterError as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
-                    self._forget_all()
+                    self._memory.forget_all()
                     await self._pause(RETRY_PAUSE_S)
         finally:
             if keeper is not None:
@@ -158,8 +153,8 @@ class DDLWorker:
 
     def stop(self) -> None:
         """End `run` soon. A statement under way is not interrupted; `drain` waits for it."""
-        self._is_stopping = True
-        self._wake.set()
+        self._memory.is_stopping = True
+        self._memory.wake.set()
 
     async def drain(self) -> None:
         """Wait until nothing of this queue runs here; call after `run` has ended."""
@@ -168,8 +163,8 @@ class DDLWorker:
     def topology_changed(self) -> None:
         """The clusters were re-read: mark new host ids, look again at entries of hosts that were not
         found."""
-        self._topology_serial += 1
-        self._wake.set()
+        self._memory.topology_serial += 1
+        self._memory.wake.set()
 
     async def forget_intents(self, keeper: Keeper, present: frozenset[str]) -> None:
         """Drop the records of entries that are gone; `present` are the queue's entries, read after a sync.
@@ -214,7 +209,21 @@ class DDLWorker:
         backlog = Backlog(lanes=self._queue.pool_size)
         over = asyncio.Event()
         keeper.on_expired(over.set)
-        scan = _Scan(self, keeper, marker, matcher, reporter, backlog)
+        scan = QueueScan(
+            keeper=keeper,
+            env=self._env,
+            paths=self._paths,
+            memory=self._memory,
+            marker=marker,
+            matcher=matcher,
+            reporter=reporter,
+            runner=self._runner,
+            backlog=backlog,
+            identity=self._identity,
+            resolver=self._resolver,
+            topology=self._topology,
+            on_round=self._on_round,
+        )
         await _first_to_end(
             scan.run(),
             _until_expired(over),
@@ -239,12 +248,12 @@ class DDLWorker:
                         batch.add(task, report)
                 case Claim.GONE:
                     logger.info("ddl.entry_gone entry=%s", task.name)
-                    self._settle(task.name)
+                    self._memory.settle(task.name)
                 case Claim.BEING_REMOVED:
                     # Half an entry: a cleaner is at work, or died at it. Whoever finds it whole again runs
                     # it.
                     logger.info("ddl.entry_being_removed entry=%s", task.name)
-                    self._undecided[task.name] = self._env.monotonic_s()
+                    self._memory.undecided[task.name] = self._env.monotonic_s()
             backlog.done(task)
 
     async def _claim(self, keeper: Keeper, batch: Batch, task: Task, backlog: Backlog) -> Claim:
@@ -257,7 +266,7 @@ class DDLWorker:
             reported = await batch.report_and_claim(tasks)
             if reported is not None:
                 for each in reported:
-                    self._settle(each.name)
+                    self._memory.settle(each.name)
                 return Claim.CLAIMED
             await self._report_all(keeper, batch)
         while True:
@@ -270,7 +279,7 @@ class DDLWorker:
     async def _report_all(self, keeper: Keeper, batch: Batch) -> None:
         if len(batch.unreported) > 1:
             for task in await batch.report_and_claim([]) or ():
-                self._settle(task.name)
+                self._memory.settle(task.name)
         for task, report in batch.take_unreported():
             await self._report(keeper, batch.reporter, task, report)
 
@@ -292,7 +301,7 @@ class DDLWorker:
     async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
         if not await reporter.report(report):
             await self._correct_record(keeper, task.name, task.czxid, task.host, report.status)
-        self._settle(task.name)
+        self._memory.settle(task.name)
 
     async def _correct_record(
         self, keeper: Keeper, entry: str, czxid: int, host: HostId, status: ExecutionStatus
@@ -306,6 +315,7 @@ class DDLWorker:
     async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
         """The report of a claimed task; None when the entry went away or waits for another time."""
         logger.info("ddl.claimed entry=%s host=%s object=%s", task.name, task.host, task.object_text)
+        self._memory.latest_executed = max(self._memory.latest_executed, entry_number(task.name) or 0)
         while True:
             try:
                 return await self._run_here_or_for_the_shard(keeper, task)
@@ -313,14 +323,14 @@ class DDLWorker:
                 if await keeper.exists(self._paths.entry(task.name)) is not None:
                     raise
                 logger.warning("ddl.entry_gone entry=%s error=%s", task.name, error)
-                self._settle(task.name)
+                self._memory.settle(task.name)
                 return None
             except TryAgain as error:
                 logger.warning("ddl.will_try_again entry=%s code=%d error=%s", task.name, error.code, error)
                 await reporter.unclaim(task.name, task.host)
                 await self._pause(RETRY_PAUSE_S)
                 if await reporter.claim(task.name, task.host) is not Claim.CLAIMED:
-                    self._settle(task.name)
+                    self._memory.settle(task.name)
                     return None
 
     async def _run_here_or_for_the_shard(self, keeper: Keeper, task: Task) -> Report:
@@ -352,183 +362,12 @@ class DDLWorker:
         engine = await self._executor.table_engine(task.tables[0])
         return engine is not None and self._executor.supports_replication(engine)
 
-    # --- memory -------------------------------------------------------------------------------------------
-
-    def _settle(self, name: str) -> None:
-        self._settled.add(name)
-        self._undecided.pop(name, None)
-        self.max_entry = max(self.max_entry, entry_number(name) or 0)
-
-    def _forget_all(self) -> None:
-        self._settled.clear()
-        self._undecided.clear()
-
     def _check_session(self, keeper: Keeper) -> None:
         if keeper.is_expired:
             raise SessionExpired("The Keeper session is over")
 
     async def _pause(self, longest_s: float) -> None:
         await self._env.sleep(longest_s * self._env.rng.uniform(0.5, 1.0))
-
-
-class _Scan:
-    """Follows the queue in one session and fills the backlog."""
-
-    def __init__(
-        self,
-        worker: DDLWorker,
-        keeper: Keeper,
-        marker: ReplicaMarker,
-        matcher: HostMatcher,
-        reporter: Reporter,
-        backlog: Backlog,
-    ) -> None:
-        self._worker = worker
-        self._keeper = keeper
-        self._marker = marker
-        self._matcher = matcher
-        self._reporter = reporter
-        self._backlog = backlog
-        self._paths = worker._paths
-        self._is_first = True
-        self._topology_serial = worker._topology_serial
-
-    async def run(self) -> None:
-        worker = self._worker
-        while not worker._is_stopping:
-            worker._wake.clear()
-            await self._follow_topology()
-            children = await self._list()
-            present = [name for name in children if entry_number(name) is not None]
-            worker._settled.intersection_update(present)
-            new = [name for name in present if name not in worker._settled and name not in self._backlog]
-            for start in range(0, len(new), _PREFETCH):
-                await self._look_at(new[start : start + _PREFETCH])
-                await self._backlog.wait_until_shorter_than(2 * _PREFETCH)
-            self._is_first = False
-            if worker._on_round is not None:
-                worker._on_round(present)
-            await self._wait()
-
-    async def _list(self) -> tuple[str, ...]:
-        worker = self._worker
-        try:
-            children = await self._keeper.children(self._paths.root, watch=self._on_change)
-        except NoNode:
-            await create_ancestors(self._keeper, self._paths.entry("x"))
-            await create_if_not_exists(self._keeper, self._paths.root)
-            children = await self._keeper.children(self._paths.root, watch=self._on_change)
-        if worker._queue_czxid not in (0, children.stat.czxid):
-            logger.warning("ddl.queue_was_recreated root=%s", self._paths.root)
-            worker._forget_all()
-        worker._queue_czxid = children.stat.czxid
-        return children.names
-
-    def _on_change(self, event: WatchEvent) -> None:
-        self._worker._wake.set()
-
-    async def _wait(self) -> None:
-        """Until the queue changes; sooner when something has to be looked at again."""
-        worker = self._worker
-        if not worker._undecided and not self._marker.refused:
-            await worker._wake.wait()
-            return
-        try:
-            async with asyncio.timeout(RETRY_PAUSE_S):
-                await worker._wake.wait()
-        except TimeoutError:
-            if self._marker.refused:
-                await self._marker.mark(worker._topology())
-
-    async def _follow_topology(self) -> None:
-        worker = self._worker
-        if self._topology_serial != worker._topology_serial:
-            self._topology_serial = worker._topology_serial
-            self._matcher.forget()
-            await self._marker.mark(worker._topology())
-
-    async def _look_at(self, names: list[str]) -> None:
-        guess = self._worker._host_guess
-        if self._is_first and guess is not None and len(names) > 1:
-            # After a restart most of the queue has been done: do not read what was.
-            done = await self._finished(names, guess)
-            for name in done:
-                self._worker._settle(name)
-            names = [name for name in names if name not in done]
-            nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
-            done = set()
-        elif guess is not None:
-            nodes, done = await asyncio.gather(
-                self._keeper.get_many([self._paths.entry(name) for name in names]),
-                self._finished(names, guess),
-            )
-        else:
-            nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
-            done = set()
-        for name, node in zip(names, nodes, strict=True):
-            if not isinstance(node, Node) or name in done:
-                self._worker._settle(name)
-            else:
-                await self._decide(name, node)
-
-    async def _finished(self, names: list[str], host: HostId) -> set[str]:
-        stats = await self._keeper.exists_many([self._paths.finished(name, host) for name in names])
-        return {name for name, stat in zip(names, stats, strict=True) if stat is not None}
-
-    async def _decide(self, name: str, node: Node) -> None:
-        """Whose is it, and does it make sense here?"""
-        worker = self._worker
-        try:
-            entry = DDLLogEntry.from_bytes(node.data, where=name)
-        except MalformedEntry as error:
-            await self._refuse(name, worker._identity.host_id, status_of(error))
-            return
-        match = await self._matcher.match(entry.hosts)
-        if match.host is None:
-            self._not_found(name, bool(match.unresolved))
-            return
-        if match.host != worker._host_guess and await self._finished([name], match.host):
-            worker._settle(name)
-            return
-        if worker._host_guess is None:
-            worker._host_guess = match.host
-        try:
-            task = await interpret(
-                name,
-                node.stat.czxid,
-                node.data,
-                entry,
-                host=match.host,
-                topology=worker._topology(),
-                resolver=worker._resolver,
-                ports=worker._identity.ports,
-            )
-        except SqlError as error:
-            # It may have run here before the clusters were changed.
-            begun = interpret_without_cluster(name, node.stat.czxid, node.data, entry, match.host)
-            status = await worker._runner.conclude(begun) if begun is not None else None
-            await self._refuse(name, match.host, status or status_of(error))
-            return
-        worker._undecided.pop(name, None)
-        self._backlog.add(task)
-
-    async def _refuse(self, name: str, host: HostId, status: ExecutionStatus) -> None:
-        """An outcome without execution."""
-        if not await self._finished([name], host):
-            logger.warning("ddl.refused entry=%s host=%s error=%s", name, host, status.message)
-            await self._reporter.report_without_claim(Report(name, host, status))
-        self._worker._settle(name)
-
-    def _not_found(self, name: str, may_be_ours: bool) -> None:
-        worker = self._worker
-        if not may_be_ours:
-            logger.debug("ddl.not_for_this_host entry=%s", name)
-            worker._settle(name)
-            return
-        since_s = worker._undecided.setdefault(name, worker._env.monotonic_s())
-        if worker._env.monotonic_s() - since_s > DNS_PATIENCE_S:
-            logger.warning("ddl.given_up_on_dns entry=%s", name)
-            worker._settle(name)
 
 
 async def _until_expired(over: asyncio.Event) -> None:

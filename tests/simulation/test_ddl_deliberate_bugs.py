@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.ddl import backlog, cleaner, client, report, runner, shards, worker
+from engine.ddl import backlog, cleaner, client, report, runner, scan, shards, worker
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import PreparedStatement
 from engine.ddl.intents import Intent
@@ -179,10 +179,10 @@ def the_outcome_is_reported_before_the_effect(monkeypatch: pytest.MonkeyPatch) -
 
 @bug("D5", has_poison=True, statements=6)
 def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(self: worker._Scan, name: str, host: object, status: ExecutionStatus) -> None:
+    async def refuse(self: scan.QueueScan, name: str, host: object, status: ExecutionStatus) -> None:
         raise OnclusterError(status.message)
 
-    monkeypatch.setattr(worker._Scan, "_refuse", refuse)
+    monkeypatch.setattr(scan.QueueScan, "_refuse", refuse)
 
 
 @bug("D5", fault_rate=0.08, statements=6)
@@ -193,22 +193,22 @@ def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.Monkey
         try:
             await original(self, keeper, reporter, task, what)
         except OnclusterError:
-            self._settle(task.name)
+            self._memory.settle(task.name)
 
     monkeypatch.setattr(worker.DDLWorker, "_report", give_up)
 
 
 @bug("D5", fault_rate=0.0, has_slow_host=False)
 def the_watch_is_set_after_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = worker._Scan._list
+    original = scan.QueueScan._list
 
-    async def listing(self: worker._Scan) -> tuple[str, ...]:
+    async def listing(self: scan.QueueScan) -> tuple[str, ...]:
         names = await original(self)
         await asyncio.sleep(0.01)
-        self._worker._wake.clear()
+        self._memory.wake.clear()
         return names
 
-    monkeypatch.setattr(worker._Scan, "_list", listing)
+    monkeypatch.setattr(scan.QueueScan, "_list", listing)
 
 
 # --- once per shard ---------------------------------------------------------------------------------------

@@ -543,3 +543,27 @@ def test_hosts_of_a_cluster_are_re_read_while_running() -> None:
         assert status.is_done_on_all_hosts
 
     run(main)
+
+
+def test_an_entry_that_turns_out_to_be_ours_too_late_is_refused_and_not_run_out_of_order() -> None:
+    async def main(bench: Bench) -> None:
+        table = {"a": "10.0.0.1"}
+        resolver = FixedResolver(table, local=frozenset({"10.0.0.1"}))
+        early = await bench.put(DDLLogEntry(1, CREATE, (host("alias"),)).to_bytes())
+        quiet = await bench.put(DDLLogEntry(1, CREATE, (host("other-alias"),)).to_bytes())
+        bench.start("a", resolver=resolver)
+        await bench.env.sleep(1)
+        table["alias"] = "10.0.0.1"
+        bench.workers["a"].topology_changed()
+        await bench.env.sleep(1)
+        assert await status_on(bench, early, "alias") == ExecutionStatus()
+        await bench.submit(ADD, "later")
+        await bench.env.sleep(1)
+        table["other-alias"] = "10.0.0.1"
+        bench.workers["a"].topology_changed()
+        await bench.env.sleep(1)
+        status = await status_on(bench, quiet, "other-alias")
+        assert status is not None and status.code == 341
+        assert [effect.what for effect in bench.databases["a"].effects] == ["create", "ALTER TABLE"]
+
+    run(main, "a")
