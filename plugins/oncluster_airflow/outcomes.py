@@ -17,9 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.ddl.output import OutputMode
-
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
+from engine.ddl.output import OutputMode
 from engine.names import HostId
 from engine.sql import redact
 

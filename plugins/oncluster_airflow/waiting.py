@@ -14,10 +14,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 
-from engine.ddl.output import OutputMode
-
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.outcome import EntryStatus
+from engine.ddl.output import OutputMode
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper

@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
-from engine.ddl.output import OutputMode
 
 from engine.ddl.outcome import EntryStatus
+from engine.ddl.output import OutputMode
 from engine.env import Env, SystemEnv
 from engine.errors import Corrupt, Refused
 from engine.names import QueuePaths
