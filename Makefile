@@ -57,7 +57,7 @@ format: $(STAMP)
 
 lint: $(STAMP)
 	@echo "== ruff check"
-	@"$(BIN)/ruff" check --quiet .
+	@"$(BIN)/ruff" check --quiet --no-cache .
 
 types: $(STAMP)
 	@echo "== mypy --strict"
