@@ -34,6 +34,14 @@ def test_a_setting_given_once_does_not_stay_in_the_session(node: RunningNode) ->
     assert node.query("SELECT getSetting('max_threads')", session_id="s2") == before
 
 
+def test_readonly_for_one_request_does_not_stay_in_the_session(node: RunningNode) -> None:
+    create = "CREATE TABLE IF NOT EXISTS after_readonly (a UInt8) ENGINE = Memory"
+    for session in ({}, {"session_id": "ro"}):
+        assert node.query("SELECT 1", readonly="1", **session) == "1\n"
+        assert node.post(create, readonly="1", **session).code == 164
+        node.query(create, **session)
+
+
 def test_a_session_serves_one_request_at_a_time(node: RunningNode) -> None:
     sql = "SELECT sleepEachRow(0.2) FROM numbers(15) SETTINGS max_block_size = 1"
     slow = threading.Thread(target=node.post, args=(sql,), kwargs={"session_id": "busy", "query_id": "busy"})

@@ -60,7 +60,7 @@ class HttpQuery:
     """Everything of a request but its body and its credentials.
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
-    None means all of it. `is_readonly`: asked with GET. `token` names an ON CLUSTER submission.
+    None means all of it. `is_readonly`: asked with GET, or with the setting. `token` names an ON CLUSTER submission.
     """
 
     query: str = ""
@@ -101,6 +101,8 @@ def parse_query(
             values[name] = value
         elif not (has_external_data and name.endswith(_EXTERNAL_SUFFIXES)):
             settings[name] = value
+    # A session could not leave readonly mode again: the node sees to it for this one statement.
+    readonly = settings.pop("readonly", "0")
     waits = _flag(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
     query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or new_query_id
@@ -112,7 +114,7 @@ def parse_query(
         session=_session(values),
         settings=settings,
         params=params,
-        is_readonly=method not in ("POST", "PUT"),
+        is_readonly=method not in ("POST", "PUT") or readonly not in ("0", "false"),
         compresses_blocks=_flag(values, "compress"),
         decompresses_blocks=_flag(values, "decompress"),
         compresses_http=_flag(settings, "enable_http_compression", default=True),
