@@ -60,7 +60,8 @@ class HttpQuery:
     """Everything of a request but its body and its credentials.
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
-    None means all of it. `is_readonly`: asked with GET, or with the setting. `token` names an ON CLUSTER submission.
+    None means all of it. `is_readonly`: asked with GET, or by the setting. `token` names a submission of ON
+    CLUSTER.
     """
 
     query: str = ""
