@@ -40,6 +40,7 @@ async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "run" / "logs").exists()
 
 
+@pytest.mark.slow
 async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: Path) -> None:
     broken = settings(tmp_path, environment={"AIRFLOW__CORE__EXECUTOR": "NoSuchExecutor"})
     stack = AirflowStack(broken)

@@ -83,6 +83,7 @@ def test_the_nodes_password_is_not_shown() -> None:
     assert "hunter2" not in repr(addresses(host="ch1", password="hunter2"))
 
 
+@pytest.mark.slow
 def test_the_button_tests_a_connection(zookeeper: ZooKeeper) -> None:
     from oncluster_airflow.hooks import KeeperHook
 

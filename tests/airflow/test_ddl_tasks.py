@@ -14,6 +14,8 @@ from engine.config.model import ZooKeeper
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.names import HostId
 
+pytestmark = pytest.mark.slow
+
 SQL = "CREATE TABLE IF NOT EXISTS shop.orders ON CLUSTER order_cluster (id UInt64) ENGINE = Memory"
 
 

@@ -16,6 +16,8 @@ from engine.migrations.files import load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 FIRST = "up.v0001_create_database"
 SECOND = "up.v0002_create_orders"
@@ -575,7 +577,6 @@ def test_lint_fails_for_a_cluster_that_is_not_configured(folder: Path, tmp_path:
         Run(other).execute("lint")
 
 
-@pytest.mark.slow
 def test_a_rehearsal_that_fails_stops_the_run_before_any_host_sees_it(folder: Path, hosts: Any) -> None:
     from oncluster_airflow.errors import TaskRefused
 
@@ -588,12 +589,10 @@ def test_a_rehearsal_that_fails_stops_the_run_before_any_host_sees_it(folder: Pa
     assert hosts.entries() == []
 
 
-@pytest.mark.slow
 def test_a_rehearsal_that_goes_well_says_how_much_was_rehearsed(folder: Path) -> None:
     assert Run(folder).execute("rehearse") == {"rehearsed": 10, "not_rehearsed": 0}
 
 
-@pytest.mark.slow
 def test_lint_asks_the_real_parser(folder: Path) -> None:
     from oncluster_airflow.errors import TaskRefused
 
