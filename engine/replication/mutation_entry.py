@@ -51,7 +51,9 @@ class MutationEntry:
         )
         text += "".join(f"{partition_id}\t{number}\n" for partition_id, number in self.block_numbers)
         text += f"commands: {escape(self.commands)}"
-        return encode_bytes(text if self.alter_version is None else f"{text}\nalter version: {self.alter_version}")
+        return encode_bytes(
+            text if self.alter_version is None else f"{text}\nalter version: {self.alter_version}"
+        )
 
     @classmethod
     def from_bytes(cls, data: bytes, *, where: str = "") -> MutationEntry:

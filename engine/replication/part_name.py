@@ -10,6 +10,7 @@ Source: `replicated-merge-tree`, section 1 (ClickHouse's MergeTreePartInfo).
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -22,7 +23,9 @@ LEGACY_MAX_LEVEL = 4_294_967_295
 """The level of drop ranges in REPLACE_RANGE entries of old servers; a range that has it keeps it."""
 
 _MAX_INT64 = 2**63 - 1
-_MAX_PARTITION_ID_CHARS = 128  # a hash is 32, a tuple of eight 64-bit numbers is 160 at most and 40 in practice
+_MAX_PARTITION_ID_CHARS = (
+    128  # a hash is 32, a tuple of eight 64-bit numbers is 160 at most and 40 in practice
+)
 _NUMBER = r"(0|[1-9][0-9]{0,18})"
 _PARTITION_ID = re.compile(r"[0-9A-Za-z-]+\Z", re.ASCII)
 _NAME = re.compile(rf"([0-9A-Za-z-]+)_{_NUMBER}_{_NUMBER}_{_NUMBER}(?:_([1-9][0-9]{{0,18}}))?\Z", re.ASCII)
@@ -157,7 +160,7 @@ def merged(sources: Iterable[PartName]) -> PartName:
     parts = tuple(sources)
     if not parts:
         raise ValueError("a merge needs a source")
-    for left, right in zip(parts, parts[1:], strict=False):
+    for left, right in itertools.pairwise(parts):
         if left.partition_id != right.partition_id or left.max_block >= right.min_block:
             raise ValueError(f"{left} and {right} are not neighbours in one partition")
     level = max(part.level for part in parts) + 1

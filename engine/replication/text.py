@@ -130,6 +130,14 @@ class FormatReader(TextReader):
         self._at += len(text)
         return text
 
+    def to_line_end(self) -> str:
+        """Text as it stands, TABs included, up to and without the next LF."""
+        end = self._text.find("\n", self._at)
+        end = len(self._text) if end < 0 else end
+        text = self._text[self._at : end]
+        self._at = end
+        return text
+
     def rest(self) -> str:
         """All that is left."""
         text = self._text[self._at :]

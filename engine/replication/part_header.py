@@ -1,0 +1,37 @@
+"""What Keeper knows of a part (`parts/<part>`): a hash of its columns, and the digest of its files.
+
+Source: `replicated-merge-tree`, section 3.7. 18.16 keeps the same in two children, `columns` and `checksums`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.replication.part_checksums import HASH_BYTES, PartDigest
+from engine.replication.siphash import siphash128_bytes
+from engine.replication.varint import BinaryReader
+
+_HEADER = b"part header format version: 1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class PartHeader:
+    """`columns_hash` is the SipHash-128 (16 bytes) of the part's columns as text, see `columns.Columns`."""
+
+    columns_hash: bytes
+    digest: PartDigest
+
+    @classmethod
+    def of(cls, columns: bytes, digest: PartDigest) -> PartHeader:
+        """`columns` is the text of the part's `columns.txt`."""
+        return cls(siphash128_bytes(columns), digest)
+
+    def to_bytes(self) -> bytes:
+        return _HEADER + self.columns_hash + self.digest.body()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str = "") -> PartHeader:
+        """Raises MalformedEntry."""
+        reader = BinaryReader(data, where=where)
+        reader.expect(_HEADER)
+        return cls(reader.take(HASH_BYTES), PartDigest.read(reader))
