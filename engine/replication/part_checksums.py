@@ -181,7 +181,7 @@ def _parse_files(reader: BinaryReader) -> tuple[FileChecksum, ...]:
 
 
 def _decompressed_block(reader: BinaryReader) -> bytes:
-    """One block: 16 bytes of CityHash (not looked at: `PartDigest` is what is compared), method, sizes, data."""
+    """One block: CityHash (not looked at: `PartDigest` is what is compared), method, sizes, data."""
     reader.take(HASH_BYTES)
     method, compressed_size, size = struct.unpack("<BII", reader.take(_BLOCK_HEADER_BYTES))
     if size > MAX_FILE_BYTES or compressed_size < _BLOCK_HEADER_BYTES:

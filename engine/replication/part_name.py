@@ -43,7 +43,7 @@ def is_partition_id(text: str) -> bool:
 class PartName:
     """A part, or a range that stands for all parts inside it.
 
-    `min_block` to `max_block`, both included, are the block numbers of the inserts in it; `level` is how often
+    `min_block` to `max_block`, both included, are block numbers of the inserts in it; `level` is how often
     it was merged; `mutation` is the number of the last mutation applied, 0 if none was. The order is by
     partition, then by blocks.
     """
@@ -117,7 +117,7 @@ class PartName:
         )
 
     def mutated(self, version: int) -> PartName:
-        """The part that mutation `version` makes of this one. Raises ValueError if it has that one already."""
+        """The part that mutation `version` makes of this one. Raises ValueError if that is an older one."""
         if version <= self.data_version:
             raise ValueError(f"{self} has data version {self.data_version}; mutation {version} is older")
         return replace(self, mutation=version)
