@@ -17,6 +17,7 @@ from __future__ import annotations
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from engine.errors import OnclusterError, Unavailable, UnknownOutcome
+from engine.sql import redact
 from oncluster_airflow.outcomes import WaitResult, WaitState
 
 
@@ -57,12 +58,12 @@ def error_of(result: WaitResult) -> DDLWaitError:
             return DDLGone(f"The entry is no longer in the queue. {result.note} {result.summary}", result)
         case _:
             error = result.first_error
-            where = f"There was an error on [{error.host.readable}]: {error.error}" if error else ""
+            where = f"There was an error on [{error.host.readable}]: {redact(error.error)}" if error else ""
             return DDLFailed(f"{where} {result.summary}".strip(), result)
 
 
 def as_airflow_error(error: OnclusterError) -> AirflowException:
     """The error tree's word on whether to try again, in Airflow's terms."""
     if isinstance(error, Unavailable | UnknownOutcome):
-        return TaskUnavailable(str(error))
-    return TaskRefused(str(error))
+        return TaskUnavailable(redact(str(error)))
+    return TaskRefused(redact(str(error)))

@@ -113,6 +113,22 @@ def test_braces_in_sql_are_not_taken_for_templates(hosts: Any) -> None:
     assert hosts.queries()[0].endswith("COMMENT COLUMN id '{{ ds }}'")
 
 
+def test_a_password_in_a_statement_is_neither_logged_nor_left_in_xcom(
+    hosts: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    sql = "CREATE USER u ON CLUSTER order_cluster IDENTIFIED WITH sha256_password BY 'hunter2'"
+    hosts.failing["node01"] = (62, f"Code: 62. DB::Exception: cannot run {sql}")
+    submission = submit(sql=sql)
+    ti = TaskInstance("wait")
+    with pytest.raises(Exception, match="node01") as raised:
+        sensor(submission).execute(context(ti))
+
+    told = capsys.readouterr().out + caplog.text + json.dumps([submission, ti.xcoms])
+    assert "CREATE USER" in told
+    assert "hunter2" not in told
+    assert "hunter2" not in str(raised.value)
+
+
 def test_an_unknown_cluster_is_refused_at_once_and_names_those_there_are(hosts: Any) -> None:
     from oncluster_airflow.errors import TaskRefused
 

@@ -127,6 +127,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     place: Place,
 ) -> None:
     api = place.api
+    assert await api.import_errors() == {}
 
     # 1. A run that drops a table: it waits for a person, and nothing has been sent by then.
     run_id = await api.trigger(DAG, {"timeout": 60})

@@ -46,7 +46,6 @@ from oncluster_airflow.workspace import Manifest, Workspace
 
 T = TypeVar("T")
 
-ENTRIES_KEY = "entries"
 SUMMARY_KEY = "summary"
 
 
