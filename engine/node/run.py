@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -45,6 +46,9 @@ async def _serve(config: ConfigFile) -> int:
         loop.add_signal_handler(number, on_signal, number)
     try:
         async with Node(config, SystemEnv()):
+            # What is there now stays: the collector need not look through it again and again.
+            gc.collect()
+            gc.freeze()
             await stopping.wait()
     finally:
         for number in _SIGNALS:

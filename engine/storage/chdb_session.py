@@ -110,14 +110,18 @@ class ChdbSession:
         params: Mapping[str, str] = _NONE,
         scope: Scope = PLAIN,
         multi: bool = True,
+        before: Callable[[], None] | None = None,
     ) -> QueryResult:
         """Run one statement and return its whole result. Raises SqlError.
 
         A FORMAT in the text wins over `format`. Unless `multi`, several statements in one text are refused
-        with 62, as over HTTP.
+        with 62, as over HTTP. `before` is called on the worker thread right before the statement; what it
+        raises is raised, and nothing was run.
         """
 
         def run(connection: Any) -> QueryResult:
+            if before is not None:
+                before()
             if not multi and connection.classify_query(sql)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
             return _result(connection.query(sql, format, params=dict(params)))

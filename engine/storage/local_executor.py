@@ -7,28 +7,42 @@ if `ChdbSettings.fsync` says so.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from engine.ddl.executor import Fingerprint
+from engine.errors import SqlError
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
 from engine.storage.chdb_pool import ChdbPool
 from engine.storage.chdb_session import ChdbSession
-from engine.storage.fingerprint import READER_SETTINGS, read_fingerprint
+from engine.storage.fingerprint import (
+    READER_SETTINGS,
+    definitions_of,
+    fingerprint_now,
+    read_fingerprint,
+)
 from engine.storage.guard import check_statement
-from engine.storage.scope import Scope
+from engine.storage.scope import Scope, set_statement
+
+log = logging.getLogger(__name__)
 
 _REPLICATING = ("Replicated", "Shared")
 
 
 class ChdbExecutor:
-    """Implements `engine.ddl.executor.LocalExecutor`. `lanes` statements may run at once."""
+    """Implements `LocalExecutor` and `RecordingExecutor`. `lanes` statements may run at once."""
 
     def __init__(self, pool: ChdbPool, *, lanes: int = 1) -> None:
+        self._path = pool.path
         self._threads = pool.reserve(lanes + 1)
         self._idle: list[ChdbSession] = []
         self._reader = ChdbSession(self._threads, settings=READER_SETTINGS)
+        self._peek: Any = None
+        self._peek_lock = threading.Lock()
 
     async def execute(
         self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
@@ -40,6 +54,48 @@ class ChdbExecutor:
         check_statement(parse_statement(sql))
         async with self._session() as session:
             await session.query(sql, format="Null", scope=Scope(settings=settings))
+
+    async def execute_recorded(
+        self,
+        sql: str,
+        *,
+        statement: Statement,
+        database: str,
+        record: Callable[[str], None],
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+    ) -> None:
+        """`RecordingExecutor`: for CREATE and DROP of tables one change of thread instead of three."""
+        tables = definitions_of(statement, database or "default")
+        digest = "" if tables is not None else await self._digest_or_nothing(statement, database)
+
+        def before() -> None:
+            record(digest if tables is None else self._digest_now(tables))
+            check_statement(statement)
+
+        async with self._session() as session:
+            await session.query(sql, format="Null", scope=Scope(settings=settings), before=before)
+
+    async def _digest_or_nothing(self, statement: Statement, database: str) -> str:
+        try:
+            return await self.definition_digest(statement, database)
+        except SqlError as error:
+            log.warning("storage.no_digest kind=%s error=%s", statement.kind, error.message)
+            return ""
+
+    def _digest_now(self, tables: Sequence[TableName]) -> str:
+        """On a worker thread. Empty when chDB cannot tell."""
+        with self._peek_lock:
+            if self._peek is None:
+                self._peek = self._threads.connect()
+                self._peek.query(set_statement(READER_SETTINGS))
+            try:
+                return fingerprint_now(self._peek, tables, path=self._path).to_text()
+            except SqlError as error:
+                log.warning("storage.no_digest tables=%s error=%s", tables, error.message)
+                return ""
 
     async def table_engine(self, table: TableName) -> str | None:
         """None if there is no such table. An empty database is `default`."""
@@ -56,7 +112,9 @@ class ChdbExecutor:
 
     async def definition_digest(self, statement: Statement, database: str) -> str:
         """A `Fingerprint` as text; empty where it cannot be told, or need not."""
-        found: Fingerprint | None = await read_fingerprint(self._reader, statement, database or "default")
+        found: Fingerprint | None = await read_fingerprint(
+            self._reader, statement, database or "default", path=self._path
+        )
         return "" if found is None else found.to_text()
 
     async def validate(self, sql: str) -> str:
@@ -71,6 +129,9 @@ class ChdbExecutor:
         for session in (self._reader, *self._idle):
             await session.close()
         self._idle.clear()
+        if self._peek is not None:
+            peek, self._peek = self._peek, None
+            await self._threads.control(peek.close)
 
     @asynccontextmanager
     async def _session(self) -> AsyncIterator[ChdbSession]:

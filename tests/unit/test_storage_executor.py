@@ -72,6 +72,18 @@ async def test_a_statement_changes_its_digest_and_nothing_else_does(executor: Ch
     assert await digest(executor, sql) != before
 
 
+async def test_odd_names_and_other_database_engines_are_fingerprinted_too(executor: ChdbExecutor) -> None:
+    await run(executor, "CREATE DATABASE `odd.db-ü`")
+    await run(executor, "CREATE DATABASE mem ENGINE = Memory")
+    for table in ("`odd.db-ü`.`t/1 ä`", "mem.t", "`default`.`.sql`"):
+        create = f"CREATE TABLE {table} (a UInt8) ENGINE = Memory"
+        before = await digest(executor, create)
+        await run(executor, create)
+        made = await digest(executor, create)
+        await run(executor, f"DROP TABLE {table}")
+        assert (await digest(executor, create)) == before != made
+
+
 async def test_repeatable_statements_need_no_digest(executor: ChdbExecutor) -> None:
     for sql in ("OPTIMIZE TABLE t FINAL", "SYSTEM RELOAD DICTIONARIES", "KILL QUERY WHERE 1"):
         assert await digest(executor, sql) == ""
