@@ -104,7 +104,7 @@ class Columns:
         ]
         raise SqlError(
             Code.INCOMPATIBLE_COLUMNS,
-            f"Table columns structure in {where} is different from local table structure: "
+            f"Table columns structure in ZooKeeper ({where}) is different from local table structure: "
             + ("; ".join(details) or "the columns are in another order"),
         )
 

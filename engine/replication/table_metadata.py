@@ -174,7 +174,7 @@ _IMMUTABLE = {
     "mode": "mode",
     "sign column": "sign_column",
     "primary key": "primary_key",
-    "partition key": "partition_key",
+    "partition key expression": "partition_key",
 }
 _MERGE_PARAMETERS = {
     "version column": "version_column",
@@ -199,7 +199,7 @@ def differences(local: TableMetadata, stored: TableMetadata) -> tuple[Difference
     if local.merge_parameters_version and stored.merge_parameters_version:
         immutable |= _MERGE_PARAMETERS
     if stored.index_granularity_bytes:  # servers before 19.x did not write it
-        adoptable["granularity bytes"] = "index_granularity_bytes"
+        adoptable["index granularity bytes"] = "index_granularity_bytes"
     found: list[Difference] = []
     for weight, fields in ((Weight.IMMUTABLE, immutable), (Weight.ADOPTABLE, adoptable)):
         for field, attribute in fields.items():
@@ -210,18 +210,18 @@ def differences(local: TableMetadata, stored: TableMetadata) -> tuple[Difference
 
 
 def check_metadata(
-    local: TableMetadata, stored: TableMetadata, *, where: str, allowed: frozenset[Weight]
+    local: TableMetadata, stored: TableMetadata, *, table: str, allowed: frozenset[Weight]
 ) -> None:
     """Raises SqlError 342 METADATA_MISMATCH for the first difference that is not of an `allowed` weight.
 
-    `where` is the znode. CREATE allows none; ATTACH allows `Weight.ADOPTABLE`.
+    `table` is for the message. CREATE allows none; ATTACH allows `Weight.ADOPTABLE`.
     """
     for difference in differences(local, stored):
         if difference.weight not in allowed:
             raise SqlError(
                 Code.METADATA_MISMATCH,
-                f"Existing table metadata in ZooKeeper differs in {difference.field}. "
-                f"Stored in ZooKeeper ({where}): {difference.stored}, local: {difference.local}",
+                f"Metadata of table {table} in ZooKeeper differs in {difference.field}. "
+                f"Stored in ZooKeeper: {difference.stored}, local: {difference.local}.",
             )
 
 
