@@ -8,8 +8,8 @@ attempt.
    being changed, hosts may disagree. Of several nodes that share a replica with this host's shard, all
    take the one that was made first: each creates its own before it looks, so nobody misses an earlier one.
 2. `lock`, ephemeral: only its owner begins an attempt. The session's end frees it.
-3. multi{check lock, set tries_to_execute n+1}: no earlier attempt can take effect from here on. Then
-   multi{check lock, check tries_to_execute, write attempt}. `attempt` is this project's own: who, and what
+3. multi{check lock, set tries_to_execute n+1}: no earlier attempt can take effect from here on. With it, or
+   after it where there was an earlier attempt, `attempt` is written; it is this project's own: who, and what
    the object looked like before. A crash before the effect leaves an attempt without effect; after the
    effect, one with it. The same replica, back again, knows from its intents; another one compares what its
    table looks like now with `attempt`, where the executor says that replicas share that view.
@@ -41,7 +41,7 @@ from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
 from engine.env import Env
 from engine.errors import Code, MultiFailed, NodeExists, NoNode, SessionExpired
-from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData, WatchEvent
+from engine.keeper.base import Check, Create, CreateMode, Keeper, Node, Op, SetData, WatchEvent
 from engine.keeper.recipes import create_if_not_exists
 from engine.names import QueuePaths
 
@@ -103,6 +103,7 @@ class ShardExecution:
         self._paths = paths
         self._shards_path = paths.shards(task.name)
         self._changed = asyncio.Event()
+        self._has_lock = False
         self._use(task.place.shard.node_name)
 
     def _use(self, shard: str) -> None:
@@ -120,43 +121,45 @@ class ShardExecution:
         Raises NoNode when the entry goes away, SessionExpired and the like from Keeper.
         """
         await self._make_nodes()
+        await self._find_own_lock()
         deadline_s = self._env.monotonic_s() + MAX_EXECUTION_TIMEOUT_S
         while self._env.monotonic_s() < deadline_s:
             self._changed.clear()
-            if await self._keeper.exists(self._executed_path, watch=self._on_change) is not None:
+            # One look, one watch: whatever happens to the lock or to `executed` wakes us.
+            names = (await self._keeper.children(self._shard_path, watch=self._on_change)).names
+            if "executed" in names:
                 await self._release()
                 return ShardResult(ShardEnd.EXECUTED_BY_OTHER, SUCCESS)
-            if await self._acquire():
+            if self._has_lock or ("lock" not in names and await self._acquire()):
                 result = await self._attempt()
                 if result is not None:
                     return result
                 await self._pause(longest_s=1.0)
-                continue
-            if await self._tries() > MAX_TRIES_TO_EXECUTE:
-                # The last attempt may still be under way: as long as its owner lives, it has the lock.
-                if await self._keeper.exists(self._lock_path, watch=self._on_change) is None:
-                    return await self._exhausted()
-            elif await self._keeper.exists(self._lock_path, watch=self._on_change) is None:
-                continue
-            await self._pause(longest_s=_LONGEST_WAIT_S)
+            elif "lock" not in names and await self._tries() > MAX_TRIES_TO_EXECUTE:
+                # As long as the owner of the last attempt lives, it has the lock.
+                return await self._exhausted()
+            else:
+                await self._pause(longest_s=_LONGEST_WAIT_S)
         await self._release()
         return _gave_up(Code.TIMEOUT_EXCEEDED, "Cannot execute replicated DDL query, timeout exceeded")
 
     async def _make_nodes(self) -> None:
         try:
-            await self._keeper.multi(
-                [
-                    Create(self._shards_path),
-                    Create(self._shard_path),
-                    Create(self._tries_path, b"0"),
-                ]
-            )
-        except MultiFailed as refusal:
-            if not isinstance(refusal.error, NodeExists):
-                raise refusal.error from None
-            await create_if_not_exists(self._keeper, self._shards_path)
-            await create_if_not_exists(self._keeper, self._shard_path)
-            await create_if_not_exists(self._keeper, self._tries_path, b"0")
+            names = (await self._keeper.children(self._shard_path)).names
+        except NoNode:
+            try:
+                await self._keeper.multi(
+                    [Create(self._shards_path), Create(self._shard_path), Create(self._tries_path, b"0")]
+                )
+            except MultiFailed as refusal:
+                if not isinstance(refusal.error, NodeExists):
+                    raise refusal.error from None
+                await create_if_not_exists(self._keeper, self._shards_path)
+                await create_if_not_exists(self._keeper, self._shard_path)
+                await create_if_not_exists(self._keeper, self._tries_path, b"0")
+        else:
+            if "tries_to_execute" not in names:  # ClickHouse 18.16 does not count
+                await create_if_not_exists(self._keeper, self._tries_path, b"0")
         await self._agree_on_shard()
 
     async def _agree_on_shard(self) -> None:
@@ -176,51 +179,63 @@ class ShardExecution:
 
     # --- the lock -----------------------------------------------------------------------------------------
 
+    async def _find_own_lock(self) -> None:
+        """An earlier execution in this session may have it, and may not have been told."""
+        stat = await self._keeper.exists(self._lock_path)
+        self._has_lock = stat is not None and stat.ephemeral_owner == self._keeper.session_id
+
     async def _acquire(self) -> bool:
         try:
             await self._keeper.create(
                 self._lock_path, str(self._task.host).encode(), mode=CreateMode.EPHEMERAL
             )
         except NodeExists:
-            stat = await self._keeper.exists(self._lock_path)
-            return stat is not None and stat.ephemeral_owner == self._keeper.session_id
+            return False
+        self._has_lock = True
         return True
 
     async def _release(self) -> None:
-        stat = await self._keeper.exists(self._lock_path)
-        if stat is not None and stat.ephemeral_owner == self._keeper.session_id:
-            try:
-                await self._keeper.remove(self._lock_path)
-            except NoNode:
-                logger.warning("ddl.shard_lock_lost entry=%s", self._task.name)
+        if not self._has_lock:
+            return
+        self._has_lock = False
+        try:
+            await self._keeper.remove(self._lock_path)
+        except NoNode:
+            logger.warning("ddl.shard_lock_lost entry=%s", self._task.name)
 
     # --- one attempt, under the lock ----------------------------------------------------------------------
 
     async def _attempt(self) -> ShardResult | None:
         """None: no outcome, look again."""
-        await self._keeper.sync(self._shard_path)
+        # The lock was a write of this session: what it reads now is not older.
         if await self._keeper.exists(self._executed_path) is not None:
             return None
-        task = self._task
-        node = await self._keeper.get(self._tries_path)
-        tries, version = _number(node.data), node.stat.version
+        task, me = self._task, str(self._task.host)
         begun = self._runner.begun(task)
         if begun is not None and begun.status is not None:
-            return self._executed_here(begun.status, by=str(task.host))
+            return self._executed_here(begun.status, by=me)
+        counter, earlier = await self._read_attempts()
+        tries, version = _number(counter.data), counter.stat.version
         if tries > MAX_TRIES_TO_EXECUTE and begun is None:
             await self._release()
             return await self._exhausted()
-        if not await self._count_attempt(tries, version):
-            return None
-        earlier = await self._earlier_attempt()
-        # An earlier attempt of this very host stays as it is: its "before" is the one that counts.
-        if earlier is None or earlier.host != str(task.host):
-            digest = await self._runner.fingerprint(task)
-            decided = self._judge(earlier, digest) if earlier is not None else None
-            if decided is not None:
-                return decided
-            if not await self._write_attempt(version + 1, Attempt(str(task.host), digest), earlier):
+        count = SetData(self._tries_path, str(tries + 1).encode(), version=version)
+        if earlier is None:
+            attempt = Attempt(me, await self._runner.fingerprint(task))
+            if not await self._write_under_lock(count, Create(self._attempt_path, attempt.to_bytes())):
                 return None
+        else:
+            if not await self._write_under_lock(count):
+                return None
+            # An earlier attempt of this very host stays as it is: its "before" is the one that counts.
+            if earlier.host != me:
+                digest = await self._runner.fingerprint(task)
+                decided = self._judge(earlier, digest)
+                if decided is not None:
+                    return decided
+                write = SetData(self._attempt_path, Attempt(me, digest).to_bytes())
+                if not await self._write_under_lock(Check(self._tries_path, version=version + 1), write):
+                    return None
         try:
             status = await self._runner.run(task, fence=[Check(self._tries_path, version=version + 1)])
         except (TryAgain, FenceLost) as error:
@@ -231,11 +246,12 @@ class ShardExecution:
     def _executed_here(self, status: ExecutionStatus, *, by: str) -> ShardResult:
         return ShardResult(ShardEnd.EXECUTED_HERE, status, self._shard, self._lock_path, by)
 
-    async def _earlier_attempt(self) -> Attempt | None:
-        try:
-            return Attempt.from_bytes((await self._keeper.get(self._attempt_path)).data)
-        except NoNode:
-            return None
+    async def _read_attempts(self) -> tuple[Node, Attempt | None]:
+        """The counter, and who tried last."""
+        counter, latest = await self._keeper.get_many([self._tries_path, self._attempt_path])
+        if not isinstance(counter, Node):
+            raise counter
+        return counter, Attempt.from_bytes(latest.data) if isinstance(latest, Node) else None
 
     def _judge(self, earlier: Attempt, digest: str) -> ShardResult | None:
         """Another replica began and recorded no end: did it happen? Its fence is broken, so it will not
@@ -254,17 +270,6 @@ class ShardExecution:
             case NextStep.REPORT_UNKNOWN:
                 status = unknown_outcome(task.statement, begun_by=earlier.host)
                 return self._executed_here(status, by=str(task.host))
-
-    async def _count_attempt(self, tries: int, version: int) -> bool:
-        """Step 3: from here on no earlier attempt can take effect. False when somebody else came first."""
-        return await self._write_under_lock(
-            SetData(self._tries_path, str(tries + 1).encode(), version=version)
-        )
-
-    async def _write_attempt(self, version: int, attempt: Attempt, earlier: Attempt | None) -> bool:
-        data = attempt.to_bytes()
-        write: Op = Create(self._attempt_path, data) if earlier is None else SetData(self._attempt_path, data)
-        return await self._write_under_lock(Check(self._tries_path, version=version), write)
 
     async def _write_under_lock(self, *ops: Op) -> bool:
         try:

@@ -268,6 +268,25 @@ class ModelExecutor:
         return await self._keeper()
 
 
+class RecordingModelExecutor(ModelExecutor):
+    """The same, and looks, records and executes in one go (`engine.ddl.executor.RecordingExecutor`)."""
+
+    async def execute_recorded(
+        self,
+        sql: str,
+        *,
+        statement: Statement,
+        database: str,
+        record: Callable[[str], None],
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+    ) -> None:
+        record(await self.definition_digest(statement, database))
+        await self._execute(sql, ())
+
+
 async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:
     """What happened to a replicated table of a shard, in order."""
     path = f"{_REPLICATED_ROOT}/{shard}/{table}/effects"

@@ -227,11 +227,12 @@ class IntentDisk:
 
 
 class ModelIntentStore:
-    """One process's way to its `IntentDisk`; implements `IntentStore`."""
+    """One process's way to its `IntentDisk`; implements `IntentStore` and `BlockingIntentStore`."""
 
     def __init__(self, disk: IntentDisk, process: Process) -> None:
         self._disk = disk
         self._process = process
+        self._soon: list[tuple[IntentKey, ExecutionStatus]] = []
 
     async def load(self, queue: str) -> Mapping[IntentKey, Intent]:
         self._process.gate()
@@ -240,10 +241,19 @@ class ModelIntentStore:
     async def begin(self, intent: Intent) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=True)
 
+    def begin_now(self, intent: Intent) -> None:
+        self._process.gate()
+        self._put(intent.key, replace(intent, status=None), is_forced=True)
+        self._process.gate()
+
     async def finish(self, key: IntentKey, status: ExecutionStatus) -> None:
         row = self._disk.rows.get(key)
         if row is not None:
             await self._write(key, replace(row, status=status), is_forced=False)
+
+    def finish_soon(self, key: IntentKey, status: ExecutionStatus) -> None:
+        """Written with the next write; the process's end takes along what was not."""
+        self._soon.append((key, status))
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         for key in keys:
@@ -256,5 +266,12 @@ class ModelIntentStore:
         self._process.gate()
         await asyncio.sleep(0)
         self._process.gate()
-        self._disk.put(key, row, is_forced=is_forced)
+        self._put(key, row, is_forced=is_forced)
         self._process.gate()
+
+    def _put(self, key: IntentKey, row: Intent | None, *, is_forced: bool) -> None:
+        for ended, status in self._soon:
+            if ended in self._disk.rows:
+                self._disk.put(ended, replace(self._disk.rows[ended], status=status), is_forced=False)
+        self._soon.clear()
+        self._disk.put(key, row, is_forced=is_forced)

@@ -269,3 +269,13 @@ def test_the_outcome_that_counts_is_the_last_text() -> None:
 
 def test_every_checker_has_a_bad_history() -> None:
     assert {promise for promise, _ in BAD.values()} == set(CHECKERS)
+
+
+def test_a_replica_that_lacked_the_table_may_lead_its_shard_on_to_later_entries() -> None:
+    def script(code: int) -> Script:
+        script = Script().enqueued(runs_once_per_shard=True).enqueued(SECOND, "t2", runs_once_per_shard=True)
+        script.finished(B, FIRST, code=code, message="no").effect(B, SECOND, shard="s").finished(B, SECOND)
+        return script.effect(A, FIRST, shard="s").finished(A, FIRST).finished(A, SECOND)
+
+    assert promises(script(60)) == set()
+    assert promises(script(57)) == {"D3"}
