@@ -7,7 +7,7 @@ after a crash, so `Fingerprint` gives that text a shape; other text is taken as 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -67,6 +67,30 @@ class FencedExecutor(Protocol):
         """As `execute`; the effect is committed in one transaction with `fence`, or not at all.
 
         Raises FenceLost when the fence does not hold any more.
+        """
+        ...
+
+
+@runtime_checkable
+class RecordingExecutor(Protocol):
+    """An executor that looks, has it recorded and executes in one go, on one thread."""
+
+    async def execute_recorded(
+        self,
+        sql: str,
+        *,
+        statement: Statement,
+        database: str,
+        record: Callable[[str], None],
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+    ) -> None:
+        """Call `record` with the digest of what `statement` would change, then execute `sql`.
+
+        `record` may block and is called on any thread. What it raises is raised, and nothing was executed.
+        Otherwise as `LocalExecutor.execute`.
         """
         ...
 

@@ -13,8 +13,10 @@ The safety argument, step by step. `i` is the intent of an entry; each line says
 5. status into `finished/`                            the entry counts as processed, here and everywhere
 
 Step 2 is forced to disk before step 3, because an effect that survives a power cut must not find its intent
-forgotten. Step 4 is not: if it is lost, the digests still tell. An intent is keyed by the entry's name and
-czxid and carries a hash of its text, because names start again when somebody re-creates the queue.
+forgotten. Step 4 is not: if it is lost, the digests still tell. Where they do so for sure (definitions), it
+is not even waited for, and goes along with the next step 2, so that it is on disk before any later effect.
+An intent is keyed by the entry's name and czxid and carries a hash of its text, because names start again
+when somebody re-creates the queue.
 
 It never claims an effect that it cannot see, and never drops an intent whose entry may still be in the queue.
 """
@@ -23,16 +25,21 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import sqlite3
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.text import decode_bytes, encode_bytes
 from engine.errors import Corrupt
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -71,11 +78,24 @@ class IntentStore(Protocol):
         """Record how it ended."""
         ...
 
+    def finish_soon(self, key: IntentKey, status: ExecutionStatus) -> None:
+        """Record how it ended along with the next write, or in a moment: where the digests tell it, too."""
+        ...
+
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         """Drop intents of entries that are gone for good."""
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class BlockingIntentStore(Protocol):
+    """A store that can also be written to by whoever is about to execute, on whatever thread that is."""
+
+    def begin_now(self, intent: Intent) -> None:
+        """As `begin`; blocks until it is on disk. Raises Corrupt."""
+        ...
 
 
 _SCHEMA = """
@@ -103,6 +123,8 @@ _LOAD = (
     "FROM intent WHERE queue = ?"
 )
 
+_SOON_S = 0.1
+
 T = TypeVar("T")
 _Row = tuple[str, tuple[object, ...]]
 
@@ -115,7 +137,8 @@ class _Pending:
 
 
 class SqliteIntentStore:
-    """One file, one writing thread; requests that arrive together share a transaction and an fsync.
+    """One file; requests that arrive together share a transaction and an fsync. `begin_now` writes on the
+    caller's thread, everything else on one of its own.
 
     Measured on the development machine: see `benchmarks/`; the cost is that of one fsync per `begin`.
     Raises Corrupt when the file is not a usable database.
@@ -125,6 +148,9 @@ class SqliteIntentStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="intents")
         self._pending: list[_Pending] = []
+        self._soon: deque[_Row] = deque()
+        self._soon_timer: asyncio.TimerHandle | None = None
+        self._lock = threading.Lock()
         self._flushing: asyncio.Task[None] | None = None
         try:
             self._db = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -147,22 +173,22 @@ class SqliteIntentStore:
         return intents
 
     async def begin(self, intent: Intent) -> None:
-        key = intent.key
-        values = (
-            key.queue,
-            key.entry,
-            key.czxid,
-            intent.host,
-            intent.entry_digest,
-            intent.object,
-            intent.digest_before,
-        )
-        await self._write([(_BEGIN, values)], is_forced=True)
+        await self._write([_begin_row(intent)], is_forced=True)
+
+    def begin_now(self, intent: Intent) -> None:
+        try:
+            self._commit([_begin_row(intent)], is_forced=True)
+        except sqlite3.Error as error:
+            raise _cannot_be_written(error) from error
 
     async def finish(self, key: IntentKey, status: ExecutionStatus) -> None:
-        message = encode_bytes(status.message)
-        values = (status.code, message, key.queue, key.entry, key.czxid)
-        await self._write([(_FINISH, values)], is_forced=False)
+        await self._write([_finish_row(key, status)], is_forced=False)
+
+    def finish_soon(self, key: IntentKey, status: ExecutionStatus) -> None:
+        self._soon.append(_finish_row(key, status))
+        if self._soon_timer is None:
+            loop = asyncio.get_running_loop()
+            self._soon_timer = loop.call_later(_SOON_S, self._write_what_is_due)
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         rows: list[_Row] = [(_FORGET, (key.queue, key.entry, key.czxid)) for key in keys]
@@ -171,6 +197,7 @@ class SqliteIntentStore:
 
     async def close(self) -> None:
         """Wait for what is under way, then close the file."""
+        self._write_what_is_due()
         if self._flushing is not None:
             await self._flushing
         await self._call(self._db.close)
@@ -179,20 +206,31 @@ class SqliteIntentStore:
     async def _write(self, rows: list[_Row], *, is_forced: bool) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(rows, is_forced, done))
+        self._start_flushing()
+        await asyncio.shield(done)
+
+    def _write_what_is_due(self) -> None:
+        if self._soon_timer is not None:
+            self._soon_timer.cancel()
+            self._soon_timer = None
+        if self._soon:
+            self._start_flushing()
+
+    def _start_flushing(self) -> None:
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush())
-        await asyncio.shield(done)
 
     async def _flush(self) -> None:
         """Commit whatever is waiting, again and again, until nothing is."""
-        while self._pending:
+        while self._pending or self._soon:
             batch, self._pending = self._pending, []
             rows = [row for pending in batch for row in pending.rows]
             is_forced = any(pending.is_forced for pending in batch)
             try:
                 await self._call(functools.partial(self._commit, rows, is_forced))
             except sqlite3.Error as error:
-                failure = Corrupt(f"The intent record cannot be written: {error}.")
+                failure = _cannot_be_written(error)
+                logger.error("ddl.intents_not_written error=%s", error)
                 for pending in batch:
                     pending.done.set_exception(failure)
             else:
@@ -200,15 +238,41 @@ class SqliteIntentStore:
                     pending.done.set_result(None)
 
     def _commit(self, rows: list[_Row], is_forced: bool) -> None:
-        self._db.execute(f"PRAGMA synchronous = {'FULL' if is_forced else 'NORMAL'}")
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            for statement, values in rows:
-                self._db.execute(statement, values)
-        except sqlite3.Error:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        """One transaction, on any thread; takes along what was to be written soon."""
+        with self._lock:
+            due: list[_Row] = []
+            while self._soon:
+                due.append(self._soon.popleft())
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if is_forced else 'NORMAL'}")
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, values in (*due, *rows):
+                    self._db.execute(statement, values)
+            except sqlite3.Error:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
 
     async def _call(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)
+
+
+def _begin_row(intent: Intent) -> _Row:
+    key = intent.key
+    return _BEGIN, (
+        key.queue,
+        key.entry,
+        key.czxid,
+        intent.host,
+        intent.entry_digest,
+        intent.object,
+        intent.digest_before,
+    )
+
+
+def _finish_row(key: IntentKey, status: ExecutionStatus) -> _Row:
+    return _FINISH, (status.code, encode_bytes(status.message), key.queue, key.entry, key.czxid)
+
+
+def _cannot_be_written(error: sqlite3.Error) -> Corrupt:
+    return Corrupt(f"The intent record cannot be written: {error}.")

@@ -12,10 +12,17 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypedDict
 
-from engine.ddl.executor import FencedExecutor, FenceLost, Fingerprint, LocalExecutor
-from engine.ddl.intents import Intent, IntentKey, IntentStore
-from engine.ddl.recovery import NextStep, next_step, unknown_outcome
+from engine.ddl.executor import (
+    FencedExecutor,
+    FenceLost,
+    Fingerprint,
+    LocalExecutor,
+    RecordingExecutor,
+)
+from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
+from engine.ddl.recovery import Family, NextStep, family_of, next_step, unknown_outcome
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
 from engine.env import Env
@@ -54,6 +61,15 @@ def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
     return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
 
 
+class _Execution(TypedDict):
+    """How a statement is to be run."""
+
+    settings: Mapping[str, str]
+    query_id: str
+    initial_query_id: str
+    user: str
+
+
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     task: Task
@@ -77,6 +93,9 @@ class StatementRunner:
         self._env = env
         self._queue = queue
         self._profile_settings = profile_settings
+        self._blocking_intents: BlockingIntentStore | None = None
+        if isinstance(executor, RecordingExecutor) and isinstance(intents, BlockingIntentStore):
+            self._blocking_intents = intents
         self._known: dict[IntentKey, Intent] = {}
         self._runs: dict[IntentKey, asyncio.Task[ExecutionStatus]] = {}
         self._is_loaded = False
@@ -192,33 +211,73 @@ class StatementRunner:
         intent = self.begun(task)
         if intent is not None and intent.status is not None:
             return intent.status
-        if intent is None:
-            digest = await self.fingerprint(task)
-            intent = Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
-            await self._intents.begin(intent)
-            self._known[intent.key] = intent
-        else:
+        if intent is not None:
             decided = await self._recover(task, intent)
             if decided is not None:
                 return await self._finish(intent, decided)
         try:
-            await self._execute(attempt)
+            if intent is not None:
+                await self._execute(attempt)
+            elif self._blocking_intents is not None and attempt.fence is None:
+                intent = await self._begin_and_execute(attempt)
+            else:
+                intent = self._intent(task, await self.fingerprint(task))
+                await self._intents.begin(intent)
+                self._known[intent.key] = intent
+                await self._execute(attempt)
         except FenceLost:
             raise
         except SqlError as error:
+            begun = self._known.get(self.key(task))
             if error.code in RETRIABLE_CODES:
                 if error.code not in _MAY_HAVE_HAPPENED:
-                    del self._known[intent.key]  # begun anew by the next attempt
+                    self._known.pop(self.key(task), None)  # begun anew by the next attempt
                 raise TryAgain(error.message, code=error.code) from error
             logger.info("ddl.failed entry=%s code=%d", task.name, error.code)
-            return await self._finish(intent, status_of(error))
+            if begun is None:  # refused before it was begun: an unknown setting, for example
+                begun = self._intent(task, "")
+                await self._intents.begin(begun)
+            return await self._finish(begun, status_of(error), can_wait=self._shows_itself(task, begun))
         except Corrupt:
             raise
         except OnclusterError as error:
             raise TryAgain(error.message, code=error.code) from error
         except Exception as error:
             raise TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION) from error
-        return await self._finish(intent, SUCCESS)
+        return await self._finish(intent, SUCCESS, can_wait=self._shows_itself(task, intent))
+
+    def _intent(self, task: Task, digest: str) -> Intent:
+        return Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
+
+    @staticmethod
+    def _shows_itself(task: Task, intent: Intent) -> bool:
+        """Whether after a crash the digests say without doubt how the statement ended."""
+        return bool(intent.digest_before) and family_of(task.statement, task.query) is Family.DEFINITION
+
+    async def _begin_and_execute(self, attempt: _Attempt) -> Intent:
+        """Digest, intent and effect by the executor's thread alone. The intent is known whatever is raised
+        after it was recorded."""
+        executor, intents, task = self._executor, self._blocking_intents, attempt.task
+        assert isinstance(executor, RecordingExecutor) and intents is not None
+        recorded: list[Intent] = []
+
+        def record(digest: str) -> None:
+            intent = self._intent(task, digest)
+            intents.begin_now(intent)
+            recorded.append(intent)
+
+        try:
+            await executor.execute_recorded(
+                task.executed_text,
+                statement=task.statement,
+                database=task.database,
+                record=record,
+                **self._execution(task),
+            )
+        finally:
+            for intent in recorded:
+                self._known[intent.key] = intent
+        return recorded[0]
 
     async def _recover(self, task: Task, intent: Intent) -> ExecutionStatus | None:
         """The outcome of a run whose end nobody recorded; None: it has to run."""
@@ -229,33 +288,31 @@ class StatementRunner:
         return _status_after(step, task)
 
     async def _execute(self, attempt: _Attempt) -> None:
-        task = attempt.task
+        task, executor = attempt.task, self._executor
+        execution = self._execution(task)
+        if attempt.fence is not None and isinstance(executor, FencedExecutor):
+            await executor.execute_fenced(task.executed_text, fence=attempt.fence, **execution)
+        else:
+            await executor.execute(task.executed_text, **execution)
+
+    def _execution(self, task: Task) -> _Execution:
         query_id = str(self._env.new_uuid())
         settings = {**self._profile_settings(), **task.entry.setting_values}
         settings.pop("implicit_transaction", None)
-        initial_query_id = task.entry.initial_query_id or query_id
-        user = task.entry.initiator_user or "default"
-        executor = self._executor
-        if attempt.fence is not None and isinstance(executor, FencedExecutor):
-            await executor.execute_fenced(
-                task.executed_text,
-                settings=settings,
-                query_id=query_id,
-                initial_query_id=initial_query_id,
-                user=user,
-                fence=attempt.fence,
-            )
-        else:
-            await executor.execute(
-                task.executed_text,
-                settings=settings,
-                query_id=query_id,
-                initial_query_id=initial_query_id,
-                user=user,
-            )
+        return {
+            "settings": settings,
+            "query_id": query_id,
+            "initial_query_id": task.entry.initial_query_id or query_id,
+            "user": task.entry.initiator_user or "default",
+        }
 
-    async def _finish(self, intent: Intent, status: ExecutionStatus) -> ExecutionStatus:
-        await self._intents.finish(intent.key, status)
+    async def _finish(
+        self, intent: Intent, status: ExecutionStatus, *, can_wait: bool = False
+    ) -> ExecutionStatus:
+        if can_wait:
+            self._intents.finish_soon(intent.key, status)
+        else:
+            await self._intents.finish(intent.key, status)
         self._known[intent.key] = dataclasses.replace(intent, status=status)
         return status
 

@@ -1,0 +1,142 @@
+"""Digest, intent and effect in one go: the intent is on disk before the effect, or there is no effect."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, SqliteIntentStore
+from engine.ddl.status import SUCCESS, ExecutionStatus
+from engine.errors import Corrupt, SqlError
+from engine.names import TableName
+from engine.sql import parse_statement
+from engine.storage import ChdbPool
+from engine.storage.local_executor import ChdbExecutor
+
+QUEUE = "/q"
+
+
+@pytest.fixture
+async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
+    executor = ChdbExecutor(pool, lanes=1)
+    yield executor
+    await executor.close()
+    await pool.close()
+
+
+async def _run(executor: ChdbExecutor, sql: str, record: list[str] | None = None, **settings: str) -> None:
+    await executor.execute_recorded(
+        sql,
+        statement=parse_statement(sql),
+        database="default",
+        record=(record if record is not None else []).append,
+        settings=settings,
+        query_id="",
+        initial_query_id="",
+        user="",
+    )
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE fresh (a UInt8) ENGINE = Memory",
+        "CREATE TABLE default.t (a UInt8) ENGINE = Memory",
+        "CREATE VIEW v AS SELECT 1",
+        "DROP TABLE t",
+        "DROP TABLE IF EXISTS nobody",
+        "CREATE DATABASE d",
+        "ALTER TABLE t ADD COLUMN b UInt8",
+        "TRUNCATE TABLE t",
+        "RENAME TABLE t TO u",
+    ],
+)
+async def test_what_is_recorded_is_the_digest_from_before(executor: ChdbExecutor, sql: str) -> None:
+    await _run(executor, "CREATE TABLE t (a UInt8) ENGINE = MergeTree ORDER BY a")
+    before = await executor.definition_digest(parse_statement(sql), "default")
+    recorded: list[str] = []
+
+    try:
+        await _run(executor, sql, recorded)
+    except SqlError as error:
+        assert error.code == 57  # a table of that name is there: the digest was recorded all the same
+
+    assert recorded == [before]
+
+
+async def test_nothing_is_executed_when_the_record_cannot_be_written(executor: ChdbExecutor) -> None:
+    def refuse(_: str) -> None:
+        raise Corrupt("The disk is full.")
+
+    with pytest.raises(Corrupt):
+        await executor.execute_recorded(
+            "CREATE TABLE t (a UInt8) ENGINE = Memory",
+            statement=parse_statement("CREATE TABLE t (a UInt8) ENGINE = Memory"),
+            database="default",
+            record=refuse,
+            settings={},
+            query_id="",
+            initial_query_id="",
+            user="",
+        )
+
+    assert await executor.table_engine(TableName("default", "t")) is None
+
+
+async def test_a_statement_that_must_not_run_here_is_refused(executor: ChdbExecutor) -> None:
+    with pytest.raises(SqlError) as refused:
+        await _run(executor, "CREATE TABLE f (a UInt8) ENGINE = File(CSV, '/etc/passwd')")
+
+    assert refused.value.code == 497
+    assert await executor.table_engine(TableName("default", "f")) is None
+
+
+def _intent(entry: str) -> Intent:
+    return Intent(IntentKey(QUEUE, entry, 7), "node01:9000", "entry digest", "default.t", "before")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[SqliteIntentStore]:
+    store = SqliteIntentStore(tmp_path / "intents.db")
+    assert isinstance(store, BlockingIntentStore)
+    yield store
+    await store.close()
+
+
+async def test_an_intent_written_by_the_executing_thread_is_there(store: SqliteIntentStore) -> None:
+    store.begin_now(_intent("query-1"))
+
+    assert await store.load(QUEUE) == {_intent("query-1").key: _intent("query-1")}
+
+
+async def test_an_end_that_can_wait_goes_along_with_the_next_intent(
+    store: SqliteIntentStore, tmp_path: Path
+) -> None:
+    store.begin_now(_intent("query-1"))
+    store.finish_soon(_intent("query-1").key, ExecutionStatus(57, "there"))
+    store.begin_now(_intent("query-2"))
+
+    other = SqliteIntentStore(tmp_path / "intents.db")  # what a process that came after a crash would read
+    found = await other.load(QUEUE)
+    await other.close()
+
+    assert {key.entry: intent.status for key, intent in found.items()} == {
+        "query-1": ExecutionStatus(57, "there"),
+        "query-2": None,
+    }
+
+
+async def test_an_end_that_can_wait_is_not_forgotten_at_the_end(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "intents.db")
+    store.begin_now(_intent("query-1"))
+    store.finish_soon(_intent("query-1").key, SUCCESS)
+    await store.close()
+
+    other = SqliteIntentStore(tmp_path / "intents.db")
+    found = await other.load(QUEUE)
+    await other.close()
+
+    assert [intent.status for intent in found.values()] == [SUCCESS]
