@@ -60,11 +60,16 @@ async def start_real(zookeeper_config: ZooKeeper, tmp_path: Path) -> AsyncIterat
     async with AsyncExitStack() as stack:
 
         async def start(
-            *shards: int, foreign: int = 0, queue: DistributedDdl | None = None, log_level: str = "warning"
+            *shards: int,
+            foreign: int = 0,
+            queue: DistributedDdl | None = None,
+            internal_replication: bool = True,
         ) -> RealQueue:
             specs = plan_servers(sum(shards), env=ENV, shards=len(shards))
             others = tuple(spec.host_id for spec in plan_servers(foreign, env=ENV)) if foreign else ()
-            cluster = make_cluster("all", _split(specs, shards, others))
+            cluster = make_cluster(
+                "all", _split(specs, shards, others), internal_replication=internal_replication
+            )
             chosen = queue or DistributedDdl(path=f"/interop/{ENV.new_uuid()}/ddl")
             real = RealCluster(
                 specs,
@@ -73,7 +78,6 @@ async def start_real(zookeeper_config: ZooKeeper, tmp_path: Path) -> AsyncIterat
                 directory=tmp_path,
                 env=ENV,
                 queue=chosen,
-                log_level=log_level,
             )
             await stack.enter_async_context(real)
             keeper = await zookeeper.connect(zookeeper_config, ENV)
