@@ -62,6 +62,11 @@ class PartDigest:
     hash_of_uncompressed_files: bytes
     content_hash_of_compressed_files: bytes
 
+    @property
+    def hash_text(self) -> str:
+        """`hash_of_all_files` as `system.parts` and log entries show it: 32 digits, most significant first."""
+        return self.hash_of_all_files[::-1].hex()
+
     def is_same_content(self, other: PartDigest) -> bool:
         """Whether the rows are the same, even if they were compressed differently.
 
@@ -113,8 +118,11 @@ class PartDigest:
     def of_hex(
         cls, compressed_files: int, uncompressed_files: int, all_files: str, uncompressed: str, content: str
     ) -> PartDigest:
-        """From the columns of `system.parts`, where a hash is 32 digits. Raises ValueError."""
-        hashes = [bytes.fromhex(text) for text in (all_files, uncompressed, content)]
+        """From the columns of `system.parts`: a hash there is 32 digits, the most significant first.
+
+        Raises ValueError.
+        """
+        hashes = [bytes.fromhex(text)[::-1] for text in (all_files, uncompressed, content)]
         if any(len(each) != HASH_BYTES for each in hashes):
             raise ValueError("a hash of system.parts has 32 hexadecimal digits")
         return cls(compressed_files, uncompressed_files, *hashes)
