@@ -331,15 +331,14 @@ class AirflowStack:
         }
         if roots:
             progress("stopping Airflow")
-        # Task processes stand in process groups of their own and are re-parented when their parent
-        # dies: they are found now or never.
-        family = _with_children(roots.values())
+        # Task processes stand in process groups of their own, and are re-parented when their parent dies.
+        family = self._family()
         # The API server last: the others report to it while they end.
         first = [process for name, process in roots.items() if name != "api-server"]
         for process in first:
             _signal(process, kill=False)
         await self._wait_gone(first, grace_s)
-        family = _with_children(family)
+        family = _distinct([*family, *self._family()])
         for process in roots.values():
             if process not in first:
                 _signal(process, kill=False)
@@ -354,6 +353,27 @@ class AirflowStack:
                 await child.wait()
         self._children.clear()
         self._write_state(_State(self._state.port, self._state.password, ()))
+
+    def _family(self) -> list[psutil.Process]:
+        """Everything that was started and lives, with what it started in turn.
+
+        Workers of a scheduler that was killed have no parent that would lead to them; they are known by their
+        session, which is the killed process's. (Their titles hide the environment, so no mark in it helps.)
+        """
+        assert self._state is not None
+        started = {item.pid: item.create_time for item in self._state.processes}
+        family = _with_children(
+            process for item in self._state.processes if (process := item.process()) is not None
+        )
+        for process in psutil.process_iter():
+            try:
+                leader = os.getsid(process.pid)
+                ours = leader in started and process.create_time() >= started[leader] - 1.0
+                if ours and any("airflow" in part for part in process.cmdline()):
+                    family.append(process)
+            except (psutil.Error, ProcessLookupError, PermissionError):
+                continue
+        return _distinct(family)
 
     async def _wait_gone(self, processes: Sequence[psutil.Process], timeout_s: float) -> None:
         deadline_s = self._env.monotonic_s() + timeout_s
@@ -467,6 +487,10 @@ def _with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
         except psutil.NoSuchProcess:
             continue
     return list(family.values())
+
+
+def _distinct(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return list({process.pid: process for process in processes}.values())
 
 
 def _is_alive(process: psutil.Process) -> bool:

@@ -114,6 +114,8 @@ async def test_airflow_starts_runs_a_task_and_is_stopped_by_another_object(tmp_p
             if connection.status == psutil.CONN_LISTEN
         ]
         assert set(listening) == {"127.0.0.1"}
+        # A scheduler that is killed leaves its workers behind, which nobody's child list leads to.
+        psutil.Process(stack.pids["scheduler"]).kill()
     finally:
         await AirflowStack(given).stop()
     assert [process for process in family if _lives(process)] == []
