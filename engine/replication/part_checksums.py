@@ -64,7 +64,7 @@ class PartDigest:
 
     @property
     def hash_text(self) -> str:
-        """`hash_of_all_files` as `system.parts` and log entries show it: 32 digits, most significant first."""
+        """`hash_of_all_files` as `system.parts` and log entries show it: 32 digits, the highest first."""
         return self.hash_of_all_files[::-1].hex()
 
     def is_same_content(self, other: PartDigest) -> bool:

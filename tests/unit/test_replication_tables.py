@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 from dataclasses import replace
 from uuid import UUID
 
@@ -38,41 +39,22 @@ NOTHING: frozenset[Weight] = frozenset()
 ATTACH = frozenset({Weight.ADOPTABLE})
 
 # Paths of the two transactions of chDB 4.4, in their order, as ZooKeeper's transaction log has them.
-TABLE_ORDER = [
-    "/t",
-    "/t/metadata",
-    "/t/columns",
-    "/t/log",
-    "/t/blocks",
-    "/t/async_blocks",
-    "/t/deduplication_hashes",
-    "/t/block_numbers",
-    "/t/nonincrement_block_numbers",
-    "/t/leader_election",
-    "/t/temp",
-    "/t/temp/abandonable_lock-insert",
-    "/t/temp/abandonable_lock-other",
-    "/t/replicas",
-    "/t/quorum",
-    "/t/quorum/last_part",
-    "/t/quorum/failed_parts",
-    "/t/mutations",
-]
-REPLICA_ORDER = [
-    "host",
-    "log_pointer",
-    "queue",
-    "parts",
-    "flags",
-    "is_lost",
-    "metadata",
-    "columns",
-    "metadata_version",
-    "min_unprocessed_insert_time",
-    "max_processed_insert_time",
-    "mutation_pointer",
-    "creator_info",
-]
+TABLE_ORDER = re.findall(
+    r"\S+",
+    """
+    /t /t/metadata /t/columns /t/log /t/blocks /t/async_blocks /t/deduplication_hashes /t/block_numbers
+    /t/nonincrement_block_numbers /t/leader_election /t/temp /t/temp/abandonable_lock-insert
+    /t/temp/abandonable_lock-other /t/replicas /t/quorum /t/quorum/last_part /t/quorum/failed_parts
+    /t/mutations
+    """,
+)
+REPLICA_ORDER = re.findall(
+    r"\S+",
+    """
+    host log_pointer queue parts flags is_lost metadata columns metadata_version
+    min_unprocessed_insert_time max_processed_insert_time mutation_pointer creator_info
+    """,
+)
 
 
 # --- from SQL ---------------------------------------------------------------------------------------------
