@@ -15,6 +15,7 @@ from engine.errors import SqlError
 from engine.keeper.base import Keeper
 from engine.names import HostId, TableName
 from engine.sql import Statement
+from engine.testing.clickhouse_config import ServerSpec
 from engine.testing.clickhouse_server import RealClickHouse
 
 ENV = SystemEnv()
@@ -29,9 +30,8 @@ class RealQueue:
     queue: DistributedDdl
     zookeeper: ZooKeeper
     keeper: Keeper
-    foreign: tuple[HostId, ...] = ()
+    foreign: tuple[ServerSpec, ...] = ()
     """Hosts of the clusters that are ours to play."""
-    entries: list[str] = field(default_factory=list)
 
     @property
     def first(self) -> RealClickHouse:

@@ -6,6 +6,7 @@ Every test gets its own servers and its own queue; ZooKeeper is shared by the te
 from __future__ import annotations
 
 import asyncio
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
@@ -13,13 +14,16 @@ from pathlib import Path
 
 import pytest
 
+from engine.client import NodeClient
 from engine.config.model import DistributedDdl, ZooKeeper
 from engine.ddl.identity import NodeIdentity, SystemResolver
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.worker import DDLWorker
+from engine.errors import NodeUnavailable, ReplyLost
 from engine.keeper import zookeeper
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.names import HostId
+from engine.testing.clickhouse_config import ClickHouseConfig
 from engine.testing.clickhouse_server import (
     RealCluster,
     ServerSpec,
@@ -27,6 +31,7 @@ from engine.testing.clickhouse_server import (
     make_cluster,
     plan_servers,
 )
+from engine.testing.processes import ChildProcess
 from tests.interop.cluster import ENV, ModelExecutor, RealQueue
 
 NO_SERVER = "no clickhouse-server is installed (Debian: the package clickhouse-server)"
@@ -66,7 +71,8 @@ async def start_real(zookeeper_config: ZooKeeper, tmp_path: Path) -> AsyncIterat
             internal_replication: bool = True,
         ) -> RealQueue:
             specs = plan_servers(sum(shards), env=ENV, shards=len(shards))
-            others = tuple(spec.host_id for spec in plan_servers(foreign, env=ENV)) if foreign else ()
+            foreign_specs = plan_servers(foreign, env=ENV, prefix="ours") if foreign else ()
+            others = [spec.host_id for spec in foreign_specs]
             cluster = make_cluster(
                 "all", _split(specs, shards, others), internal_replication=internal_replication
             )
@@ -82,7 +88,7 @@ async def start_real(zookeeper_config: ZooKeeper, tmp_path: Path) -> AsyncIterat
             await stack.enter_async_context(real)
             keeper = await zookeeper.connect(zookeeper_config, ENV)
             stack.push_async_callback(keeper.close)
-            return RealQueue(real.servers, (cluster,), chosen, zookeeper_config, keeper, others)
+            return RealQueue(real.servers, (cluster,), chosen, zookeeper_config, keeper, foreign_specs)
 
         yield start
 
@@ -96,7 +102,7 @@ async def start_worker(tmp_path: Path) -> AsyncIterator[StartWorker]:
     running: list[tuple[DDLWorker, asyncio.Task[None], SqliteIntentStore]] = []
 
     async def start(real: RealQueue, executor: ModelExecutor) -> DDLWorker:
-        host = real.foreign[0]
+        host = real.foreign[0].host_id
         intents = SqliteIntentStore(tmp_path / f"intents{len(running)}.db")
         worker = DDLWorker(
             factory=zookeeper.factory(real.zookeeper, ENV),
@@ -117,6 +123,39 @@ async def start_worker(tmp_path: Path) -> AsyncIterator[StartWorker]:
         await task
         await worker.drain()
         await intents.close()
+
+
+StartNode = Callable[[RealQueue], Awaitable[NodeClient]]
+
+
+@pytest.fixture
+async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
+    """Starts an engine node, as a process, with the configuration of a real server in its place."""
+    async with AsyncExitStack() as stack:
+
+        async def start(real: RealQueue) -> NodeClient:
+            spec = real.foreign[0]
+            directory = tmp_path / spec.name
+            shared = ClickHouseConfig(real.clusters, real.zookeeper, real.queue, "information")
+            shared.write(spec, directory)
+            process = ChildProcess(
+                spec.name,
+                [sys.executable, "-m", "engine.cli", "node", "--config", directory / "config.xml"],
+                log_file=directory / "node.log",
+                cwd=directory,
+            )
+            process.start()
+            stack.push_async_callback(process.stop)
+            client = await stack.enter_async_context(NodeClient(spec.url))
+            while True:
+                try:
+                    await client.ping()
+                    return client
+                except (NodeUnavailable, ReplyLost):
+                    assert process.is_running, process.log_tail()
+                    await ENV.sleep(0.05)
+
+        yield start
 
 
 def _split(

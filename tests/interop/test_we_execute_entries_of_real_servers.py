@@ -27,7 +27,7 @@ async def test_a_real_initiator_sees_our_host_among_the_others(start_real, start
         settings={"distributed_ddl_task_timeout": "30"},
     )
 
-    assert _hosts(answer) == {(host.host, host.port) for host in (*real.hosts, *real.foreign)}
+    assert _hosts(answer) == {(host.host, host.port) for host in (*real.hosts, real.foreign[0].host_id)}
     assert {line.split("\t")[2] for line in answer.splitlines()} == {"0"}
     assert len(ours.executed) == 1
     text = ours.executed[0]
@@ -48,7 +48,7 @@ async def test_our_failure_is_the_real_initiators_error_with_code_host_and_messa
         await real.first.query("CREATE TABLE t ON CLUSTER all (id UInt64) ENGINE = Memory")
 
     assert failure.value.code == Code.TABLE_ALREADY_EXISTS
-    assert f"There was an error on [{real.foreign[0].readable}]" in failure.value.message
+    assert f"There was an error on [{real.foreign[0].host_id.readable}]" in failure.value.message
     assert "No room for 't'." in failure.value.message
     for server in real.servers:
         assert await real.tables(server) == ["t"]
@@ -70,11 +70,13 @@ async def test_while_we_are_busy_the_real_initiator_times_out_and_afterwards_the
         )
 
     assert timeout.value.code == Code.TIMEOUT_EXCEEDED
-    assert "There are 1 unfinished hosts (1 of them are currently active)" in timeout.value.message
+    assert "executing longer than distributed_ddl_task_timeout (=1) seconds" in timeout.value.message
     (entry,) = await real.client.list()
-    status = await real.client.status(entry)
-    assert status.outcome(real.foreign[0]).state is HostState.RUNNING
-    assert {status.outcome(host).state for host in real.hosts} == {HostState.DONE}
+    async for status in real.client.watch(entry):
+        states = {outcome.host: outcome.state for outcome in status.hosts}
+        if {states[host] for host in real.hosts} == {HostState.DONE}:
+            break
+    assert states[real.foreign[0].host_id] is HostState.RUNNING
 
     ours.may_go_on.set()
     assert (await real.outcome(entry)).is_done_on_all_hosts
@@ -139,6 +141,6 @@ async def test_an_entry_that_names_a_cluster_we_do_not_know_is_refused_with_a_st
     status = await real.outcome(made.rpartition("/")[2])
 
     codes = {outcome.host: outcome.code for outcome in status.hosts}
-    assert codes[real.foreign[0]] == Code.INCONSISTENT_CLUSTER_DEFINITION
+    assert codes[real.foreign[0].host_id] == Code.INCONSISTENT_CLUSTER_DEFINITION
     assert codes[real.hosts[0]] == Code.INCONSISTENT_CLUSTER_DEFINITION
     await real.all_workers_answer()
