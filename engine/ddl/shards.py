@@ -120,13 +120,9 @@ class ShardExecution:
 
         Raises NoNode when the entry goes away, SessionExpired and the like from Keeper.
         """
-        await self._make_nodes()
-        await self._find_own_lock()
+        names = await self._open()
         deadline_s = self._env.monotonic_s() + MAX_EXECUTION_TIMEOUT_S
         while self._env.monotonic_s() < deadline_s:
-            self._changed.clear()
-            # One look, one watch: whatever happens to the lock or to `executed` wakes us.
-            names = (await self._keeper.children(self._shard_path, watch=self._on_change)).names
             if "executed" in names:
                 await self._release()
                 return ShardResult(ShardEnd.EXECUTED_BY_OTHER, SUCCESS)
@@ -135,47 +131,61 @@ class ShardExecution:
                 if result is not None:
                     return result
                 await self._pause(longest_s=1.0)
-            elif "lock" not in names and await self._tries() > MAX_TRIES_TO_EXECUTE:
-                # As long as the owner of the last attempt lives, it has the lock.
-                return await self._exhausted()
             else:
+                # Whether the tries are used up is looked at under the lock: the last may be under way.
                 await self._pause(longest_s=_LONGEST_WAIT_S)
+            names = await self._look()
         await self._release()
         return _gave_up(Code.TIMEOUT_EXCEEDED, "Cannot execute replicated DDL query, timeout exceeded")
 
-    async def _make_nodes(self) -> None:
+    async def _look(self) -> tuple[str, ...]:
+        """What there is of the shard. One look, one watch: any change to it wakes us."""
+        self._changed.clear()
+        return (await self._keeper.children(self._shard_path, watch=self._on_change)).names
+
+    async def _open(self) -> tuple[str, ...]:
+        """Step 1, and a first look."""
         try:
-            names = (await self._keeper.children(self._shard_path)).names
+            names = await self._look()
         except NoNode:
+            await self._make_nodes()
+            names = await self._look()
+        if "tries_to_execute" not in names:  # ClickHouse 18.16 does not count
+            await create_if_not_exists(self._keeper, self._tries_path, b"0")
+        if await self._agree_on_shard():
+            names = await self._look()
+        if "lock" in names:
+            await self._find_own_lock()
+        return names
+
+    async def _make_nodes(self) -> None:
+        ops = [Create(self._shards_path), Create(self._shard_path), Create(self._tries_path, b"0")]
+        while ops:
             try:
-                await self._keeper.multi(
-                    [Create(self._shards_path), Create(self._shard_path), Create(self._tries_path, b"0")]
-                )
+                await self._keeper.multi(ops)
+                return
             except MultiFailed as refusal:
                 if not isinstance(refusal.error, NodeExists):
                     raise refusal.error from None
-                await create_if_not_exists(self._keeper, self._shards_path)
-                await create_if_not_exists(self._keeper, self._shard_path)
-                await create_if_not_exists(self._keeper, self._tries_path, b"0")
-        else:
-            if "tries_to_execute" not in names:  # ClickHouse 18.16 does not count
-                await create_if_not_exists(self._keeper, self._tries_path, b"0")
-        await self._agree_on_shard()
+                ops = ops[refusal.index + 1 :]  # what exists has all its parents
 
-    async def _agree_on_shard(self) -> None:
-        """Among nodes that share a replica with this host's shard, the oldest is the shard's."""
+    async def _agree_on_shard(self) -> bool:
+        """Among nodes that share a replica with this host's shard, the oldest is the shard's. Whether it is
+        another one than this host would have made."""
         names = (await self._keeper.children(self._shards_path)).names
         own = set(self._shard.split(","))
         candidates = [name for name in names if own & set(name.split(","))]
         if len(candidates) < 2:
-            return
+            return False
         stats = await self._keeper.exists_many([self._paths.shard(self._task.name, c) for c in candidates])
         ages = [(stat.czxid, c) for stat, c in zip(stats, candidates, strict=True) if stat is not None]
         oldest = min(ages, default=(0, self._shard))[1]
-        if oldest != self._shard:
-            logger.warning("ddl.shard_renamed entry=%s own=%s taken=%s", self._task.name, self._shard, oldest)
-            self._use(oldest)
-            await create_if_not_exists(self._keeper, self._tries_path, b"0")
+        if oldest == self._shard:
+            return False
+        logger.warning("ddl.shard_renamed entry=%s own=%s taken=%s", self._task.name, self._shard, oldest)
+        self._use(oldest)
+        await create_if_not_exists(self._keeper, self._tries_path, b"0")
+        return True
 
     # --- the lock -----------------------------------------------------------------------------------------
 
@@ -278,9 +288,6 @@ class ShardExecution:
             logger.warning("ddl.shard_attempt_refused entry=%s error=%s", self._task.name, refusal)
             return False
         return True
-
-    async def _tries(self) -> int:
-        return _number((await self._keeper.get(self._tries_path)).data)
 
     async def _exhausted(self) -> ShardResult:
         await self._keeper.sync(self._shard_path)

@@ -19,7 +19,7 @@ from engine.ddl.initiator import PreparedStatement
 from engine.ddl.intents import Intent
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
-from engine.errors import MultiFailed, NodeExists, NoNode, OnclusterError
+from engine.errors import Code, MultiFailed, NodeExists, NoNode, OnclusterError
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.testing import ddl_process
@@ -245,16 +245,40 @@ def a_successor_in_the_shard_does_not_look_what_was_done(monkeypatch: pytest.Mon
 
 @bug("D6", kill_in_shard_attempt=0.6, fault_rate=0.08, seeds=600, **IN_SHARDS)
 def a_further_attempt_overwrites_what_the_first_one_saw(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = shards.ShardExecution._earlier_attempt
+    original = shards.ShardExecution._read_attempts
 
-    async def earlier(self: shards.ShardExecution) -> shards.Attempt | None:
-        found = await original(self)
+    async def read(self: shards.ShardExecution) -> Any:
+        counter, found = await original(self)
         if found is not None and found.host == str(self._task.host):
             digest = await self._runner.fingerprint(self._task)
             await self._keeper.set(self._attempt_path, shards.Attempt(found.host, digest).to_bytes())
-        return found
+        return counter, found
 
-    monkeypatch.setattr(shards.ShardExecution, "_earlier_attempt", earlier)
+    monkeypatch.setattr(shards.ShardExecution, "_read_attempts", read)
+
+
+@bug("D3", kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
+def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = shards.ShardExecution._acquire
+
+    async def acquire(self: shards.ShardExecution) -> bool:
+        if await original(self):
+            return True
+        if int((await self._keeper.get(self._tries_path)).data) > 1:
+            raise shards._GaveUp
+        return False
+
+    run = shards.ShardExecution.run
+
+    async def give_up(self: shards.ShardExecution) -> shards.ShardResult:
+        try:
+            return await run(self)
+        except shards._GaveUp:
+            return shards._gave_up(Code.UNFINISHED, "maximum retries exceeded")
+
+    monkeypatch.setattr(shards, "_GaveUp", type("GaveUp", (Exception,), {}), raising=False)
+    monkeypatch.setattr(shards.ShardExecution, "_acquire", acquire)
+    monkeypatch.setattr(shards.ShardExecution, "run", give_up)
 
 
 @bug("D6", is_membership_changed=True, **IN_SHARDS)
