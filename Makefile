@@ -76,7 +76,7 @@ lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for 
 		--no-emit-index-url --no-emit-find-links --no-annotate --no-header --output-file requirements.lock
 
 bench: $(STAMP) ## the measurements of benchmarks/
-	@for b in benchmarks/*.py; do echo "== $$b"; "$(BIN)/python" "$$b"; done
+	@for b in benchmarks/[!_]*.py; do b=benchmarks.$$(basename $$b .py); echo "== $$b"; "$(BIN)/python" -m $$b; done
 
 clean: down ## remove the run directory and caches (not the environment)
 	@rm -rf .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
