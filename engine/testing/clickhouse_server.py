@@ -137,7 +137,8 @@ class RealClickHouse:
         answer came.
         """
         if self._http is None or self._http.closed:
-            self._http = aiohttp.ClientSession()
+            # A new connection each time: the server closes idle ones after three seconds, perhaps just now.
+            self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True))
         timeout = aiohttp.ClientTimeout(total=timeout_s)
         try:
             async with self._http.post(
