@@ -21,7 +21,7 @@ from engine.names import HostId, quote_string
 from engine.node.queues import KEEPER_WAIT_S, NodeQueues
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, expand_macros
+from engine.sql import Statement, expand_macros, output_settings
 from engine.storage import QueryResult, Scope
 from engine.storage.guard import check_statement
 
@@ -55,11 +55,7 @@ class ClusterStatements:
         check_statement(statement)
         if self._queues is None:
             raise SqlError(Code.NO_ELEMENTS_IN_CONFIG, "There is no Zookeeper configuration in server config")
-        settings = {
-            **asked.session.settings,
-            **asked.settings,
-            **trailing_settings(asked.sql),
-        }
+        settings = _settings(asked)
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = _number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)
         version = _number(settings, "distributed_ddl_entry_format_version", DEFAULT_VERSION)
@@ -175,8 +171,17 @@ async def format_rows(
 
 def _format_settings(asked: Asked) -> dict[str, str]:
     """Settings of the statement that change how values are written."""
-    settings = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
-    return {n: value for n, value in settings.items() if n.startswith(("format_", "output_format_"))}
+    return {n: v for n, v in _settings(asked).items() if n.startswith(("format_", "output_format_"))}
+
+
+def _settings(asked: Asked) -> dict[str, str]:
+    """What holds for this statement: the session's settings, the request's, the statement's own."""
+    return {
+        **asked.session.settings,
+        **asked.settings,
+        **output_settings(asked.sql),
+        **trailing_settings(asked.sql),
+    }
 
 
 def _plain(value: object) -> str:

@@ -71,23 +71,30 @@ def test_a_configuration_that_cannot_be_read_is_refused_with_its_place(
     assert "Traceback" not in node.process.log_tail(50)
 
 
+def _wait_until_it_runs(node: RunningNode, query_id: str, running: threading.Thread) -> None:
+    seen = f"SELECT count() FROM system.processes WHERE Settings['log_comment'] = '{query_id}'"
+    while node.query(seen) == "0\n":
+        assert running.is_alive(), "the statement ended before it was seen running"
+
+
 def test_the_first_signal_lets_statements_end_and_takes_no_new_ones(start_node: StartNode) -> None:
     node = start_node()
     replies: list[Reply] = []
-    sql = "SELECT count() FROM (SELECT sleepEachRow(0.1) FROM numbers(20)) SETTINGS max_block_size = 1"
+    sql = "SELECT count() FROM (SELECT sleepEachRow(0.1) FROM numbers(60)) SETTINGS max_block_size = 1"
     running = threading.Thread(target=lambda: replies.append(node.post(sql, query_id="last")))
     running.start()
-    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'last'") == "0\n":
-        pass
+    _wait_until_it_runs(node, "last", running)
     node.process.signal(15)
     while True:
         try:
             socket.create_connection(("127.0.0.1", node.http_port), timeout=5).close()
+        except ConnectionResetError:
+            continue  # closed while this connection stood in its queue
         except ConnectionRefusedError:
             break
     assert node.wait() == 0
     running.join()
-    assert (replies[0].status, replies[0].text) == (200, "20\n")
+    assert (replies[0].status, replies[0].text) == (200, "60\n")
 
 
 def test_the_second_signal_ends_it_at_once(start_node: StartNode) -> None:
@@ -100,10 +107,7 @@ def test_the_second_signal_ends_it_at_once(start_node: StartNode) -> None:
 
     running = threading.Thread(target=ask)
     running.start()
-    while (
-        node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'endless'") == "0\n"
-    ):
-        pass
+    _wait_until_it_runs(node, "endless", running)
     node.process.signal(15)
     while "node.stopping" not in node.process.log_tail(50):
         pass
@@ -126,8 +130,7 @@ def test_a_statement_that_takes_too_long_is_cancelled_at_the_end(start_node: Sta
 
     running = threading.Thread(target=ask)
     running.start()
-    while node.query("SELECT count() FROM system.processes WHERE Settings['log_comment'] = 'long'") == "0\n":
-        pass
+    _wait_until_it_runs(node, "long", running)
     assert node.stop() == 0
     running.join()
     assert not any(reply.status == 200 for reply in replies)
