@@ -159,7 +159,8 @@ def test_a_stream_of_inserts_keeps_few_parts_and_rewrites_each_byte_a_few_times(
         table.insert(number, MIB if kind == "equal" else int(MIB * 2 ** rng.uniform(0, 6)))
     # Written once per level of merges; with a factor of two to five a level there are at most log2 of them.
     assert table.written_bytes <= table.inserted_bytes * math.log2(inserts)
-    assert table.most_parts <= 60
+    # Never more than one merge may take: the selector keeps up with the stream.
+    assert table.most_parts <= 100
     assert next(part.min_block for part, _, _ in table.parts) == 0
     for (left, _, _), (right, _, _) in zip(table.parts, table.parts[1:], strict=False):
         assert left.max_block + 1 == right.min_block
