@@ -26,8 +26,8 @@ from engine.env import Env
 logger = logging.getLogger(__name__)
 
 CLAIMED_AHEAD = 16
-PATIENCE_S = 0.02
-LONGEST_DELAY_S = 0.05
+PATIENCE_S = 0.1
+LONGEST_DELAY_S = 0.1
 
 
 @dataclass(slots=True)

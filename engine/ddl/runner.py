@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
@@ -28,6 +29,7 @@ from engine.ddl.task import Task
 from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
 from engine.keeper.base import Op
+from engine.sql import StatementKind
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,9 @@ RETRIABLE_CODES = frozenset(
 6.6)."""
 _MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
 """Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
+
+
+_MAY_BE_FILLED = re.compile(r"\bAS\b", re.IGNORECASE)
 
 
 class TryAgain(OnclusterError):
@@ -252,7 +257,11 @@ class StatementRunner:
     @staticmethod
     def _shows_itself(task: Task, intent: Intent) -> bool:
         """Whether after a crash the digests say without doubt how the statement ended."""
-        return bool(intent.digest_before) and family_of(task.statement, task.query) is Family.DEFINITION
+        if not intent.digest_before:
+            return False
+        if task.statement.kind is StatementKind.CREATE_TABLE and not _MAY_BE_FILLED.search(task.query):
+            return True  # most of what a queue carries; the rest takes another look at the text
+        return family_of(task.statement, task.query) is Family.DEFINITION
 
     async def _begin_and_execute(self, attempt: _Attempt) -> Intent:
         """Digest, intent and effect by the executor's thread alone. The intent is known whatever is raised

@@ -17,9 +17,8 @@ from engine.sql import (
     StatementKind,
     expand_macros,
     mentions_empty_database,
-    parse_statement,
+    parse_and_strip,
     with_default_database,
-    without_on_cluster,
 )
 
 _K = StatementKind
@@ -93,7 +92,7 @@ async def interpret(
 ) -> Task:
     """Raises SqlError: 62 text · 78 no statement for a cluster · 371 the cluster, or this host in it, is
     not known here."""
-    statement = parse_statement(entry.query)
+    statement, query = parse_and_strip(entry.query)
     if not statement.takes_on_cluster:
         raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Received unknown DDL query")
     cluster_name = expand_macros(statement.on_cluster or "", topology.macros)
@@ -107,7 +106,6 @@ async def interpret(
         resolver=resolver,
         ports=ports,
     )
-    query = without_on_cluster(entry.query)
     if place.replica.default_database and mentions_empty_database(query):
         query = with_default_database(query, place.replica.default_database)
     return Task(name, czxid, entry, digest_of(data), host, statement, query, place)
@@ -119,8 +117,7 @@ def interpret_without_cluster(
     """The task of a cluster that is not known here any more, enough to find out whether it ran; None if even
     its text makes no sense."""
     try:
-        statement = parse_statement(entry.query)
-        query = without_on_cluster(entry.query)
+        statement, query = parse_and_strip(entry.query)
     except SqlError:
         return None
     replica = Replica(host.host, host.port)

@@ -7,8 +7,10 @@ from collections.abc import Mapping
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
+from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
+from engine.sql.statement import Statement
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _BEGINS_NAME = re.compile(r"[A-Za-z0-9_$'`\"]")
@@ -17,7 +19,16 @@ _MACRO = re.compile(r"\{([^{}]*)\}")
 
 def without_on_cluster(sql: str) -> str:
     """`sql` without its ON CLUSTER clause; unchanged where there is none."""
+    return _without_on_cluster(sql, draft_of(sql))
+
+
+def parse_and_strip(sql: str) -> tuple[Statement, str]:
+    """What `parse_statement` and `without_on_cluster` give, for the price of one."""
     d = draft_of(sql)
+    return d.statement(), _without_on_cluster(sql, d)
+
+
+def _without_on_cluster(sql: str, d: Draft) -> str:
     if d.cluster_span is None:
         return sql
     start, end = d.cluster_span

@@ -15,6 +15,7 @@ from engine.sql import (
     mentions_empty_database,
     one_line,
     output_settings,
+    parse_and_strip,
     parse_statement,
     redact,
     tokenize,
@@ -266,3 +267,13 @@ def test_a_ttl_to_a_disk_is_no_target_of_a_view() -> None:
     sql = "CREATE MATERIALIZED VIEW a.v ENGINE = MergeTree ORDER BY b TTL c TO DISK 'd' AS SELECT b FROM a.t"
     assert parse_statement(sql).targets == ()
     assert with_default_database(sql, "q") == sql
+
+
+def test_parsing_and_stripping_at_once_is_the_same_as_one_after_the_other() -> None:
+    for sql in (
+        "CREATE TABLE a.b ON CLUSTER c (x UInt8) ENGINE = Memory",
+        "/* oncluster token=t */ DROP TABLE a.b ON CLUSTER c SYNC",
+        "RENAME TABLE a TO b ON CLUSTER `odd name`",
+        "SELECT 1",
+    ):
+        assert parse_and_strip(sql) == (parse_statement(sql), without_on_cluster(sql))
