@@ -3,7 +3,7 @@
     <partition id>_<low half>_<high half>        of a SipHash-128
 
 The hash is of the part's data (`hash of files`, see `part_checksums`) or of the token the user gave.
-Source: `replicated-merge-tree`, section 3.8.
+Source: ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The columns of a table or of a part, as text (`columns`). Source: `replicated-merge-tree`, section 3.2."""
+"""The columns of a table or of a part, as text (`columns`). Source: ClickHouse's ReplicatedMergeTree."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ made; a crash between them leaves a table that the next start completes. Nothing
 empty `leader_election` of an older server.
 
 Order and content are those of ClickHouse 26.9 (chDB 4.4), read from ZooKeeper's transaction log. Source:
-`replicated-merge-tree`, section 4.1.
+ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

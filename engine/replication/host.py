@@ -1,4 +1,4 @@
-"""A replica's address for its peers (`host`). Source: `replicated-merge-tree`, section 3.6."""
+"""A replica's address for its peers (`host`). Source: ClickHouse's ReplicatedMergeTree."""
 
 from __future__ import annotations
 

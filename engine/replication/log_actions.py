@@ -1,7 +1,7 @@
 """What an entry of a replicated table's log asks for: one class per type, with its block of text.
 
 A block begins with the type's word and ends before the line break that closes it. Source:
-`replicated-merge-tree`, section 3.3.
+ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """An entry of `log/` and of `queue/`: who wrote it when, and what to do.
 
 A replica copies entries from the table's log into its own queue, byte for byte. Source:
-`replicated-merge-tree`, section 3.3.
+ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

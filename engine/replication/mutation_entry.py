@@ -1,6 +1,6 @@
 """An entry of `mutations/`: commands for all parts below given block numbers.
 
-Source: `replicated-merge-tree`, section 3.4. Servers from 20.1 on write `alter version`; 18.16 stops after
+Source: ClickHouse's ReplicatedMergeTree. Servers from 20.1 on write `alter version`; 18.16 stops after
 the commands, without a line break.
 """
 

@@ -3,7 +3,7 @@
 Two replicas have the same part if the digests are equal: `hash_of_all_files` for the bytes on disk, the other
 two for the content, however it was compressed. chDB shows the three in `system.parts`, as hexadecimal.
 
-Source: `replicated-merge-tree`, section 3.7; ClickHouse's MergeTreeDataPartChecksums, checked against parts
+Source: ClickHouse's MergeTreeDataPartChecksums, checked against parts
 and `system.parts` of chDB.
 """
 

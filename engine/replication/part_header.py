@@ -1,6 +1,6 @@
 """What Keeper knows of a part (`parts/<part>`): a hash of its columns, and the digest of its files.
 
-Source: `replicated-merge-tree`, section 3.7. 18.16 keeps the same in two children, `columns` and `checksums`.
+Source: ClickHouse's ReplicatedMergeTree. 18.16 keeps the same in two children, `columns` and `checksums`.
 """
 
 from __future__ import annotations

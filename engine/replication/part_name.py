@@ -5,7 +5,7 @@
 Names arrive from peers and from Keeper and become directory names: they are parsed by grammar, and what
 `str()` gives back is what was parsed, so that a name can be neither a path nor two spellings of one part.
 
-Source: `replicated-merge-tree`, section 1 (ClickHouse's MergeTreePartInfo).
+Source: ClickHouse's MergeTreePartInfo.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A table's path and a replica's name are the user's (macros already expanded) and are checked here once. Part
 names, partition ids and sequence names that are joined to a path are of validated types or checked by their
-grammar before. Source: `replicated-merge-tree`, section 2.
+grammar before. Source: ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a quorum insert has come (`quorum/status`, `quorum/parallel/<part>`), and which part of each
 partition was the last to reach its quorum (`quorum/last_part`).
 
-Source: `replicated-merge-tree`, section 3.5.
+Source: ClickHouse's ReplicatedMergeTree.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What all replicas of a table agree on beside its columns, as text (`metadata`).
 
-Source: `replicated-merge-tree`, section 3.1. The text of a table made by chDB 4.4 (ClickHouse 26.9) and by
+Source: ClickHouse's ReplicatedMergeTree. The text of a table made by chDB 4.4 (ClickHouse 26.9) and by
 18.16 is written back byte for byte.
 """
 

@@ -1,4 +1,4 @@
-"""Permissions (keeper-semantics 2 and the access tests of 7)."""
+"""Permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ClickHouse's protocols ask of a store (keeper-semantics 6), each as one small story."""
+"""What ClickHouse's protocols ask of a store, each as one small story."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All or nothing (keeper-semantics 2, multi)."""
+"""All or nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Nodes, their bookkeeping, create modes, and the answers to what cannot be done (keeper-semantics 1 and
-2)."""
+"""Nodes, their bookkeeping, create modes, and the answers to what cannot be done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions, their end, and what they take with them (keeper-semantics 3)."""
+"""Sessions, their end, and what they take with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One-shot watches: what arms them, what fires them, and in which order they come (keeper-semantics 4).
+"""One-shot watches: what arms them, what fires them, and in which order they come.
 
 That a watch does not fire is shown without waiting: a read of the same session that sees the change comes
 after every event of that change.
