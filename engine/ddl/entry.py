@@ -211,19 +211,23 @@ def _hosts_text(hosts: tuple[HostId, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=256)
-def _host_ids(texts: tuple[str, ...]) -> tuple[HostId, ...]:
+def _host_ids(line: str) -> tuple[HostId, ...]:
     """Entries of one cluster repeat one list; with a thousand hosts parsing it each time would cost more than
-    everything else in the entry."""
-    return tuple(HostId.parse(text) for text in texts)
+    everything else in the entry. Raises MalformedEntry."""
+    reader = TextReader(line)
+    texts = reader.strings()
+    reader.end()
+    try:
+        return tuple(HostId.parse(text) for text in texts)
+    except SqlError as error:
+        raise MalformedEntry(error.message, code=error.code) from None
 
 
 def _parse_hosts(reader: TextReader, where: str) -> tuple[HostId, ...]:
-    reader.expect("hosts: ")
-    texts = reader.strings()
-    reader.expect("\n")
+    line = _line(reader, "hosts: ", reader.raw)
     try:
-        return _host_ids(texts)
-    except SqlError as error:
+        return _host_ids(line)
+    except MalformedEntry as error:
         raise MalformedEntry(error.message, where=where, code=error.code) from None
 
 

@@ -138,7 +138,9 @@ async def find_place(
             f"DDL task {task} contains current host {host.readable} in cluster {cluster_name}, but there is "
             "no such cluster here."
         )
-    exact = [(s, r) for s in cluster.shards for r in s.replicas if r.host_id == host]
+    exact = [
+        (s, r) for s in cluster.shards for r in s.replicas if r.host == host.host and r.port == host.port
+    ]
     if len(exact) == 1:
         return ClusterPlace(cluster, *exact[0])
     if exact:

@@ -16,12 +16,15 @@ from collections.abc import Iterable
 
 from engine.config.model import Topology
 from engine.ddl.identity import NodeIdentity, Resolver, is_local_address
+from engine.env import Env
 from engine.errors import MultiFailed, NodeExists, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.recipes import create_ancestors, create_if_not_exists, try_remove
 from engine.names import HostId, QueuePaths
 
 logger = logging.getLogger(__name__)
+
+_SPREAD_S = 2.0
 
 
 def known_host_ids(topology: Topology, identity: NodeIdentity) -> tuple[HostId, ...]:
@@ -36,13 +39,17 @@ def known_host_ids(topology: Topology, identity: NodeIdentity) -> tuple[HostId, 
 class ReplicaMarker:
     """Marks this node's host ids in one session."""
 
-    def __init__(self, keeper: Keeper, paths: QueuePaths, identity: NodeIdentity, resolver: Resolver) -> None:
+    def __init__(
+        self, keeper: Keeper, env: Env, paths: QueuePaths, identity: NodeIdentity, resolver: Resolver
+    ) -> None:
         self._keeper = keeper
+        self._env = env
         self._paths = paths
         self._identity = identity
         self._resolver = resolver
         self._marked: set[HostId] = set()
         self._refused: set[HostId] = set()
+        self._own_names = {identity.host_name, identity.interserver_http_host}
 
     @property
     def refused(self) -> frozenset[HostId]:
@@ -55,43 +62,48 @@ class ReplicaMarker:
         return frozenset(self._marked)
 
     async def mark(self, topology: Topology) -> None:
-        """At the start of a session, and whenever the clusters changed."""
+        """At the start of a session, and whenever the clusters changed: this node's own names. Asks no
+        DNS."""
         hosts = known_host_ids(topology, self._identity)
-        await create_ancestors(self._keeper, self._paths.replica("x"))
-        await self._make_dirs(hosts)
-        try:
-            present = (await self._keeper.children(self._paths.replicas_root)).names
-        except NoNode:
-            return
-        own_port = [
-            h for h in _parse_ids(present) if h.port in self._identity.ports and h not in self._marked
-        ]
-        await asyncio.gather(*(self._mark_if_ours(host) for host in own_port))
+        own = [h for h in hosts if h.host in self._own_names and h.port in self._identity.ports]
+        present = await self._present()
+        await self._create([host for host in own if str(host) not in present])
+        await asyncio.gather(*(self._mark_if_ours(host) for host in own if host not in self._marked))
+
+    async def mark_others(self, topology: Topology) -> None:
+        """Directories for all hosts of all clusters, and whatever else resolves to this machine.
+
+        Not urgent, and DNS may take its time. A random pause first: of a thousand nodes that start
+        together the first few make the directories, and the rest find them.
+        """
+        await self._env.sleep(self._env.rng.uniform(0.0, _SPREAD_S))
+        present = await self._present()
+        missing = [h for h in known_host_ids(topology, self._identity) if str(h) not in present]
+        await self._create(missing)
+        hosts = [h for h in (*_parse_ids(present), *missing) if h.port in self._identity.ports]
+        await asyncio.gather(*(self._mark_if_ours(host) for host in hosts if host not in self._marked))
 
     async def is_claimed_by_us(self, host: HostId) -> bool:
         """Whether the id's `active` is this server's; claims it if it can be claimed."""
         if host not in self._marked:
-            await create_ancestors(self._keeper, self._paths.replica("x"))
-            await self._make_dirs([host])
+            await self._create([host])
             await self._mark_if_ours(host)
         return host in self._marked
 
-    async def _make_dirs(self, hosts: Iterable[HostId]) -> None:
-        hosts = list(hosts)
-        present = await self._keeper.exists_many([self._paths.replica(host) for host in hosts])
-        missing = [host for host, stat in zip(hosts, present, strict=True) if stat is None]
+    async def _present(self) -> frozenset[str]:
+        try:
+            return frozenset((await self._keeper.children(self._paths.replicas_root)).names)
+        except NoNode:
+            return frozenset()
+
+    async def _create(self, hosts: Iterable[HostId]) -> None:
+        await create_ancestors(self._keeper, self._paths.replica("x"))
         await asyncio.gather(
-            *(create_if_not_exists(self._keeper, self._paths.replica(host)) for host in missing)
+            *(create_if_not_exists(self._keeper, self._paths.replica(host)) for host in hosts)
         )
 
     async def _mark_if_ours(self, host: HostId) -> None:
-        is_own_name = host.host == self._identity.host_name
-        try:
-            addresses = await self._resolver.resolve(host.host)
-        except SqlError:
-            addresses = frozenset()
-        local = self._resolver.local_addresses()
-        if not is_own_name and not any(is_local_address(address, local) for address in addresses):
+        if host.host not in self._own_names and not await self._is_local(host.host):
             return
         if not await self._clear_the_way(host):
             self._refused.add(host)
@@ -114,6 +126,14 @@ class ReplicaMarker:
         self._marked.add(host)
         self._refused.discard(host)
         logger.info("ddl.replica_active host=%s", host)
+
+    async def _is_local(self, name: str) -> bool:
+        try:
+            addresses = await self._resolver.resolve(name)
+        except SqlError:
+            return False
+        local = self._resolver.local_addresses()
+        return any(is_local_address(address, local) for address in addresses)
 
     async def _clear_the_way(self, host: HostId) -> bool:
         """Remove what an earlier session left; False when the id belongs to another server."""

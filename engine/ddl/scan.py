@@ -159,6 +159,7 @@ class QueueScan:
         except TimeoutError:
             if self._marker.refused:
                 await self._marker.mark(self._topology())
+                await self._marker.mark_others(self._topology())
 
     async def _follow_topology(self) -> None:
         memory = self._memory

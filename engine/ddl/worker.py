@@ -196,7 +196,7 @@ class DDLWorker:
         self._check_session(keeper)
         await create_ancestors(keeper, self._paths.entry("x"))
         await keeper.sync(self._paths.root)
-        marker = ReplicaMarker(keeper, self._paths, self._identity, self._resolver)
+        marker = ReplicaMarker(keeper, self._env, self._paths, self._identity, self._resolver)
         await marker.mark(self._topology())
         matcher = HostMatcher(
             self._identity,
@@ -227,8 +227,14 @@ class DDLWorker:
         await _first_to_end(
             scan.run(),
             _until_expired(over),
+            self._mark_others(marker, over),
             *(self._lane(keeper, reporter, backlog) for _ in range(self._queue.pool_size)),
         )
+
+    async def _mark_others(self, marker: ReplicaMarker, over: asyncio.Event) -> None:
+        """What is not urgent, once; then nothing more until the session is over."""
+        await marker.mark_others(self._topology())
+        await over.wait()
 
     async def _lane(self, keeper: Keeper, reporter: Reporter, backlog: Backlog) -> None:
         """Claim, run, report, as many at once as are waiting (`engine.ddl.batch`)."""

@@ -385,7 +385,7 @@ def test_a_queue_that_was_made_anew_is_read_from_its_start() -> None:
 def test_hosts_are_marked_active_under_every_name_of_theirs() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a", interserver_http_host="a-internal", tcp_port_secure=9440)
-        await bench.env.sleep(1)
+        await bench.env.sleep(5)
         keeper = await bench.keeper()
         names = (await keeper.children(PATHS.replicas_root)).names
         assert names == ("a%2Dinternal:9000", "a%2Dinternal:9440", "a:9000", "a:9440", "b:9000")
