@@ -1,10 +1,10 @@
 """What every benchmark ends with: one table for people and one JSON file for programs.
 
-A benchmark collects `Row`s in a `Report` and calls `finish`, which prints and writes. In the JSON file each
-row has the keys `name`, `unit`, `ours`, `peer`, `peer_name`, `ratio` and `better`; beside `rows` stand
-`notes` (what a reader has to know, for example that there was no peer to compare with), `aims` (what was
-wanted and whether it was met) and `machine`. Whether an aim is met is reported and is no exit code: figures
-of a shared machine prove nothing by themselves.
+A benchmark collects `Row`s in a `Report` and calls `finish`, which prints and writes. The JSON file is a list
+of rows with the keys `name`, `unit`, `ours`, `peer`, `peer_name`, `ratio` and `better`. Printed only: the
+machine, `notes` (what a reader has to know, for example that there was no peer to compare with) and `aims`
+(what was wanted and whether it was met). Whether an aim is met is reported and is no exit code: figures of a
+shared machine prove nothing by themselves.
 
     report = Report("simulate")
     report.add(Row("keeper operations per host, 10 nodes", "ops", ours=4.0, better=Better.LOWER))
@@ -77,7 +77,7 @@ class Report:
         self.rows: list[Row] = []
         self.notes: list[str] = []
         self.aims: list[tuple[str, bool | None]] = []
-        self._started_at = time.time()
+        self._started_s = time.monotonic()
 
     def add(self, row: Row) -> None:
         self.rows.append(row)
@@ -90,16 +90,8 @@ class Report:
         """What was wanted; `met` is None where this run could not tell."""
         self.aims.append((text, met))
 
-    def to_json(self) -> dict[str, object]:
-        return {
-            "benchmark": self.benchmark,
-            "started_at_s": round(self._started_at, 3),
-            "took_s": round(time.time() - self._started_at, 3),
-            "machine": machine(),
-            "rows": [row.to_json() for row in self.rows],
-            "aims": [{"aim": text, "met": met} for text, met in self.aims],
-            "notes": list(self.notes),
-        }
+    def to_json(self) -> list[dict[str, str | float | None]]:
+        return [row.to_json() for row in self.rows]
 
     def finish(self, json_file: Path | None = None, *, console: Console | None = None) -> None:
         """Print the table; write the JSON file if one is wanted (its directory is made)."""
@@ -110,6 +102,7 @@ class Report:
             console.print(f"  aim {mark}  {text}")
         for text in self.notes:
             console.print(f"  [bold yellow]note[/]  {text}")
+        console.print(f"  [dim]{machine()}, took {time.monotonic() - self._started_s:.0f} s[/]")
         if json_file is not None:
             json_file.parent.mkdir(parents=True, exist_ok=True)
             json_file.write_text(json.dumps(self.to_json(), indent=2) + "\n")
@@ -134,14 +127,12 @@ class Report:
         return table
 
 
-def machine() -> dict[str, str | int | float | None]:
+def machine() -> str:
     """Where the figures come from, as far as a reader needs it to judge them."""
-    return {
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "processors": os.cpu_count(),
-        "load_average_1min": round(os.getloadavg()[0], 2),
-    }
+    return (
+        f"{platform.system()} {platform.release()}, Python {platform.python_version()}, "
+        f"{os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}"
+    )
 
 
 def median(values: Sequence[float]) -> float | None:
