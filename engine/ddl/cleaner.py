@@ -24,7 +24,7 @@ made just now, or from the local clock if that says younger, so a clock that jum
 
 It never removes an entry with a child in `active`, token nodes, or anything that does not look like an entry.
 
-Source: ClickHouse's DDLWorker::cleanupQueue (`ddl-queue`, section 7).
+Source: ClickHouse's DDLWorker::cleanupQueue.
 """
 
 from __future__ import annotations

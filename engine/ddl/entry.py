@@ -14,7 +14,7 @@
 
 Version 3 never appears in an entry: as a setting it asks the initiator to normalise a CREATE and to write
 version 2.
-Source: ClickHouse's DDLLogEntry; `ddl-queue`, section 2.
+Source: ClickHouse's DDLLogEntry.
 """
 
 from __future__ import annotations

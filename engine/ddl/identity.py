@@ -1,6 +1,6 @@
 """Who this node is, and which names in the queue mean it.
 
-Source: ClickHouse's isLocalAddress and HostID (`ddl-queue`, section 6.3).
+Source: ClickHouse's isLocalAddress and HostID.
 """
 
 from __future__ import annotations

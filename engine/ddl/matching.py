@@ -1,6 +1,6 @@
 """Which host of an entry this node is, and which replica of the cluster.
 
-Source: ClickHouse's DDLTask (`ddl-queue`, sections 6.3 and 6.4).
+Source: ClickHouse's DDLTask.
 """
 
 from __future__ import annotations

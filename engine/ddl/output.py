@@ -1,7 +1,7 @@
 """What the initiator answers: rows as hosts finish, then perhaps an error (`distributed_ddl_output_mode`).
 
 Differences to ClickHouse's stream, whose rows and errors are the same: rows come when Keeper's watches say
-so and not at the next poll. Source: ClickHouse's DDLQueryStatusSource (`ddl-queue`, section 5).
+so and not at the next poll. Source: ClickHouse's DDLQueryStatusSource.
 """
 
 from __future__ import annotations

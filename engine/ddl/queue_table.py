@@ -1,4 +1,4 @@
-"""The rows of `system.distributed_ddl_queue`: one for each entry and host (`ddl-queue`, section 9)."""
+"""The rows of `system.distributed_ddl_queue`: one for each entry and host."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ this machine. A node of our own that an earlier session left behind is removed f
 server's UUID is left alone, and tried again later: it may be what a server that was replaced left behind,
 and goes with its session. A crash leaves nodes that go with their session.
 
-Source: ClickHouse's DDLWorker::markReplicasActive (`ddl-queue`, section 8).
+Source: ClickHouse's DDLWorker::markReplicasActive.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ An entry none of whose hosts is known to be this one, while DNS does not know so
 looked at again for `DNS_PATIENCE_S`, and holds up nobody meanwhile. If it turns out to be ours after a later
 entry has been executed, it is refused, because statements must not take effect out of their order.
 
-Source: ClickHouse's DDLWorker::scheduleTasks and initAndCheckTask (`ddl-queue`, section 6.2).
+Source: ClickHouse's DDLWorker::scheduleTasks and initAndCheckTask.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ Where an attempt of another replica ended without outcome and nothing tells whet
 that are harmless to repeat run again; others end here with UNFINISHED 341. A ClickHouse server leaves no
 `attempt`; after it we do what another ClickHouse server would do, which is to try again.
 
-Source: ClickHouse's tryExecuteQueryOnLeaderReplica (`ddl-queue`, section 6.6).
+Source: ClickHouse's tryExecuteQueryOnLeaderReplica.
 """
 
 from __future__ import annotations

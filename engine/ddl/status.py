@@ -1,6 +1,6 @@
 """The text of `finished/<host_id>`: an error code and a message.
 
-Success is exactly the two bytes `0` and LF. Source: ClickHouse's ExecutionStatus; `ddl-queue`, section 4.
+Success is exactly the two bytes `0` and LF. Source: ClickHouse's ExecutionStatus.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The escaped text that ClickHouse writes into the queue, and a reader for it.
 
 Strings are Python text; bytes that are not UTF-8 travel as surrogate escapes, so that reading and writing
-again never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers
-(`ddl-queue`, sections 2 and 4); error codes as real servers wrote them into `finished/`.
+again never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers; error codes as real servers wrote them into `finished/`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ Safety argument, by what ends in the middle.
 An entry that nobody can read gets its error under this node's own host id and holds up nobody. An entry
 that is not for this host is never touched (`scan`).
 
-Source: ClickHouse's DDLWorker (`ddl-queue`, section 6).
+Source: ClickHouse's DDLWorker.
 """
 
 from __future__ import annotations
