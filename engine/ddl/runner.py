@@ -45,8 +45,7 @@ RETRIABLE_CODES = frozenset(
         Code.MEMORY_LIMIT_EXCEEDED,
     }
 )
-"""Errors after which the statement is tried again; every other one is an outcome (`ddl-queue`, section
-6.6)."""
+"""Errors after which the statement is tried again; every other one is an outcome."""
 _MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
 """Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
 

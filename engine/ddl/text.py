@@ -1,7 +1,8 @@
 """The escaped text that ClickHouse writes into the queue, and a reader for it.
 
 Strings are Python text; bytes that are not UTF-8 travel as surrogate escapes, so that reading and writing
-again never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers; error codes as real servers wrote them into `finished/`.
+again never changes a byte. Source: the TSV escaping of ClickHouse's ReadHelpers and WriteHelpers;
+error codes as real servers wrote them into `finished/`.
 """
 
 from __future__ import annotations
