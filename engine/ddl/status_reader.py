@@ -35,6 +35,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _GATHERING_S_PER_HOST = 20e-6
+_SHORTEST_GATHERING_S = 0.0025
 _LONGEST_GATHERING_S = 0.05
 _GRACE_S = 0.25
 """A host that has not begun is asked for its presence only after this: most statements are done by then."""
@@ -196,10 +197,11 @@ class StatusReader:
         alarm.event.set()
 
     async def _gather_changes(self, hosts: int) -> None:
-        """With many hosts, wait a few milliseconds, so that outcomes of one moment share one listing."""
-        pause_s = min(_LONGEST_GATHERING_S, hosts * _GATHERING_S_PER_HOST)
-        if pause_s > 0.001:
-            await self._env.sleep(pause_s)
+        """Wait a moment, so that outcomes of one moment share one listing: on a busy machine each listing
+        takes from the hosts what they need to finish."""
+        if hosts > 1:
+            pause_s = max(_SHORTEST_GATHERING_S, hosts * _GATHERING_S_PER_HOST)
+            await self._env.sleep(min(_LONGEST_GATHERING_S, pause_s))
 
     # --- reading ------------------------------------------------------------------------------------------
 
