@@ -73,6 +73,7 @@ async def test_a_create_under_way_when_the_connection_is_cut_has_an_unknown_outc
     link.cut_after(10, Way.TO_CLIENT)
     with pytest.raises(ConnectionLoss):
         await keeper.create("/a", b"mine", mode=CreateMode.EPHEMERAL)
+    await reconnected(keeper)
     node = await keeper.get("/a")
     assert node.data == b"mine" and node.stat.ephemeral_owner == session_id == keeper.session_id
     assert link.connections_made == 2
@@ -84,6 +85,7 @@ async def test_a_request_that_never_arrives_is_a_connection_loss_too(link, open_
     link.cut_after(10, Way.TO_SERVER)
     with pytest.raises(ConnectionLoss):
         await keeper.create("/a")
+    await reconnected(keeper)
     assert await keeper.exists("/a") is None
     assert not keeper.is_expired
 
@@ -98,7 +100,7 @@ async def test_everything_under_way_fails_when_the_connection_breaks(link, open_
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
     assert {type(outcome) for outcome in outcomes} == {ConnectionLoss}
     link.release()
-    assert await keeper.exists("/") is not None
+    await reconnected(keeper)
 
 
 async def test_watches_survive_the_connection(link, open_through, direct):
