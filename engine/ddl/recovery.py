@@ -5,7 +5,8 @@ What each family of statements leaves behind, and so how its effect is seen:
 DEFINITION    CREATE, DROP, DETACH, ATTACH, RENAME, EXCHANGE, ALTER of columns, keys, settings: the
               definition or UUID of every object acted on is another one afterwards. All changed: it
               happened. None: it did not. Some: a statement of several objects was cut in the middle, and
-              only a person can say what to do.
+              only a person can say what to do. What was there cannot have been made by CREATE, however
+              another replica has changed it since.
 FILLING       CREATE … AS SELECT, POPULATE, RESTORE: the object appears before its rows. There: rows may be
               missing.
 MUTATION      UPDATE, DELETE, MATERIALIZE, CLEAR: a mutation's id appears and stays, whether it has run or
@@ -202,7 +203,33 @@ def _is_filled_on_creation(statement: Statement, sql: str) -> bool:
     )
 
 
-def effect_since(family: Family, before: Fingerprint | None, now: Fingerprint | None) -> Effect:
+class Direction(enum.Enum):
+    """What a statement about definitions does to an object."""
+
+    MAKES = "makes"
+    """Absent, then present. One that was there cannot have been made; what changed it was somebody else."""
+    UNMAKES = "unmakes"
+    CHANGES = "changes"
+
+
+_ON_A_TABLE = frozenset({_K.CREATE_INDEX, _K.DROP_INDEX})
+
+
+def direction_of(statement: Statement) -> Direction:
+    kind = statement.kind
+    if kind in _ON_A_TABLE or statement.or_replace:
+        return Direction.CHANGES
+    if kind.value.startswith(("CREATE ", "UNDROP ")):
+        return Direction.MAKES
+    return Direction.UNMAKES if kind.value.startswith("DROP ") else Direction.CHANGES
+
+
+def effect_since(
+    family: Family,
+    before: Fingerprint | None,
+    now: Fingerprint | None,
+    direction: Direction = Direction.CHANGES,
+) -> Effect:
     """Compare what was with what is."""
     if family is Family.ENDS_PROCESS:
         return Effect.HAPPENED
@@ -210,14 +237,14 @@ def effect_since(family: Family, before: Fingerprint | None, now: Fingerprint | 
         return Effect.UNKNOWN
     match family:
         case Family.DEFINITION:
-            return _definitions(before, now)
+            return _definitions(before, now, direction)
         case Family.FILLING:
-            effect = _definitions(before, now)
+            effect = _definitions(before, now, direction)
             return effect if effect is Effect.NOT_YET else Effect.UNKNOWN
         case Family.MUTATION:
             return _mutations(before, now)
         case Family.DEFINITION_AND_MUTATION:
-            parts = {_definitions(before, now), _mutations(before, now)}
+            parts = {_definitions(before, now, direction), _mutations(before, now)}
             return parts.pop() if len(parts) == 1 else Effect.UNKNOWN
         case Family.KILL_MUTATION:
             if before.mutations is None or now.mutations is None:
@@ -229,21 +256,37 @@ def effect_since(family: Family, before: Fingerprint | None, now: Fingerprint | 
             return Effect.UNKNOWN
 
 
-def _definitions(before: Fingerprint, now: Fingerprint) -> Effect:
+def _definitions(before: Fingerprint, now: Fingerprint, direction: Direction) -> Effect:
     old, new = dict(before.objects), dict(now.objects)
     if not old or old.keys() != new.keys():
         return Effect.UNKNOWN
-    changed = sum(old[name] != new[name] for name in old)
-    if changed == 0:
+    if "" in old:
+        direction = Direction.CHANGES  # a digest of everything: nobody knows how absence looks in it
+    match direction:
+        case Direction.MAKES:
+            return _all_or_nothing([bool(new[name]) for name in old if not old[name]])
+        case Direction.UNMAKES:
+            present = [name for name in old if old[name]]
+            if any(new[name] not in ("", old[name]) for name in present):
+                return Effect.UNKNOWN  # made again by somebody, or changed by another replica
+            return _all_or_nothing([not new[name] for name in present])
+        case Direction.CHANGES:
+            attached = [name for name in old if name.startswith("attached ")]
+            return _all_or_nothing([old[name] != new[name] for name in attached or old])
+
+
+def _all_or_nothing(happened: list[bool]) -> Effect:
+    """Of several objects: all, none, or cut in the middle. Of none: there was nothing to do."""
+    if not any(happened):
         return Effect.NOT_YET
-    return Effect.HAPPENED if changed == len(old) else Effect.UNKNOWN
+    return Effect.HAPPENED if all(happened) else Effect.UNKNOWN
 
 
 def _mutations(before: Fingerprint, now: Fingerprint) -> Effect:
     if before.mutations is None or now.mutations is None:
         # An executor that knows nothing finer still folds mutations into its digest.
         if [name for name, _ in before.objects] == [""]:
-            return _definitions(before, now)
+            return _definitions(before, now, Direction.CHANGES)
         return Effect.UNKNOWN
     return Effect.HAPPENED if set(now.mutations) - set(before.mutations) else Effect.NOT_YET
 
@@ -279,7 +322,7 @@ def next_step(
 ) -> NextStep:
     """What to do with a statement that was begun and whose end nobody recorded."""
     family = family_of(statement, sql)
-    match effect_since(family, before, now):
+    match effect_since(family, before, now, direction_of(statement)):
         case Effect.HAPPENED:
             return NextStep.REPORT_DONE
         case Effect.NOT_YET:

@@ -96,6 +96,36 @@ def test_a_statement_of_two_objects_that_was_cut_in_the_middle_is_unknown() -> N
     assert step("DROP TABLE d.a, d.b", before, half) is NextStep.REPORT_UNKNOWN
 
 
+def test_a_table_that_was_there_before_was_not_made_whoever_changed_it_since() -> None:
+    sql = "CREATE TABLE d.t (a Int8)"
+    assert step(sql, PRESENT, ALTERED) is NextStep.EXECUTE
+    assert step("CREATE OR REPLACE TABLE d.t (a Int8)", PRESENT, ALTERED) is NextStep.REPORT_DONE
+
+
+def test_what_a_view_writes_to_does_not_have_to_change_when_the_view_is_made() -> None:
+    before = Fingerprint(objects=(("table d.target", "1"), ("table d.v", "")))
+    after = Fingerprint(objects=(("table d.target", "1"), ("table d.v", "2")))
+    assert step("CREATE MATERIALIZED VIEW d.v TO d.target AS SELECT 1", before, after) is NextStep.REPORT_DONE
+
+
+def test_a_table_that_is_there_in_another_form_was_perhaps_dropped_and_made_again() -> None:
+    assert step("DROP TABLE d.t", PRESENT, ALTERED) is NextStep.REPORT_UNKNOWN
+
+
+def test_dropping_what_was_not_there_needs_no_effect() -> None:
+    before = Fingerprint(objects=(("d.a", "1"), ("d.b", "")))
+    after = Fingerprint(objects=(("d.a", ""), ("d.b", "")))
+    assert step("DROP TABLE IF EXISTS d.a, d.b", before, after) is NextStep.REPORT_DONE
+    assert step("DROP TABLE IF EXISTS d.t", ABSENT, ABSENT) is NextStep.EXECUTE
+
+
+def test_detaching_is_seen_by_what_is_attached() -> None:
+    before = Fingerprint(objects=(("attached d.t", "1"), ("table d.t", "x")))
+    after = Fingerprint(objects=(("attached d.t", "0"), ("table d.t", "x")))
+    assert step("DETACH TABLE d.t", before, after) is NextStep.REPORT_DONE
+    assert step("DETACH TABLE d.t", before, before) is NextStep.EXECUTE
+
+
 def test_a_table_that_was_being_filled_may_lack_rows() -> None:
     sql = "CREATE TABLE d.t ENGINE = Memory AS SELECT 1 AS a"
     assert step(sql, ABSENT, PRESENT) is NextStep.REPORT_UNKNOWN
