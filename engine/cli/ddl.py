@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,7 +142,7 @@ def submit(
                 text,
                 topology=opened.config.topology,
                 queue=opened.queue,
-                token=token or str(uuid.uuid4()),
+                token=token or str(SystemEnv().new_uuid()),
                 current_database=database,
                 settings=dict(_parse_setting(setting) for setting in settings),
                 entry_version=entry_version,
