@@ -1,0 +1,1 @@
+"""What users ask of a replicated table: create, insert, mutate, alter, drop, repair."""

@@ -1,0 +1,36 @@
+"""The seam between replication and the network: how a part comes from another replica.
+
+Implemented over HTTP by `engine.node`, in memory by `engine.testing`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from engine.errors import Unavailable
+from engine.replication.host import ReplicaHost
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part, PartStore
+from engine.replication.paths import ReplicaPaths
+
+
+class PartUnavailable(Unavailable):
+    """The peer does not have the part any more, cannot be reached, or has too much to do: ask another."""
+
+
+class PartFetcher(Protocol):
+    """Fetches parts."""
+
+    async def fetch(
+        self,
+        source: ReplicaHost,
+        replica: ReplicaPaths,
+        part: PartName,
+        *,
+        into: PartStore,
+        expected: PartHeader | None,
+    ) -> Part:
+        """Stage `part` from `replica`, which answers at `source`. Raises PartUnavailable, or PartDiffers when
+        what came is not what `expected` (Keeper's header) says; nothing is left of it then."""
+        ...

@@ -1,0 +1,272 @@
+"""The seam between replication and the disk: the parts of one replica of one table.
+
+A part is *staged* first: complete, durable, under its replicated name, read by nobody, but already good
+enough to
+be sent to other replicas. `publish` then shows staged parts to readers and hides others, at one moment.
+Keeper's
+`parts/<part>` is written between the two, so a crash leaves one of three things, all of which `load` tells
+apart: a staged part that Keeper does not know (it never was), a staged part that Keeper knows (publish
+it), or
+an active part.
+
+The store does not decide anything: which part may replace which is the caller's business, and the caller
+never
+asks for two things at once that concern the same part. All methods may otherwise be called concurrently.
+
+Implemented on chDB by `engine.storage`, in memory by `engine.testing`.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.replication.columns import Columns
+from engine.replication.part_checksums import PartDigest
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.table_definition import TableDefinition
+from engine.replication.table_metadata import TableMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part that has its replicated name. `columns` is the text of its `columns.txt`; `modified_s` Unix
+    time."""
+
+    name: PartName
+    digest: PartDigest
+    columns: bytes
+    rows: int
+    size_bytes: int
+    modified_s: float
+
+    @property
+    def header(self) -> PartHeader:
+        """What `parts/<part>` in Keeper holds."""
+        return PartHeader.of(self.columns, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class NewPart:
+    """What an insert made of the rows of one partition: written, without a name, seen by nobody.
+
+    `handle` is the store's. `data_hash` (16 bytes) identifies the rows; a block id is made of it unless
+    the user
+    gave a token.
+    """
+
+    handle: str
+    partition_id: str
+    data_hash: bytes
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedPart:
+    """A part in `detached/`. `directory` is its whole name there, `name` what of it is a part's name, if any,
+    `prefix` what stands before (`ignored`, `broken`, …; empty for what a user detached)."""
+
+    directory: str
+    prefix: str
+    name: PartName | None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedParts:
+    """What a store found at its start. `broken` are directories that are no whole part; they are still
+    there."""
+
+    active: tuple[Part, ...]
+    staged: tuple[Part, ...]
+    broken: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MergeOptions:
+    """As in a MERGE_PARTS entry. `now_s` is the entry's create time: TTL is judged by it, alike on all
+    replicas."""
+
+    deduplicate: bool = False
+    deduplicate_by_columns: tuple[str, ...] = ()
+    cleanup: bool = False
+    now_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPlan:
+    """`mutation` is what rewrites the data (such as `DROP COLUMN x`), empty where the metadata is all."""
+
+    definition: TableDefinition
+    mutation: str
+
+
+class Fate(enum.Enum):
+    """What becomes of parts that are taken away."""
+
+    DROP = "drop"
+    DETACH = "detach"
+    """Kept in `detached/` under their replicated names."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartFile:
+    """A file of a part on its way: a plain name (no path), and its size in bytes."""
+
+    name: str
+    size_bytes: int
+
+
+class OutgoingPart(Protocol):
+    """A part that is being sent; its files stay as they are until the context ends."""
+
+    @property
+    def part(self) -> Part: ...
+
+    @property
+    def files(self) -> Sequence[PartFile]: ...
+
+    def read(self, file: PartFile) -> AsyncIterator[bytes]: ...
+
+
+class IncomingPart(Protocol):
+    """A part that is being received, in a temporary directory that is removed unless `finish` succeeds."""
+
+    async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
+        """Raises PartDiffers for a hostile name, a repeated file or another size than declared."""
+        ...
+
+    async def finish(self, expected: PartHeader | None) -> Part:
+        """Check every byte (list of files, sizes, hashes, content) and stage the part.
+
+        `expected` is Keeper's header. Raises PartDiffers, and nothing is left then. If the part is staged or
+        active already the new copy is thrown away.
+        """
+        ...
+
+
+class PartStore(Protocol):
+    """The parts of one table on this node. Raises SqlError with chDB's codes (243 for a full disk)."""
+
+    # -- what is there -------------------------------------------------------------------------------------
+
+    async def load(self) -> LoadedParts:
+        """Look at the disk; once, before anything else."""
+        ...
+
+    @property
+    def active(self) -> Mapping[PartName, Part]:
+        """What readers see."""
+        ...
+
+    @property
+    def staged(self) -> Mapping[PartName, Part]: ...
+
+    async def definition(self) -> TableDefinition:
+        """The table as it is now."""
+        ...
+
+    # -- making parts; every result is staged ----------------------------------------------------------------
+
+    async def stage_inserted(self, new: NewPart, name: PartName) -> Part:
+        """Give an inserted part its name. `new` is used up."""
+        ...
+
+    async def discard_inserted(self, new: NewPart) -> None: ...
+
+    async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
+        """Sources are active, of one partition, in the order of their blocks. The same sources give the same
+        bytes on every replica of the same version."""
+        ...
+
+    async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:
+        """`commands` as in a MutationEntry. `source` is active. A mutation that changes nothing is a copy."""
+        ...
+
+    async def stage_copy(self, of: PartStore, source: PartName, result: PartName) -> Part:
+        """A hard-linked copy of an active part of a table (this or another of equal structure) on this
+        node."""
+        ...
+
+    async def stage_detached(self, directory: str, result: PartName) -> Part:
+        """A checked copy of what lies in `detached/`; it stays there until `remove_detached`. Raises
+        PartDiffers
+        or SqlError 233, 232."""
+        ...
+
+    async def stage_empty(self, result: PartName) -> Part:
+        """A part without rows, in the place of one that is lost for ever."""
+        ...
+
+    def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]: ...
+
+    async def discard(self, staged: PartName) -> None:
+        """Throw a staged part away; nothing if there is none."""
+        ...
+
+    # -- what readers see ------------------------------------------------------------------------------------
+
+    async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+        """Staged parts `add` become active and active parts `remove` vanish, at one moment per partition.
+
+        Repeatable: what is active already, or gone already, is passed over. After a crash in the middle
+        `load`
+        finds each partition as it was before or as it is after.
+        """
+        ...
+
+    async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
+        """Active parts vanish, at one moment per partition; with DETACH each is kept as
+        `detached/[<prefix>_]<part>`. What is not there is passed over."""
+        ...
+
+    async def plan_alter(self, commands: str) -> AlterPlan:
+        """What `ALTER TABLE … <commands>` would make of the table, tried on an empty copy. Raises
+        SqlError."""
+        ...
+
+    async def apply_alter(
+        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+    ) -> None:
+        """Give the table another definition; repeatable. Readers see old rows through it from then on,
+        whether
+        or not their parts are rewritten later. `renames` are columns, old name to new."""
+        ...
+
+    async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
+        """Settings of the table; None resets one."""
+        ...
+
+    # -- the rest --------------------------------------------------------------------------------------------
+
+    def send(self, name: PartName) -> AbstractAsyncContextManager[OutgoingPart]:
+        """Raises SqlError 232 NO_SUCH_DATA_PART unless the part is active or staged."""
+        ...
+
+    async def verify(self, name: PartName) -> None:
+        """Read a part and compare every hash. Raises PartDiffers."""
+        ...
+
+    async def detached(self) -> Sequence[DetachedPart]: ...
+
+    async def remove_detached(self, directory: str) -> None: ...
+
+    async def set_aside(self, directory: str, prefix: str) -> None:
+        """Move a broken directory that `load` reported to `detached/<prefix>_…`."""
+        ...
+
+    async def partition_ids(self, expression: str) -> Sequence[str]:
+        """The id of the partition that an SQL expression of `ALTER … PARTITION <expression>` names: `ID
+        'x'`, a
+        value, a tuple, or ALL (then those of all active parts). Raises SqlError 248
+        INVALID_PARTITION_VALUE."""
+        ...
+
+    async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
+        """Hard links of the parts below `shadow/<backup_name>/`, under their replicated names; None for
+        all."""
+        ...

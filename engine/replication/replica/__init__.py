@@ -1,0 +1,1 @@
+"""A running replica: its session with Keeper, its queue, and what it does by itself."""

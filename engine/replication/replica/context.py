@@ -1,0 +1,131 @@
+"""What all pieces of a running replica share. It has no behaviour beyond access to the session.
+
+One `ReplicaContext` lives as long as the table is attached; a *term* is the time between an activation and
+the
+loss of its session. Background work belongs to a term and is cancelled at its end; what a user asked for
+goes on
+over the end of a term and looks what became of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from engine.env import Env
+from engine.errors import Code, SqlError
+from engine.keeper.base import Keeper
+from engine.keeper.recipes import SessionHolder
+from engine.names import TableName
+from engine.replication.fetching import PartFetcher
+from engine.replication.host import ReplicaHost
+from engine.replication.part_name import PartName
+from engine.replication.part_store import PartStore
+from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.switches import Switches
+from engine.replication.settings import ReplicatedSettings
+
+
+class Signal:
+    """Wakes whoever waits; a wake-up before the wait counts."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        """Until `set` was called since the last `wait`."""
+        await self._event.wait()
+        self._event.clear()
+
+
+class InFlight:
+    """Parts that an operation has staged and committed, or is about to, and will publish or discard itself.
+
+    Whoever removes parts by range waits for them first, so that a part that was dropped does not appear
+    after.
+    Start-up and clone leave them alone.
+    """
+
+    def __init__(self) -> None:
+        self._parts: dict[PartName, asyncio.Event] = {}
+
+    def __contains__(self, part: PartName) -> bool:
+        return part in self._parts
+
+    @asynccontextmanager
+    async def hold(self, part: PartName) -> AsyncIterator[None]:
+        done = self._parts[part] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._parts[part]
+            done.set()
+
+    async def settled(self, covering: PartName) -> None:
+        """Wait until no part inside `covering` is in flight."""
+        while waiting := [done for part, done in self._parts.items() if covering.contains(part)]:
+            for done in waiting:
+                await done.wait()
+
+
+@dataclass(slots=True)
+class ReplicaContext:
+    """`keeper` is the session of the present term; None while the replica is read-only.
+
+    `metadata_version` is the version of the table's metadata that this replica has applied.
+    `other_table` finds the store of another MergeTree table on this node (REPLACE and MOVE PARTITION).
+    """
+
+    name: TableName
+    paths: TablePaths
+    me: ReplicaPaths
+    env: Env
+    holder: SessionHolder
+    store: PartStore
+    fetcher: PartFetcher
+    host: ReplicaHost
+    server_uuid: str
+    settings: ReplicatedSettings
+    queue: ReplicaQueue
+    other_table: Callable[[str, str], PartStore | None]
+    switches: Switches = field(default_factory=Switches)
+    in_flight: InFlight = field(default_factory=InFlight)
+    keeper: Keeper | None = None
+    readonly_reason: str = "the replica has not been activated yet"
+    readonly_since_s: float = 0.0
+    metadata_version: int = 0
+    is_leader: bool = False
+    last_keeper_error: str = ""
+    queue_changed: Signal = field(default_factory=Signal)
+    """There may be an entry that can run."""
+    merge_wanted: Signal = field(default_factory=Signal)
+    """There may be something to merge or to mutate."""
+    log_changed: Signal = field(default_factory=Signal)
+    """There may be new entries in the table's log."""
+    parts_to_check: dict[PartName, float] = field(default_factory=dict)
+    """Parts to be checked, and when (monotonic seconds)."""
+
+    @property
+    def replica(self) -> str:
+        return self.me.name
+
+    @property
+    def is_readonly(self) -> bool:
+        return self.keeper is None or self.keeper.is_expired
+
+    def session(self) -> Keeper:
+        """The session of the present term. Raises SqlError 242 TABLE_IS_READ_ONLY."""
+        if self.keeper is None or self.keeper.is_expired:
+            reason = self.readonly_reason or "its session with Keeper is over"
+            raise SqlError(
+                Code.TABLE_IS_READ_ONLY,
+                f"Table {self.name} is in readonly mode (replica path: {self.me.root}): {reason}",
+                hint="It comes back by itself when Keeper can be reached; see system.replicas.",
+            )
+        return self.keeper

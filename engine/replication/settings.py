@@ -1,0 +1,62 @@
+"""Settings of a replicated table, with ClickHouse's names and its defaults of 26.9. Times are in seconds.
+
+Those that chDB knows, too, may stand in the table's SETTINGS clause; `ReplicatedSettings.of` reads them
+there.
+Source: ClickHouse's MergeTreeSettings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Self
+
+from engine.errors import Code, SqlError
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicatedSettings:
+    replicated_deduplication_window: int = 10_000
+    replicated_deduplication_window_seconds: int = 3600
+    max_replicated_logs_to_keep: int = 1000
+    min_replicated_logs_to_keep: int = 10
+    max_replicated_merges_in_queue: int = 1000
+    max_replicated_mutations_in_queue: int = 8
+    max_suspicious_broken_parts: int = 100
+    max_suspicious_broken_parts_bytes: int = 1 << 30
+    replicated_max_ratio_of_wrong_parts: float = 0.5
+    replicated_can_become_leader: int = 1
+    parts_to_delay_insert: int = 1000
+    parts_to_throw_insert: int = 3000
+    max_delay_to_insert: float = 1.0
+    finished_mutations_to_keep: int = 100
+    cleanup_delay_period: float = 30.0
+    cleanup_delay_period_random_add: float = 10.0
+    merge_selecting_sleep_ms: int = 5000
+    max_merge_selecting_sleep_ms: int = 60_000
+    old_parts_lifetime: float = 480.0
+    max_fetch_partition_retries_count: int = 5
+    always_fetch_merged_part: int = 0
+    number_of_mutations_to_throw: int = 1000
+    max_parts_to_merge_at_once: int = 100
+    max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30
+    min_relative_delay_to_measure: float = 120.0
+    min_relative_delay_to_close: float = 300.0
+    min_absolute_delay_to_close: float = 0.0
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Self:
+        """From settings by name, as text; what is not ours is passed over. Raises SqlError 36."""
+        return cls().changed(given)
+
+    def changed(self, given: Mapping[str, str]) -> Self:
+        known = {field.name: field.type for field in fields(self)}
+        changes: dict[str, int | float] = {}
+        for name, text in given.items():
+            if name not in known:
+                continue
+            try:
+                changes[name] = float(text.strip("'")) if known[name] == "float" else int(text.strip("'"))
+            except ValueError:
+                raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text} is not a number.") from None
+        return replace(self, **changes)  # type: ignore[arg-type]
