@@ -1,8 +1,8 @@
-"""Where a statement goes: to the cluster, to the node's own tables, or to chDB as it is.
+"""Where a statement goes: to the cluster, to replication, to the node's own tables, or to chDB as it is.
 
-A statement is classified by its text (`engine.sql`); what that cannot tell is left to chDB. Three things are
-never chDB's: ON CLUSTER, the tables of `system` that describe the cluster, and statements that would reach
-the node's files or end its process.
+A statement is classified by its text (`engine.sql`); what that cannot tell is left to chDB. Four things are
+never chDB's: ON CLUSTER, what changes replicated tables, the tables of `system` that describe the cluster,
+and statements that would reach the node's files or end its process.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
+from engine.node.replicated.statements import ReplicatedStatements
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
@@ -36,9 +37,11 @@ class StatementRouter:
         *,
         tables: SystemTables,
         run_on_cluster: RunOnCluster,
+        replicated: ReplicatedStatements | None = None,
     ) -> None:
         self._tables = tables
         self._run_on_cluster = run_on_cluster
+        self._replicated = replicated
 
     @asynccontextmanager
     async def run(self, asked: Asked) -> AsyncIterator[Answer]:
@@ -51,6 +54,11 @@ class StatementRouter:
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
             return
+        if self._replicated is not None:
+            answer = await self._replicated.run(asked, statement)
+            if answer is not None:
+                yield answer
+                return
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
             if is_select:

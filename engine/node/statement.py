@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.config.model import User
+from engine.keeper.base import Op
 from engine.storage import ChdbSession, QueryResult, Scope
 
 
@@ -15,7 +16,7 @@ class Asked:
     """`sql` is the whole text. `format` is what the answer is written in unless the text says otherwise.
 
     `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
-    a fresh one.
+    a fresh one. `fence`: a change of a replicated table in Keeper has to be one transaction with these.
     """
 
     sql: str
@@ -29,6 +30,7 @@ class Asked:
     is_readonly: bool = False
     is_stateless: bool = True
     token: str = ""
+    fence: Sequence[Op] = ()
 
     @property
     def scope(self) -> Scope:

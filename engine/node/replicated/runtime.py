@@ -1,0 +1,103 @@
+"""The replicated tables that are attached on this node, by name and by their replica's path.
+
+A table is in the registry from its attachment to its detachment, whether Keeper can be reached or not: while
+it is read-only its replica has no session, and says so to whoever wants to write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Protocol
+from uuid import UUID
+
+from engine.names import TableName
+from engine.node.replicated.catalog import TableRecord
+from engine.node.statement import Asked
+from engine.replication.part_store import NewPart, PartStore
+from engine.replication.replica.context import ReplicaContext
+
+
+class InsertStage(Protocol):
+    """A plain table that rows are inserted into, seen by nobody else."""
+
+    @property
+    def table(self) -> TableName: ...
+
+    async def collect(self) -> Sequence[NewPart]:
+        """What was inserted, as parts without names."""
+        ...
+
+
+class NodePartStore(PartStore, Protocol):
+    """What the node needs of a store beside what replication needs."""
+
+    def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]: ...
+
+
+class Replica(Protocol):
+    """The running part of a table (`engine.replication.replicated_table.ReplicatedTable`)."""
+
+    async def start(self) -> None:
+        """Begin, in the background; Keeper need not be there."""
+        ...
+
+    async def stop(self) -> None: ...
+
+    async def restart(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class RunningTable:
+    """One attached table."""
+
+    record: TableRecord
+    ctx: ReplicaContext
+    replica: Replica
+    store: NodePartStore
+
+    @property
+    def name(self) -> TableName:
+        return self.ctx.name
+
+    @property
+    def uuid(self) -> UUID:
+        return self.record.uuid
+
+
+class ReplicatedTables:
+    """The registry. Names are whole: an empty database finds nothing."""
+
+    def __init__(self) -> None:
+        self._by_uuid: dict[UUID, RunningTable] = {}
+
+    def find(self, name: TableName) -> RunningTable | None:
+        for table in self._by_uuid.values():
+            if table.ctx.name == name:
+                return table
+        return None
+
+    def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
+        """The table that `name` means in a statement."""
+        return self.find(TableName(name.database or asked.current_database, name.table))
+
+    def by_uuid(self, uuid: UUID) -> RunningTable | None:
+        return self._by_uuid.get(uuid)
+
+    def by_replica_path(self, path: str) -> RunningTable | None:
+        """`path` is `<table path>/replicas/<replica>`."""
+        for table in self._by_uuid.values():
+            if table.ctx.me.root == path:
+                return table
+        return None
+
+    def all(self) -> Sequence[RunningTable]:
+        """In the order of their names."""
+        return sorted(self._by_uuid.values(), key=lambda table: table.ctx.name)
+
+    def add(self, table: RunningTable) -> None:
+        self._by_uuid[table.record.uuid] = table
+
+    def discard(self, table: RunningTable) -> None:
+        self._by_uuid.pop(table.record.uuid, None)
