@@ -1,0 +1,377 @@
+"""Parts in memory: a `PartStore` for tests and for the simulation.
+
+    store = MemoryPartStore(StoreDisk(model_definition()), env)
+    new = await store.write("all", [{"k": 1, "v": 10}])      # a NewPart, as an insert makes it
+    await store.stage_inserted(new, PartName.parse("all_0_0_0"))
+    await store.publish([PartName.parse("all_0_0_0")])
+    store.rows()                                             # what a reader sees
+
+What is durable is on a `StoreDisk`, which outlives the store: a new store on the same disk is the process
+after a crash. Each durable step has a gate of the process before and after it, so a kill can fall between any
+two. Faults: a full disk (243), a slow one, damage when a part is sent, damage where it lies
+(`StoreDisk.damage`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from engine.env import Env
+from engine.errors import Code, SqlError
+from engine.replication.columns import Columns
+from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_name import PartName
+from engine.replication.part_store import (
+    AlterPlan,
+    DetachedPart,
+    Fate,
+    IncomingPart,
+    LoadedParts,
+    MergeOptions,
+    NewPart,
+    OutgoingPart,
+    Part,
+    PartStore,
+)
+from engine.replication.siphash import siphash128_bytes
+from engine.replication.table_definition import TableDefinition
+from engine.replication.table_metadata import TableMetadata
+from engine.testing.replication_alter import partition_ids_of, planned
+from engine.testing.replication_disk import COUNT, DATA, Damage, StoreDisk, StoredPart
+from engine.testing.replication_rows import Row, Rows, Value, mutated, rows_of
+from engine.testing.replication_transfer import Incoming, Outgoing
+from engine.testing.simulated_process import Process
+
+
+@dataclass(slots=True)
+class StoreFaults:
+    """How often a write meets a full disk, a part is damaged when it is sent, and how long a write takes."""
+
+    rng: random.Random = field(default_factory=lambda: random.Random("store faults"))
+    disk_full: float = 0.0
+    damage_sent: float = 0.0
+    write_s: tuple[float, float] = (0.0, 0.0)
+
+    def calm(self) -> None:
+        self.disk_full = self.damage_sent = 0.0
+        self.write_s = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Visible:
+    """What readers see of a partition changed: `added` came, `removed` went, `active` is there now."""
+
+    added: tuple[PartName, ...]
+    removed: tuple[PartName, ...]
+    active: tuple[PartName, ...]
+
+
+class MemoryPartStore:
+    """Implements `PartStore`. One process's way to its disk; `on_visible` hears of every change."""
+
+    def __init__(
+        self,
+        disk: StoreDisk,
+        env: Env,
+        *,
+        process: Process | None = None,
+        faults: StoreFaults | None = None,
+        on_visible: Callable[[Visible], None] | None = None,
+    ) -> None:
+        self.disk = disk
+        self._env = env
+        self._process = process
+        self.faults = faults or StoreFaults()
+        self._on_visible = on_visible
+        self._parts: dict[PartName, tuple[StoredPart, Part]] = {}
+        self.merges: list[tuple[tuple[PartName, ...], PartName]] = []
+        """What was merged here, for tests."""
+
+    # -- what is there -------------------------------------------------------------------------------------
+
+    async def load(self) -> LoadedParts:
+        await self._step()
+        self.disk.temporary.clear()
+        for place, prefix in ((self.disk.active, ""), (self.disk.staged, "staged_")):
+            for name in list(place):
+                try:
+                    place[name].check_sizes(str(name))
+                    place[name].part(name)
+                except PartDiffers:
+                    self.disk.broken[f"{prefix}{name}"] = place.pop(name)
+        active, staged = self.active, self.staged
+        return LoadedParts(tuple(active.values()), tuple(staged.values()), tuple(sorted(self.disk.broken)))
+
+    @property
+    def active(self) -> Mapping[PartName, Part]:
+        return {name: self._part(name, stored) for name, stored in sorted(self.disk.active.items())}
+
+    @property
+    def staged(self) -> Mapping[PartName, Part]:
+        return {name: self._part(name, stored) for name, stored in sorted(self.disk.staged.items())}
+
+    async def definition(self) -> TableDefinition:
+        return self.disk.definition
+
+    # -- as a user sees it ---------------------------------------------------------------------------------
+
+    def rows(self) -> Counter[Row]:
+        """What SELECT gives. Raises PartDiffers when it meets a damaged part."""
+        found: Counter[Row] = Counter()
+        for name, stored in self.disk.active.items():
+            found.update(stored.rows(str(name)))
+        return found
+
+    async def write(self, partition_id: str, rows: Iterable[Mapping[str, Value]]) -> NewPart:
+        """What an INSERT makes of the rows of one partition. Raises SqlError 243."""
+        content = rows_of(rows)
+        columns = self.disk.definition.columns.to_bytes()
+        stored = StoredPart.of_rows(content, columns, (), self._env.now_s())
+        await self._step()
+        self._need_space()
+        handle = self.disk.new_handle()
+        self.disk.temporary[handle] = stored
+        await self._after()
+        identity = siphash128_bytes(partition_id.encode() + b"\0" + stored.files[DATA])
+        return NewPart(handle, partition_id, identity, len(content), stored.size_bytes)
+
+    # -- making parts --------------------------------------------------------------------------------------
+
+    async def stage_inserted(self, new: NewPart, name: PartName) -> Part:
+        await self._step()
+        stored = self.disk.temporary.get(new.handle)
+        if stored is None:
+            raise SqlError(Code.LOGICAL_ERROR, f"The inserted part {new.handle} is used up")
+        if name in self.disk.active or name in self.disk.staged:
+            raise SqlError(Code.DUPLICATE_DATA_PART, f"Part {name} is there already")
+        del self.disk.temporary[new.handle]
+        return await self._stage(name, stored)
+
+    async def discard_inserted(self, new: NewPart) -> None:
+        await self._step()
+        self.disk.temporary.pop(new.handle, None)
+
+    async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
+        await self._step()
+        stored = [self._active(source) for source in sources]
+        marks: dict[str, None] = {}
+        rows: list[Row] = []
+        for source, each in zip(sources, stored, strict=True):
+            rows += each.rows(str(source))
+            marks |= dict.fromkeys(each.marks)
+        merged = tuple(sorted(set(rows) if options.deduplicate else rows, key=repr))
+        await self._step()
+        self.merges.append((tuple(sources), result))
+        return await self._stage(result, self._stored(merged, tuple(marks)))
+
+    async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:
+        await self._step()
+        stored = self._active(source)
+        change = mutated(stored.rows(str(source)), commands)
+        marks = tuple(dict.fromkeys((*stored.marks, *change.marks)))
+        await self._step()
+        return await self._stage(result, self._stored(change.rows, marks))
+
+    async def stage_copy(self, of: PartStore, source: PartName, result: PartName) -> Part:
+        if not isinstance(of, MemoryPartStore):
+            raise TypeError("only parts in memory can be copied to memory")
+        await self._step()
+        return await self._stage(result, of._active(source))
+
+    async def stage_detached(self, directory: str, result: PartName) -> Part:
+        await self._step()
+        stored = self.disk.detached.get(directory)
+        if stored is None:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"No directory {directory!r} in detached/")
+        stored.check(directory)
+        return await self._stage(result, stored)
+
+    async def stage_empty(self, result: PartName) -> Part:
+        await self._step()
+        return await self._stage(result, self._stored((), ()))
+
+    @asynccontextmanager
+    async def receive(self, name: PartName) -> AsyncIterator[IncomingPart]:
+        await self._step()
+        yield Incoming(name, self._stage_received)
+
+    async def discard(self, staged: PartName) -> None:
+        await self._step()
+        self.disk.staged.pop(staged, None)
+        await self._after()
+
+    # -- what readers see ----------------------------------------------------------------------------------
+
+    async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+        for name in add:
+            if name not in self.disk.staged and name not in self.disk.active:
+                raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} is neither staged nor active")
+        for partition_id in sorted({name.partition_id for name in (*add, *remove)}):
+            await self._step()
+            self._switch(
+                [name for name in add if name.partition_id == partition_id],
+                [name for name in remove if name.partition_id == partition_id and name not in add],
+            )
+            await self._after()
+
+    async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
+        for partition_id in sorted({name.partition_id for name in names}):
+            await self._step()
+            going = [name for name in names if name.partition_id == partition_id]
+            if fate is Fate.DETACH:
+                for name in going:
+                    if name in self.disk.active:
+                        self.disk.detach(f"{prefix}_{name}" if prefix else str(name), self.disk.active[name])
+            self._switch([], going)
+            await self._after()
+
+    async def plan_alter(self, commands: str) -> AlterPlan:
+        return planned(self.disk.definition, commands)
+
+    async def apply_alter(
+        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+    ) -> None:
+        await self._step()
+        self.disk.definition = replace(self.disk.definition, columns=columns, metadata=metadata)
+        await self._after()
+
+    async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
+        await self._step()
+        settings = dict(self.disk.definition.settings)
+        for name, value in changes.items():
+            if value is None:
+                settings.pop(name, None)
+            else:
+                settings[name] = value
+        self.disk.definition = replace(self.disk.definition, settings=tuple(settings.items()))
+        await self._after()
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def send(self, name: PartName) -> AsyncIterator[OutgoingPart]:
+        await self._pause()
+        stored = self.disk.active.get(name) or self.disk.staged.get(name)
+        if stored is None:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in the table")
+        part = self._part(name, stored)
+        if self.faults.rng.random() < self.faults.damage_sent:
+            damage = self.faults.rng.choice([Damage.BIT_FLIP, Damage.TRUNCATION, Damage.EMPTY_FILE])
+            file = self.faults.rng.choice([DATA, COUNT])
+            stored = stored.damaged(damage, self.faults.rng.getrandbits(30), file=file)
+        yield Outgoing(part, stored, self._pause)
+
+    async def verify(self, name: PartName) -> None:
+        await self._step()
+        stored = self.disk.active.get(name) or self.disk.staged.get(name)
+        if stored is None:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in the table")
+        stored.check(str(name))
+
+    async def detached(self) -> Sequence[DetachedPart]:
+        return self.disk.list_detached()
+
+    async def remove_detached(self, directory: str) -> None:
+        await self._step()
+        self.disk.detached.pop(directory, None)
+        await self._after()
+
+    async def set_aside(self, directory: str, prefix: str) -> None:
+        await self._step()
+        stored = self.disk.broken.pop(directory, None)
+        if stored is not None:
+            self.disk.detach(f"{prefix}_{directory}", stored)
+        await self._after()
+
+    async def partition_ids(self, expression: str) -> Sequence[str]:
+        return partition_ids_of(expression, self.disk.active)
+
+    async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
+        await self._step()
+        self.disk.shadow.setdefault(backup_name, {}).update(
+            (name, stored)
+            for name, stored in self.disk.active.items()
+            if partition_ids is None or name.partition_id in partition_ids
+        )
+        await self._after()
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    async def _step(self) -> None:
+        """Time passes; a kill may fall here. What follows happens at one moment."""
+        least, most = self.faults.write_s
+        if most > 0:
+            await self._env.sleep(self.faults.rng.uniform(least, most))
+        else:
+            await asyncio.sleep(0)
+        await self._after()
+
+    async def _pause(self) -> None:
+        """In the receiver's task: a stopped sender keeps it waiting, and no gate of the sender ends it."""
+        await asyncio.sleep(0)
+        if self._process is not None:
+            await self._process.while_it_runs()
+
+    async def _after(self) -> None:
+        if self._process is not None:
+            await self._process.while_it_runs()
+            self._process.gate()
+
+    def _need_space(self) -> None:
+        if self.faults.rng.random() < self.faults.disk_full:
+            raise SqlError(Code.NOT_ENOUGH_SPACE, "Cannot reserve space, not enough space on the disk")
+
+    async def _stage(self, name: PartName, stored: StoredPart) -> Part:
+        """Complete and durable at one moment; a part that is active already stays as it is."""
+        self._need_space()
+        if name in self.disk.active:
+            return self._part(name, self.disk.active[name])
+        self.disk.staged[name] = stored
+        await self._after()
+        return self._part(name, stored)
+
+    async def _stage_received(self, name: PartName, stored: StoredPart) -> Part:
+        await self._step()
+        for place in (self.disk.active, self.disk.staged):
+            if name in place:
+                return self._part(name, place[name])
+        return await self._stage(name, replace(stored, modified_s=self._env.now_s()))
+
+    def _switch(self, add: Sequence[PartName], remove: Sequence[PartName]) -> None:
+        added = [name for name in add if name not in self.disk.active]
+        removed = [name for name in remove if name in self.disk.active]
+        for name in added:
+            self.disk.active[name] = self.disk.staged[name]
+        for name in add:
+            self.disk.staged.pop(name, None)
+        for name in removed:
+            del self.disk.active[name]
+        if self._on_visible is not None and (added or removed):
+            partition_id = (added or removed)[0].partition_id
+            now = tuple(sorted(name for name in self.disk.active if name.partition_id == partition_id))
+            self._on_visible(Visible(tuple(added), tuple(removed), now))
+
+    def _active(self, name: PartName) -> StoredPart:
+        stored = self.disk.active.get(name)
+        if stored is None:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"No active part {name} in the table")
+        return stored
+
+    def _stored(self, rows: Rows, marks: tuple[str, ...]) -> StoredPart:
+        columns = self.disk.definition.columns.to_bytes()
+        return StoredPart.of_rows(rows, columns, marks, self._env.now_s())
+
+    def _part(self, name: PartName, stored: StoredPart) -> Part:
+        known = self._parts.get(name)
+        if known is None or known[0] is not stored:
+            try:
+                known = self._parts[name] = (stored, stored.part(name))
+            except PartDiffers:
+                if known is None:
+                    raise
+        return known[1]
