@@ -1,52 +1,30 @@
 """What happened in a simulation of the queue, as an observer who sees every transaction at once.
 
-`ObservedTree` takes the place of the memory Keeper's tree and writes down each transaction. `History` is
+`ObservedTree` tells it each transaction of the memory Keeper. `History` is
 what the checkers of `engine.testing.ddl_checkers` read; a test can also make one by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from engine.keeper.base import Create, Op, OpResult, Remove, SetData
-from engine.keeper.tree import Caller, Tree
 from engine.names import QueuePaths
 from engine.testing.ddl_model import Effect
+from engine.testing.keeper_history import Changed, Created, Event, ObservedTree, Removed, Transaction
 
-
-@dataclass(frozen=True, slots=True)
-class Created:
-    path: str
-    data: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Changed:
-    path: str
-    data: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    path: str
-
-
-Event = Created | Changed | Removed
-
-
-@dataclass(frozen=True, slots=True)
-class Transaction:
-    """Events at one instant. `at` orders it among effects, too; `by_session_end`: nobody asked for it.
-
-    `actor` is the host that asked for it, empty where that is not known.
-    """
-
-    at: int
-    time_s: float
-    events: tuple[Event, ...]
-    by_session_end: bool = False
-    actor: str = ""
+__all__ = [
+    "Acknowledged",
+    "Changed",
+    "Created",
+    "Event",
+    "Expectation",
+    "History",
+    "ObservedTree",
+    "Removed",
+    "SeenEffect",
+    "Transaction",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,50 +101,3 @@ class History:
             if rest.startswith("finished/") and not isinstance(event, Removed):
                 found[name, rest.removeprefix("finished/")] = (transaction, event.data)
         return found
-
-
-class ObservedTree(Tree):
-    """A tree that tells a history about each of its transactions."""
-
-    def __init__(
-        self,
-        history: History,
-        now_s: Callable[[], float],
-        on_event: Callable[[Event], None] = lambda event: None,
-        actor_of: Callable[[int], str] = lambda session_id: "",
-    ) -> None:
-        super().__init__()
-        self._history = history
-        self._now_s = now_s
-        self._on_event = on_event
-        self._actor_of = actor_of
-
-    def write(self, op: Op, caller: Caller) -> OpResult:
-        result = super().write(op, caller)
-        self._tell([op], [result], caller)
-        return result
-
-    def multi(self, ops: Sequence[Op], caller: Caller) -> list[OpResult]:
-        results = super().multi(ops, caller)
-        self._tell(ops, results, caller)
-        return results
-
-    def end_session(self, session_id: int) -> None:
-        paths = list(self.ephemerals.get(session_id, {}))
-        super().end_session(session_id)
-        if paths:
-            self._history.record(self._now_s(), [Removed(path) for path in paths], by_session_end=True)
-
-    def _tell(self, ops: Sequence[Op], results: Iterable[OpResult], caller: Caller) -> None:
-        events: list[Event] = []
-        for op, result in zip(ops, results, strict=True):
-            if isinstance(op, Create):
-                events.append(Created(str(result), op.data))
-            elif isinstance(op, SetData):
-                events.append(Changed(op.path, op.data))
-            elif isinstance(op, Remove):
-                events.append(Removed(op.path))
-        if events:
-            self._history.record(self._now_s(), events, actor=self._actor_of(caller.session_id))
-            for event in events:
-                self._on_event(event)
