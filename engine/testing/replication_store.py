@@ -15,6 +15,7 @@ two. Faults: a full disk (243), a slow one, damage when a part is sent, damage w
 from __future__ import annotations
 
 import asyncio
+import enum
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -71,8 +72,29 @@ class Visible:
     active: tuple[PartName, ...]
 
 
+class Origin(enum.Enum):
+    """Where a staged part came from."""
+
+    INSERTED = "inserted"
+    MERGED = "merged"
+    MUTATED = "mutated"
+    COPIED = "copied"
+    ATTACHED = "attached"
+    RECEIVED = "received"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A part is complete and durable under its name."""
+
+    name: PartName
+    origin: Origin
+    content: StoredPart
+
+
 class MemoryPartStore:
-    """Implements `PartStore`. One process's way to its disk; `on_visible` hears of every change."""
+    """Implements `PartStore`. One process's way to its disk; the observers hear of every change."""
 
     def __init__(
         self,
@@ -82,12 +104,14 @@ class MemoryPartStore:
         process: Process | None = None,
         faults: StoreFaults | None = None,
         on_visible: Callable[[Visible], None] | None = None,
+        on_staged: Callable[[Staged], None] | None = None,
     ) -> None:
         self.disk = disk
         self._env = env
         self._process = process
         self.faults = faults or StoreFaults()
         self._on_visible = on_visible
+        self._on_staged = on_staged
         self._parts: dict[PartName, tuple[StoredPart, Part]] = {}
         self.merges: list[tuple[tuple[PartName, ...], PartName]] = []
         """What was merged here, for tests."""
@@ -149,8 +173,9 @@ class MemoryPartStore:
             raise SqlError(Code.LOGICAL_ERROR, f"The inserted part {new.handle} is used up")
         if name in self.disk.active or name in self.disk.staged:
             raise SqlError(Code.DUPLICATE_DATA_PART, f"Part {name} is there already")
+        part = await self._stage(name, stored, Origin.INSERTED)
         del self.disk.temporary[new.handle]
-        return await self._stage(name, stored)
+        return part
 
     async def discard_inserted(self, new: NewPart) -> None:
         await self._step()
@@ -167,7 +192,7 @@ class MemoryPartStore:
         merged = tuple(sorted(set(rows) if options.deduplicate else rows, key=repr))
         await self._step()
         self.merges.append((tuple(sources), result))
-        return await self._stage(result, self._stored(merged, tuple(marks)))
+        return await self._stage(result, self._stored(merged, tuple(marks)), Origin.MERGED)
 
     async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:
         await self._step()
@@ -175,13 +200,13 @@ class MemoryPartStore:
         change = mutated(stored.rows(str(source)), commands)
         marks = tuple(dict.fromkeys((*stored.marks, *change.marks)))
         await self._step()
-        return await self._stage(result, self._stored(change.rows, marks))
+        return await self._stage(result, self._stored(change.rows, marks), Origin.MUTATED)
 
     async def stage_copy(self, of: PartStore, source: PartName, result: PartName) -> Part:
         if not isinstance(of, MemoryPartStore):
             raise TypeError("only parts in memory can be copied to memory")
         await self._step()
-        return await self._stage(result, of._active(source))
+        return await self._stage(result, of._active(source), Origin.COPIED)
 
     async def stage_detached(self, directory: str, result: PartName) -> Part:
         await self._step()
@@ -189,16 +214,23 @@ class MemoryPartStore:
         if stored is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No directory {directory!r} in detached/")
         stored.check(directory)
-        return await self._stage(result, stored)
+        return await self._stage(result, stored, Origin.ATTACHED)
 
     async def stage_empty(self, result: PartName) -> Part:
         await self._step()
-        return await self._stage(result, self._stored((), ()))
+        return await self._stage(result, self._stored((), ()), Origin.EMPTY)
 
     @asynccontextmanager
     async def receive(self, name: PartName) -> AsyncIterator[IncomingPart]:
         await self._step()
         yield Incoming(name, self._stage_received)
+
+    @asynccontextmanager
+    async def receive_detached(self, name: PartName) -> AsyncIterator[IncomingPart]:
+        await self._step()
+        if str(name) in self.disk.detached:
+            raise SqlError(Code.DUPLICATE_DATA_PART, f"There is a detached/{name} already")
+        yield Incoming(name, self._detach_received)
 
     async def discard(self, staged: PartName) -> None:
         await self._step()
@@ -326,12 +358,14 @@ class MemoryPartStore:
         if self.faults.rng.random() < self.faults.disk_full:
             raise SqlError(Code.NOT_ENOUGH_SPACE, "Cannot reserve space, not enough space on the disk")
 
-    async def _stage(self, name: PartName, stored: StoredPart) -> Part:
+    async def _stage(self, name: PartName, stored: StoredPart, origin: Origin) -> Part:
         """Complete and durable at one moment; a part that is active already stays as it is."""
         self._need_space()
         if name in self.disk.active:
             return self._part(name, self.disk.active[name])
         self.disk.staged[name] = stored
+        if self._on_staged is not None:
+            self._on_staged(Staged(name, origin, stored))
         await self._after()
         return self._part(name, stored)
 
@@ -340,7 +374,14 @@ class MemoryPartStore:
         for place in (self.disk.active, self.disk.staged):
             if name in place:
                 return self._part(name, place[name])
-        return await self._stage(name, replace(stored, modified_s=self._env.now_s()))
+        return await self._stage(name, replace(stored, modified_s=self._env.now_s()), Origin.RECEIVED)
+
+    async def _detach_received(self, name: PartName, stored: StoredPart) -> Part:
+        await self._step()
+        self._need_space()
+        self.disk.detach(str(name), stored)
+        await self._after()
+        return stored.part(name)
 
     def _switch(self, add: Sequence[PartName], remove: Sequence[PartName]) -> None:
         added = [name for name in add if name not in self.disk.active]
