@@ -5,18 +5,25 @@ Implemented over HTTP by `engine.node`, in memory by `engine.testing`.
 
 from __future__ import annotations
 
+from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from engine.errors import Unavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Part, PartStore
+from engine.replication.part_store import IncomingPart, Part
 from engine.replication.paths import ReplicaPaths
 
 
 class PartUnavailable(Unavailable):
     """The peer does not have the part any more, cannot be reached, or has too much to do: ask another."""
+
+
+class PartReceiver(Protocol):
+    """Where a part goes that comes from a peer: a `PartStore`, or its `detached/`."""
+
+    def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]: ...
 
 
 class PartFetcher(Protocol):
@@ -28,7 +35,7 @@ class PartFetcher(Protocol):
         replica: ReplicaPaths,
         part: PartName,
         *,
-        into: PartStore,
+        into: PartReceiver,
         expected: PartHeader | None,
     ) -> Part:
         """Stage `part` from `replica`, which answers at `source`. Raises PartUnavailable, or PartDiffers when

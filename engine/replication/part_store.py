@@ -178,6 +178,14 @@ class PartStore(Protocol):
 
     async def discard_inserted(self, new: NewPart) -> None: ...
 
+    async def rename_staged(self, staged: PartName, name: PartName) -> Part:
+        """Give a staged part of the same partition another name; both were meant for it alone.
+
+        For an insert whose block number was taken away from it. After a crash in the middle `load` finds the
+        part under one of the two names.
+        """
+        ...
+
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
         """Sources are active, of one partition, in the order of their blocks. The same sources give the same
         bytes on every replica of the same version."""
@@ -203,6 +211,11 @@ class PartStore(Protocol):
         ...
 
     def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]: ...
+
+    def receive_detached(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
+        """As `receive`, for a part of another table: `finish` leaves it in `detached/` under its name.
+        Raises SqlError 235 if there is one of that name in `detached/`."""
+        ...
 
     async def discard(self, staged: PartName) -> None:
         """Throw a staged part away; nothing if there is none."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from engine.env import Env
 from engine.errors import Code, SqlError
-from engine.replication.fetching import PartUnavailable
+from engine.replication.fetching import PartReceiver, PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -92,7 +92,12 @@ class MemoryPartNetwork:
         return (one, other) in self._cut or (other, one) in self._cut
 
     async def transfer(
-        self, node: str, replica: ReplicaPaths, name: PartName, into: PartStore, expected: PartHeader | None
+        self,
+        node: str,
+        replica: ReplicaPaths,
+        name: PartName,
+        into: PartReceiver,
+        expected: PartHeader | None,
     ) -> Part:
         server = self._server(node, replica)
         if server is None:
@@ -152,7 +157,7 @@ class MemoryPartFetcher:
         replica: ReplicaPaths,
         part: PartName,
         *,
-        into: PartStore,
+        into: PartReceiver,
         expected: PartHeader | None,
     ) -> Part:
         return await self.network.transfer(self.node, replica, part, into, expected)

@@ -24,6 +24,7 @@ from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
 from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.replica.block_numbers import BlockLocks
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
 from engine.replication.settings import ReplicatedSettings
@@ -42,6 +43,21 @@ class Signal:
         """Until `set` was called since the last `wait`."""
         await self._event.wait()
         self._event.clear()
+
+
+class Broadcast:
+    """Wakes everybody who waits at that moment; nothing is remembered."""
+
+    def __init__(self) -> None:
+        self._next = asyncio.Event()
+
+    def announce(self) -> None:
+        self._next.set()
+        self._next = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Until the next `announce`."""
+        await self._next.wait()
 
 
 class InFlight:
@@ -108,8 +124,13 @@ class ReplicaContext:
     """There may be something to merge or to mutate."""
     log_changed: Signal = field(default_factory=Signal)
     """There may be new entries in the table's log."""
+    mutation_news: Broadcast = field(default_factory=Broadcast)
+    """An entry has left the queue, or a mutation was added, failed or finished."""
+    attaching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while parts in `detached/` are attached, so that none is attached twice."""
     parts_to_check: dict[PartName, float] = field(default_factory=dict)
     """Parts to be checked, and when (monotonic seconds)."""
+    block_locks: BlockLocks = field(default_factory=BlockLocks)
 
     @property
     def replica(self) -> str:

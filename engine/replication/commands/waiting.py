@@ -1,0 +1,218 @@
+"""Waiting until replicas have done what an entry of the table's log asks for.
+
+An entry is done on a replica when the replica has copied it (its log pointer has passed it) and the copy, the
+same bytes, is gone from its queue. Replicas that are not active are waited for only so long.
+
+Nothing is changed here. Each step looks before it waits and arms its watch by the very read that looked, so a
+lost connection or session costs a look more and nothing else. A replica that was dropped has nothing left
+to do.
+
+Source: ClickHouse's StorageReplicatedMergeTree (waiting for replicas to process a log entry).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from engine.env import Env
+from engine.errors import Code, ConnectionLoss, NoNode, OperationTimeout, SessionExpired, SqlError
+from engine.keeper.base import Keeper, Watch
+from engine.keeper.recipes import SessionHolder, Signal
+from engine.replication.paths import ReplicaPaths, sequence_number
+from engine.replication.replica.context import ReplicaContext
+
+log = logging.getLogger(__name__)
+
+DEFAULT_INACTIVE_TIMEOUT_S = 120.0
+"""`replication_wait_for_inactive_replica_timeout`: 0 does not wait for inactive replicas, less waits for
+ever."""
+
+_BATCH = 100
+_PAUSE_S = 0.2
+
+T = TypeVar("T")
+
+
+class Sync(enum.Enum):
+    """Who has to be done before a command returns; the value is that of `alter_sync` and `mutations_sync`."""
+
+    NONE = 0
+    OWN = 1
+    ALL = 2
+
+
+async def wait_for_entry(
+    ctx: ReplicaContext,
+    log_name: str,
+    raw: bytes,
+    *,
+    sync: Sync = Sync.OWN,
+    inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+) -> None:
+    """Wait until `sync` has been done with entry `log_name` (the znode's name) whose bytes are `raw`.
+
+    Raises SqlError 341 UNFINISHED, which names the replicas that were inactive for too long.
+    """
+    number = sequence_number(log_name)
+    if number is None:
+        raise SqlError(Code.BAD_ARGUMENTS, f"{log_name[:200]!r} is not the name of an entry.")
+    waits = [
+        (replica, _ProcessedEntry(replica, number, raw).is_done) for replica in await _replicas(ctx, sync)
+    ]
+    late = await wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s)
+    if late:
+        raise unfinished(late, f"process entry {log_name} of {ctx.paths.root}")
+
+
+def unfinished(replicas: Sequence[str], what: str) -> SqlError:
+    """The error about replicas that did not do their part in time."""
+    return SqlError(
+        Code.UNFINISHED,
+        f"Timeout exceeded while waiting for replicas {', '.join(sorted(replicas))} to {what}. "
+        "Probably these replicas are inactive.",
+        hint="It was recorded in Keeper; they will do it when they are back.",
+    )
+
+
+Look = Callable[[Keeper, Watch], Awaitable[bool]]
+"""Whether it is done; if not, the watch was armed on whatever has to change. NoNode: no such replica."""
+
+
+async def wait_on_replicas(
+    ctx: ReplicaContext, waits: Sequence[tuple[ReplicaPaths, Look]], *, inactive_timeout_s: float
+) -> list[str]:
+    """Wait for all at once; the names of replicas that stayed inactive for too long."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            (
+                replica.name,
+                group.create_task(
+                    _wait_on_replica(
+                        ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s
+                    )
+                ),
+            )
+            for replica, look in waits
+        ]
+    return [name for name, task in tasks if not task.result()]
+
+
+async def with_session(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T]]) -> T:
+    """The result of `read`, which changes nothing: again after a lost connection, on a new session if the
+    old one is over."""
+    while True:
+        keeper = await ctx.holder.get()
+        try:
+            return await read(keeper)
+        except (ConnectionLoss, OperationTimeout):
+            await ctx.env.sleep(_PAUSE_S)
+        except SessionExpired:
+            continue
+
+
+async def _replicas(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
+    match sync:
+        case Sync.NONE:
+            return []
+        case Sync.OWN:
+            return [ctx.me]
+        case Sync.ALL:
+            return await all_replicas(ctx)
+
+
+async def all_replicas(ctx: ReplicaContext) -> list[ReplicaPaths]:
+    """The replicas of the table as of now, by name."""
+    found = await with_session(ctx, lambda keeper: keeper.children(ctx.paths.replicas))
+    return [ctx.paths.replica(name) for name in found.names]
+
+
+class _ProcessedEntry:
+    """Looks whether one replica is through with one entry of the log."""
+
+    def __init__(self, replica: ReplicaPaths, number: int, raw: bytes) -> None:
+        self._replica = replica
+        self._number = number
+        self._raw = raw
+        self._is_copied = False
+        self._queued: str | None = None
+
+    async def is_done(self, keeper: Keeper, watch: Watch) -> bool:
+        if not self._is_copied:
+            pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
+            if not pointer or int(pointer) <= self._number:
+                return False
+            self._is_copied = True
+            self._queued = await find_entry(keeper, self._replica.queue, self._raw)
+        if self._queued is None:
+            return True
+        try:
+            await keeper.get(self._replica.queue_entry(self._queued), watch=watch)
+        except NoNode:
+            return True
+        return False
+
+
+async def find_entry(keeper: Keeper, directory: str, raw: bytes) -> str | None:
+    """The name of the newest child of `directory` (a log or a queue) with exactly these bytes."""
+    names = [name for name in (await keeper.children(directory)).names if sequence_number(name) is not None]
+    names.reverse()
+    for start in range(0, len(names), _BATCH):
+        batch = names[start : start + _BATCH]
+        nodes = await keeper.get_many([f"{directory}/{name}" for name in batch])
+        for name, node in zip(batch, nodes, strict=True):
+            if not isinstance(node, Exception) and node.data == raw:
+                return name
+    return None
+
+
+async def _wait_on_replica(
+    holder: SessionHolder, env: Env, replica: ReplicaPaths, look: Look, *, inactive_timeout_s: float
+) -> bool:
+    """True when done; false when the replica was inactive for `inactive_timeout_s` on end."""
+    give_up_at_s: float | None = None
+    presence: Signal | None = None
+    while True:
+        keeper = await holder.get()
+        try:
+            progress = Signal()
+            if await look(keeper, progress):
+                return True
+            if presence is None:
+                presence = Signal()
+                if await keeper.exists(replica.is_active, watch=presence) is not None:
+                    give_up_at_s = None
+                elif inactive_timeout_s >= 0 and give_up_at_s is None:
+                    give_up_at_s = env.monotonic_s() + inactive_timeout_s
+            if give_up_at_s is not None and env.monotonic_s() >= give_up_at_s:
+                return False
+            if await _either(env, progress, presence, until_s=give_up_at_s) is presence:
+                presence = None
+        except NoNode:
+            log.info("replication.not_waiting replica=%s reason=dropped", replica.name)
+            return True
+        except (ConnectionLoss, OperationTimeout):
+            presence = None
+            await env.sleep(_PAUSE_S)
+        except SessionExpired:
+            presence = None
+
+
+async def _either(env: Env, progress: Signal, presence: Signal, *, until_s: float | None) -> Signal | None:
+    """The one that came first (`presence` if both did); None when the time is up. Raises SessionExpired."""
+    waiting = [asyncio.ensure_future(each.wait()) for each in (presence, progress)]
+    try:
+        timeout_s = None if until_s is None else max(0.0, until_s - env.monotonic_s())
+        done, _ = await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        for signal, task in zip((presence, progress), waiting, strict=True):
+            if task in done:
+                task.result()
+                return signal
+        return None
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -1,0 +1,10 @@
+"""MERGE_PARTS."""
+
+from __future__ import annotations
+
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import QueuedEntry
+
+
+async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+    raise NotImplementedError
