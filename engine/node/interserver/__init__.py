@@ -1,0 +1,17 @@
+"""Parts between servers: the interserver HTTP port, its client, and ClickHouse's DataPartsExchange on both
+ends."""
+
+from engine.node.interserver.client import HttpPartFetcher
+from engine.node.interserver.credentials import Credentials, InterserverCredentials
+from engine.node.interserver.receiving import FetchLimits
+from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
+
+__all__ = [
+    "Credentials",
+    "FetchLimits",
+    "HttpPartFetcher",
+    "InterserverConfig",
+    "InterserverCredentials",
+    "InterserverServer",
+    "SendingReplica",
+]
