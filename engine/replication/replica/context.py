@@ -129,7 +129,18 @@ class ReplicaContext:
     attaching: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while parts in `detached/` are attached, so that none is attached twice."""
     parts_to_check: dict[PartName, float] = field(default_factory=dict)
-    """Parts to be checked, and when (monotonic seconds)."""
+    """Parts to be checked, and when (monotonic seconds). `check_later` adds one."""
+    check_wanted: Signal = field(default_factory=Signal)
+    """There is a part to be checked."""
+    pulling: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while log entries are copied to the queue."""
+    pull_started_s: float | None = None
+    """Unix time at which the pull under way began."""
+    last_pull_s: float = 0.0
+    """Unix time of the last complete pull, 0 if there was none."""
+    last_pull_error: str = ""
+    lost_parts_replaced: int = 0
+    """Parts that this process has replaced with empty ones because nobody had them any more."""
     block_locks: BlockLocks = field(default_factory=BlockLocks)
 
     @property
@@ -139,6 +150,12 @@ class ReplicaContext:
     @property
     def is_readonly(self) -> bool:
         return self.keeper is None or self.keeper.is_expired
+
+    def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None:
+        """Have a part checked; an earlier date that was set before stays."""
+        due = self.env.monotonic_s() + delay_s
+        self.parts_to_check[part] = min(due, self.parts_to_check.get(part, due))
+        self.check_wanted.set()
 
     def session(self) -> Keeper:
         """The session of the present term. Raises SqlError 242 TABLE_IS_READ_ONLY."""

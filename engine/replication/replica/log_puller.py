@@ -1,0 +1,146 @@
+"""Copies entries of the table's log into the replica's own queue.
+
+Safety argument. One pull at a time (`ctx.pulling`), and only within a term: `is_active` is ours.
+
+1. Read `log_pointer`, then list `log` (with its version and a watch), then mirror `mutations/`: every part
+   of the snapshot is covered by the mutations seen. An empty pointer becomes the first entry of the log.
+2. Entries from the pointer on are copied in batches, each in one multi: `queue/queue-…` with the same
+   bytes, `log_pointer` set behind the last of them *with the version read*. So no entry is copied twice,
+   whatever became of an earlier attempt, and a crash between batches leaves a shorter queue and a pointer
+   that says so.
+3. Only then the entries are added in memory. When the outcome of 2 is unknown, memory takes over what
+   `queue/` holds, after a sync, before anything else is copied.
+
+It never passes an entry over: an entry that does not parse stops the pull for good and its error is shown, an
+entry that is missing although it was not copied ends the term (the replica was given up as lost).
+
+Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from engine.errors import ConnectionLoss, NoNode, OnclusterError, OperationTimeout
+from engine.keeper.base import Create, CreateMode, Keeper, Op, SetData, Watch, WatchEvent
+from engine.replication.log_actions import AttachPart, GetPart
+from engine.replication.log_entry import LogEntry
+from engine.replication.paths import sequence_number
+from engine.replication.replica import queue_loader
+from engine.replication.replica.background import keep_running
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.execution import TermOver
+from engine.replication.replica.insert_times import unix_text
+from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.switches import Activity
+
+log = logging.getLogger(__name__)
+
+_MAX_BATCH = 100
+
+
+async def pull(ctx: ReplicaContext, *, watch: Watch | None = None) -> int:
+    """Copy all there is; returns the version of `log` at which that was all.
+
+    Raises SqlError 242 without a term, MalformedEntry for an entry that this version does not understand,
+    TermOver.
+    """
+    async with ctx.pulling:
+        ctx.pull_started_s = ctx.env.now_s()
+        try:
+            version = await _pull(ctx, ctx.session(), watch)
+        except OnclusterError as error:
+            ctx.last_pull_error = str(error)
+            raise
+        finally:
+            ctx.pull_started_s = None
+        ctx.last_pull_s = ctx.env.now_s()
+        ctx.last_pull_error = ""
+        return version
+
+
+async def run(ctx: ReplicaContext) -> None:
+    """Pull whenever the log changes. Until cancelled."""
+    await keep_running(ctx, "pull log", _step)
+
+
+async def _step(ctx: ReplicaContext) -> None:
+    def wake(_event: WatchEvent) -> None:
+        ctx.log_changed.set()
+
+    if not ctx.switches.is_stopped(Activity.PULLING):
+        await pull(ctx, watch=wake)
+    await ctx.log_changed.wait()
+
+
+async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int:
+    pointer = await keeper.get(ctx.me.log_pointer)
+    log_now = await keeper.children(ctx.paths.log, watch=watch)
+    await queue_loader.load_mutations(ctx, keeper)
+    names = sorted(
+        (name for name in log_now.names if sequence_number(name) is not None),
+        key=lambda name: sequence_number(name) or 0,
+    )
+    text, version = pointer.data.decode("ascii", "replace"), pointer.stat.version
+    if not text:
+        text = str(sequence_number(names[0]) if names else 0)
+        version = (await keeper.set(ctx.me.log_pointer, text.encode(), version=version)).version
+    if not text.isdigit():
+        raise TermOver(f"{ctx.me.log_pointer} holds {text[:40]!r}, which is no number")
+    names = [name for name in names if (sequence_number(name) or 0) >= int(text)]
+    if names and sequence_number(names[0]) != int(text):
+        raise TermOver(f"The log begins at {names[0]}; this replica has copied it up to {text} only")
+    batch_size = 1
+    at = 0
+    while at < len(names):
+        batch = names[at : at + batch_size]
+        version = await _copy(ctx, keeper, batch, version)
+        at += len(batch)
+        batch_size = min(batch_size * 2, _MAX_BATCH)
+    return log_now.stat.version
+
+
+async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], pointer_version: int) -> int:
+    """One batch; returns the version of the pointer after it."""
+    entries: list[tuple[LogEntry, bytes]] = []
+    nodes = await keeper.get_many([ctx.paths.log_entry(name) for name in names])
+    for name, node in zip(names, nodes, strict=True):
+        if isinstance(node, NoNode):
+            raise TermOver(f"{name} was removed from the log before this replica has copied it") from node
+        if isinstance(node, OnclusterError):
+            raise node
+        entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
+    behind = (sequence_number(names[-1]) or 0) + 1
+    ops: list[Op] = [
+        Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL) for _, data in entries
+    ]
+    ops.append(SetData(ctx.me.log_pointer, str(behind).encode(), pointer_version))
+    oldest = _oldest_insert(ctx, [entry for entry, _ in entries])
+    if oldest:
+        ops.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
+    try:
+        results = await keeper.multi(ops)
+    except (ConnectionLoss, OperationTimeout):
+        await keeper.sync(ctx.me.queue)
+        await queue_loader.add_new_entries(ctx, keeper)
+        ctx.queue_changed.set()
+        raise
+    for (entry, data), path in zip(entries, results, strict=False):
+        assert isinstance(path, str)
+        ctx.queue.add(QueuedEntry(path.rpartition("/")[2], entry, data))
+    ctx.queue_changed.set()
+    ctx.merge_wanted.set()
+    log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, len(entries), behind)
+    return pointer_version + 1
+
+
+def _oldest_insert(ctx: ReplicaContext, entries: Sequence[LogEntry]) -> str:
+    """The new value of `min_unprocessed_insert_time` as a create time; empty if it stays as it is."""
+    times = [
+        entry.create_time
+        for entry in entries
+        if isinstance(entry.action, GetPart | AttachPart) and entry.create_time
+    ]
+    known = ctx.queue.oldest_insert()
+    return min(times) if times and (not known or min(times) < known) else ""

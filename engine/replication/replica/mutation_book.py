@@ -1,0 +1,95 @@
+"""The mutations of a table as one replica sees them, and what each means for a part.
+
+Pure. A mutation has a number of its own (its znode's, which orders all mutations of the table) and, in each
+partition it concerns, a block number: it applies to the parts there whose data version is smaller.
+
+Source: ClickHouse's ReplicatedMergeTreeQueue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+
+
+@dataclass(slots=True)
+class MutationState:
+    """A mutation as this replica sees it. `number` is that of its znode (its id has ten digits)."""
+
+    number: int
+    entry: MutationEntry
+    is_done: bool = False
+    latest_failed_part: str = ""
+    latest_fail_s: float = 0.0
+    latest_fail_reason: str = ""
+
+    @property
+    def alter_version(self) -> int | None:
+        """The version of the ALTER that it is a part of; None for a mutation that stands by itself."""
+        version = self.entry.alter_version
+        return None if version is None or version < 0 else version
+
+
+class MutationBook:
+    """Mirrors `mutations/` of the table."""
+
+    def __init__(self) -> None:
+        self._states: dict[int, MutationState] = {}
+        self._by_partition: dict[str, list[tuple[int, MutationState]]] = {}
+
+    @property
+    def states(self) -> Mapping[int, MutationState]:
+        """By number, ascending."""
+        return self._states
+
+    def set(self, present: Mapping[int, MutationEntry]) -> Sequence[int]:
+        """What is there now; returns the numbers that were there before and are gone."""
+        gone = [number for number in self._states if number not in present]
+        self._states = {
+            number: self._states.get(number) or MutationState(number, entry)
+            for number, entry in sorted(present.items())
+        }
+        self._by_partition = {}
+        for state in self._states.values():
+            for partition_id, block in state.entry.block_numbers:
+                self._by_partition.setdefault(partition_id, []).append((block, state))
+        for mutations in self._by_partition.values():
+            mutations.sort(key=lambda each: each[0])
+        return gone
+
+    def clear(self) -> None:
+        self._states, self._by_partition = {}, {}
+
+    def pending_alters(self) -> Sequence[int]:
+        """Versions of the ALTERs whose data is not rewritten yet."""
+        return [
+            state.alter_version
+            for state in self._states.values()
+            if state.alter_version is not None and not state.is_done
+        ]
+
+    def commands(self, source: PartName, target_version: int) -> Sequence[MutationState]:
+        """The mutations that make the part of data version `target_version` out of `source`, in order."""
+        return [
+            state
+            for block, state in self._by_partition.get(source.partition_id, [])
+            if source.data_version < block <= target_version
+        ]
+
+    def target_version(self, part: PartName) -> int | None:
+        """To which version `part` can be mutated next: the largest, but not past the first ALTER.
+
+        An ALTER's rewriting needs the metadata of that ALTER on every replica, and ALTERs are done one after
+        another. None if nothing is to be done.
+        """
+        target = None
+        for block, state in self._by_partition.get(part.partition_id, []):
+            if block <= part.data_version:
+                continue
+            target = block
+            if state.alter_version is not None:
+                break
+        return target

@@ -1,0 +1,90 @@
+"""Fills the queue in memory from Keeper: at activation, and after a write whose outcome is unknown.
+
+It only reads. Each of the functions may be repeated.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from engine.errors import KeeperAnswer, NoNode
+from engine.keeper.base import Keeper, Node, Watch
+from engine.replication.log_entry import LogEntry
+from engine.replication.mutation_entry import MutationEntry, mutation_number
+from engine.replication.part_name import PartName
+from engine.replication.paths import sequence_number
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import QueuedEntry
+
+log = logging.getLogger(__name__)
+
+BATCH = 500
+"""Nodes that are read at a time."""
+
+
+async def load(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Everything anew: the replica's parts, its queue and the table's mutations.
+
+    Raises MalformedEntry for an entry that this version does not understand: passing it over would make
+    another replica of this one. Raises PartsIntersect.
+    """
+    names = (await keeper.children(ctx.me.parts)).names
+    ctx.queue.reset(PartName.parse(name) for name in names)
+    await add_new_entries(ctx, keeper)
+    await load_mutations(ctx, keeper)
+    pointer = (await keeper.get(ctx.me.mutation_pointer)).data
+    done = mutation_number(pointer.decode("utf-8", "replace"))
+    for number, state in ctx.queue.mutations.items():
+        state.is_done = state.is_done or (done is not None and number <= done)
+
+
+async def add_new_entries(ctx: ReplicaContext, keeper: Keeper) -> int:
+    """Entries that are in `queue/` and not in memory; returns how many.
+
+    Entries are added to `queue/` by this replica alone, and leave memory only after they left Keeper, so the
+    listing decides which of them are new.
+    """
+    known = {queued.name for queued in ctx.queue.entries}
+    listed = (await keeper.children(ctx.me.queue)).names
+    names = [name for name in listed if sequence_number(name) is not None and name not in known]
+    names.sort(key=lambda name: sequence_number(name) or 0)
+    added = 0
+    for start in range(0, len(names), BATCH):
+        batch = names[start : start + BATCH]
+        nodes = await keeper.get_many([ctx.me.queue_entry(name) for name in batch])
+        for name, node in zip(batch, nodes, strict=True):
+            if isinstance(node, NoNode):
+                continue
+            data = _value(node)
+            where = f"entry {name} of the queue of {ctx.me.root}"
+            ctx.queue.add(QueuedEntry(name, LogEntry.from_bytes(data, where=where), data))
+            added += 1
+    return added
+
+
+async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> Sequence[int]:
+    """Make the queue's mutations those of Keeper; returns the numbers of those that are gone (killed).
+
+    Mutations do not change, so only new ones are read. One that is removed between the listing and the
+    reading
+    was never here.
+    """
+    listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names
+    numbers = sorted(number for name in listed if (number := mutation_number(name)) is not None)
+    present = {number: state.entry for number, state in ctx.queue.mutations.items() if number in set(numbers)}
+    fresh = [number for number in numbers if number not in present]
+    for start in range(0, len(fresh), BATCH):
+        batch = fresh[start : start + BATCH]
+        nodes = await keeper.get_many([ctx.paths.mutation(number) for number in batch])
+        for number, node in zip(batch, nodes, strict=True):
+            if not isinstance(node, NoNode):
+                where = f"mutation {number:010} of {ctx.paths.root}"
+                present[number] = MutationEntry.from_bytes(_value(node), where=where)
+    return ctx.queue.set_mutations(present)
+
+
+def _value(answer: Node | KeeperAnswer) -> bytes:
+    if isinstance(answer, KeeperAnswer):
+        raise answer
+    return answer.data
