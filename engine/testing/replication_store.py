@@ -181,6 +181,14 @@ class MemoryPartStore:
         await self._step()
         self.disk.temporary.pop(new.handle, None)
 
+    async def rename_staged(self, staged: PartName, name: PartName) -> Part:
+        await self._step()
+        if staged not in self.disk.staged:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {staged} is not staged")
+        self.disk.staged[name] = self.disk.staged.pop(staged)
+        await self._after()
+        return self._part(name, self.disk.staged[name])
+
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
         await self._step()
         stored = [self._active(source) for source in sources]
