@@ -19,7 +19,6 @@ from typing import Protocol
 
 from aiohttp import web
 
-from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.http.status import exception_text
 from engine.node.interserver.credentials import InterserverCredentials, refusal_of
@@ -53,8 +52,7 @@ class SendingReplica(Protocol):
     @property
     def switches(self) -> Switches: ...
 
-    @property
-    def parts_to_check(self) -> dict[PartName, float]: ...
+    def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +75,10 @@ class InterserverServer:
         config: InterserverConfig,
         *,
         find: Callable[[str], SendingReplica | None],
-        env: Env,
         version: str,
     ) -> None:
         self._config = config
         self._find = find
-        self._env = env
         self._version = version
         self._runner: web.AppRunner | None = None
         self._sends = 0
@@ -200,10 +196,11 @@ class InterserverServer:
             self._suspect(replica, name)
             raise
 
-    def _suspect(self, replica: SendingReplica, name: PartName) -> None:
+    @staticmethod
+    def _suspect(replica: SendingReplica, name: PartName) -> None:
         """Have the part checked, and replaced if another replica has a whole one."""
         log.error("interserver.damaged part=%s", name)
-        replica.parts_to_check.setdefault(name, self._env.monotonic_s())
+        replica.check_later(name)
 
 
 async def _write(response: web.StreamResponse, sender: PartSender, switches: Switches) -> None:
