@@ -1,0 +1,165 @@
+"""What happened in a simulation of replicated tables: Keeper's transactions, disks, users, and the end.
+
+`engine.testing.replication_checkers` reads it; a test can also make one by hand. Everything has a moment
+(`at`), which orders it among all else.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from engine.replication.log_entry import LogEntry
+from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+from engine.replication.paths import TablePaths
+from engine.testing.keeper_history import Created, Event, Removed, Transaction
+from engine.testing.replication_disk import StoredPart
+from engine.testing.replication_rows import Row, Rows
+from engine.testing.replication_store import Origin
+
+
+class Outcome(enum.Enum):
+    """How an operation ended for its user."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """One attempt to insert rows of one partition. `block` says which attempts are the same insert.
+
+    `holders` are the replicas that had the rows on disk when a quorum insert was acknowledged. `no_keeper`:
+    the replica could not reach Keeper at any moment of the attempt.
+    """
+
+    block: str
+    replica: str
+    partition_id: str
+    rows: Rows
+    started_at: int
+    ended_at: int
+    outcome: Outcome
+    quorum: int = 0
+    holders: frozenset[str] = frozenset()
+    no_keeper: bool = False
+    deduplicate: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SeenStaged:
+    at: int
+    replica: str
+    name: PartName
+    origin: Origin
+    content: StoredPart
+
+
+@dataclass(frozen=True, slots=True)
+class SeenVisible:
+    """The parts of one partition that readers of a replica see changed."""
+
+    at: int
+    replica: str
+    added: tuple[tuple[PartName, StoredPart], ...]
+    removed: tuple[PartName, ...]
+    active: tuple[PartName, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A SELECT. `rows` None: it failed, with `error`."""
+
+    at: int
+    replica: str
+    rows: Counter[Row] | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FinalReplica:
+    """A replica when all is quiet. `in_keeper` are the children of its `parts/`; `damaged` active parts."""
+
+    parts: dict[PartName, str]
+    rows: Counter[Row]
+    in_keeper: frozenset[PartName]
+    is_readonly: bool = False
+    queue: tuple[str, ...] = ()
+    damaged: tuple[PartName, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    """An entry of the table's log, and when it was written."""
+
+    at: int
+    number: int
+    entry: LogEntry
+
+
+@dataclass(slots=True)
+class History:
+    """`wiped` are moments at which a replica lost its disk, or was dropped and made anew; `harmed` those at
+    which a part on its disk was damaged."""
+
+    paths: TablePaths = field(default_factory=lambda: TablePaths("/t"))
+    transactions: list[Transaction] = field(default_factory=list)
+    staged: list[SeenStaged] = field(default_factory=list)
+    visible: list[SeenVisible] = field(default_factory=list)
+    inserts: list[Insert] = field(default_factory=list)
+    reads: list[Read] = field(default_factory=list)
+    final: dict[str, FinalReplica] = field(default_factory=dict)
+    wiped: list[tuple[int, str]] = field(default_factory=list)
+    harmed: list[tuple[int, str, PartName]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    clock: int = 0
+
+    def tick(self) -> int:
+        self.clock += 1
+        return self.clock
+
+    def record(
+        self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False, actor: str = ""
+    ) -> None:
+        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end, actor))
+
+    def created_below(self, directory: str) -> Iterator[tuple[int, str, bytes]]:
+        """(moment, name, value) of every node that was ever made in a directory."""
+        prefix = directory + "/"
+        for transaction in self.transactions:
+            for event in transaction.events:
+                if isinstance(event, Created) and event.path.startswith(prefix):
+                    name = event.path[len(prefix) :]
+                    if "/" not in name:
+                        yield transaction.at, name, event.data
+
+    def removed_below(self, directory: str) -> Iterator[tuple[int, str]]:
+        prefix = directory + "/"
+        for transaction in self.transactions:
+            for event in transaction.events:
+                if isinstance(event, Removed) and event.path.startswith(prefix):
+                    yield transaction.at, event.path[len(prefix) :]
+
+    def log(self) -> list[Logged]:
+        """Every entry that the log ever had, in order."""
+        return [
+            Logged(at, int(name[-10:]), LogEntry.from_bytes(data, where=name))
+            for at, name, data in self.created_below(self.paths.log)
+        ]
+
+    def mutations(self) -> list[tuple[int, int, MutationEntry]]:
+        """(moment, number of the znode, entry) of every mutation that ever was."""
+        return [
+            (at, int(name), MutationEntry.from_bytes(data, where=name))
+            for at, name, data in self.created_below(self.paths.mutations)
+        ]
+
+    def failed_parts(self) -> frozenset[PartName]:
+        names = [
+            PartName.try_parse(name) for _, name, _ in self.created_below(self.paths.quorum_failed_parts)
+        ]
+        return frozenset(name for name in names if name is not None)

@@ -1,0 +1,160 @@
+"""What a replicated table has to hold, read off its log: the order of the log is the order of what happened.
+
+A *block* is what one insert put under one block number. A part holds the blocks of its range, each changed by
+the mutations that are newer than the block and not newer than the part. Blocks of a dropped range are gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
+from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+from engine.testing.replication_history import History, Logged
+from engine.testing.replication_rows import Row, Rows, mutated
+from engine.testing.replication_store import Origin
+
+_FIRST_CONTENTS = (Origin.INSERTED, Origin.ATTACHED, Origin.COPIED)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """`at` is when the log got its entry; `origin` None if nobody ever staged its rows."""
+
+    at: int
+    part: PartName
+    rows: Rows
+    origin: Origin | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """A range of blocks, or one part, that the log says to drop."""
+
+    at: int
+    range: PartName
+
+    def covers(self, part: PartName) -> bool:
+        """By blocks: a dropped part takes along whatever is inside it."""
+        return (
+            self.range.partition_id == part.partition_id
+            and self.range.min_block <= part.min_block
+            and part.max_block <= self.range.max_block
+        )
+
+
+@dataclass(slots=True)
+class TableModel:
+    """`of` reads a history. `repeated` are blocks under a number that was used before."""
+
+    log: list[Logged] = field(default_factory=list)
+    blocks: dict[tuple[str, int], Block] = field(default_factory=dict)
+    repeated: list[Block] = field(default_factory=list)
+    drops: list[Drop] = field(default_factory=list)
+    mutations: list[MutationEntry] = field(default_factory=list)
+    killed: list[MutationEntry] = field(default_factory=list)
+    failed: frozenset[PartName] = frozenset()
+    given_up: list[PartName] = field(default_factory=list)
+    """Parts that were replaced by empty ones, because no replica had them any more."""
+
+    @classmethod
+    def of(cls, history: History) -> TableModel:
+        model = cls(log=history.log(), failed=history.failed_parts())
+        staged: dict[tuple[str, PartName], list[tuple[int, Rows, Origin]]] = {}
+        for seen in history.staged:
+            if seen.origin in _FIRST_CONTENTS:
+                rows = seen.content.rows(str(seen.name))
+                staged.setdefault((seen.replica, seen.name), []).append((seen.at, rows, seen.origin))
+            elif seen.origin is Origin.EMPTY:
+                model.given_up.append(seen.name)
+        for logged in model.log:
+            match logged.entry.action:
+                case GetPart(part) | AttachPart(part, _):
+                    model._add(logged, part, staged)
+                case ReplaceRange(results=results) as replace:
+                    if replace.drops:
+                        model.drops.append(Drop(logged.at, replace.range))
+                    for part in results:
+                        model._add(logged, part, staged)
+                case DropRange(dropped, _):
+                    model.drops.append(Drop(logged.at, dropped))
+                case _:
+                    pass
+        removed = {name for _, name in history.removed_below(history.paths.mutations)}
+        for _, number, entry in sorted(history.mutations(), key=lambda each: each[1]):
+            (model.killed if f"{number:010}" in removed else model.mutations).append(entry)
+        return model
+
+    def _add(
+        self,
+        logged: Logged,
+        part: PartName,
+        staged: dict[tuple[str, PartName], list[tuple[int, Rows, Origin]]],
+    ) -> None:
+        candidates = staged.get((logged.entry.source_replica, part), [])
+        before = [each for each in candidates if each[0] < logged.at]
+        _, rows, origin = before[-1] if before else (0, (), None)
+        block = Block(logged.at, part, rows, origin)
+        if (part.partition_id, part.min_block) in self.blocks:
+            self.repeated.append(block)
+        else:
+            self.blocks[part.partition_id, part.min_block] = block
+
+    def inside(self, part: PartName) -> Iterator[Block]:
+        for (partition_id, number), block in self.blocks.items():
+            if partition_id == part.partition_id and part.min_block <= number <= part.max_block:
+                yield block
+
+    def drops_of(self, block: Block) -> list[Drop]:
+        return [drop for drop in self.drops if drop.at > block.at and drop.covers(block.part)]
+
+    def is_failed(self, block: Block) -> bool:
+        return block.part in self.failed
+
+    def may_be_given_up(self, block: Block) -> bool:
+        return any(Drop(0, part).covers(block.part) for part in self.given_up)
+
+    def expected_rows(self) -> Counter[Row]:
+        """Of the whole table when everything in the log is done, but for blocks that were given up."""
+        found: Counter[Row] = Counter()
+        for block in self.blocks.values():
+            if not self.is_failed(block) and not self.drops_of(block) and not self.may_be_given_up(block):
+                found.update(self.rows_at(block, None, ()))
+        return found
+
+    def rows_at(self, block: Block, version: int | None, killed: tuple[MutationEntry, ...]) -> Rows:
+        """A block's rows in a part of this data version; None: after all mutations."""
+        rows = block.rows
+        applying: list[tuple[int, MutationEntry]] = []
+        for mutation in (*self.mutations, *killed):
+            number = mutation.number_in(block.part.partition_id)
+            if (
+                number is not None
+                and block.part.min_block < number
+                and (version is None or number <= version)
+            ):
+                applying.append((number, mutation))
+        for _, mutation in sorted(applying, key=lambda each: each[0]):
+            rows = mutated(rows, mutation.commands).rows
+        return rows
+
+    def explains(self, part: PartName, rows: Counter[Row]) -> bool:
+        """Whether `part` may hold exactly these rows; of blocks that are gone it may hold none."""
+        blocks = list(self.inside(part))
+        for count in range(len(self.killed) + 1):
+            for killed in itertools.combinations(self.killed, count):
+                least: Counter[Row] = Counter()
+                most: Counter[Row] = Counter()
+                for block in blocks:
+                    content = self.rows_at(block, part.mutation, killed)
+                    most.update(content)
+                    gone = self.drops_of(block) or self.is_failed(block) or self.may_be_given_up(block)
+                    if not gone:
+                        least.update(content)
+                if least <= rows <= most:
+                    return True
+        return False
