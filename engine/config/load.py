@@ -25,7 +25,13 @@ from engine.config.clusters import read_topology
 from engine.config.element import XML_SUFFIXES, YAML_SUFFIXES, Element, parse_file
 from engine.config.merge import merge, substitute
 from engine.config.model import NodeConfig, Topology
-from engine.config.sections import read_queues, read_tls_files, read_zookeeper
+from engine.config.sections import (
+    read_ca_file,
+    read_interserver_access,
+    read_queues,
+    read_tls_files,
+    read_zookeeper,
+)
 from engine.config.users import read_profiles, read_users
 from engine.env import Env
 from engine.errors import ConfigError
@@ -241,12 +247,14 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
     profiles = read_profiles(root)
     certificate, key = read_tls_files(root)
     https_port = reading.port(root, "https_port", 0)
-    if https_port and not certificate:
-        raise ConfigError(
-            f"{path}: <https_port> needs a certificate",
-            hint="Add <openSSL><server><certificateFile>…</certificateFile><privateKeyFile>…</privateKeyFile>"
-            "</server></openSSL>.",
-        )
+    interserver_https_port = reading.port(root, "interserver_https_port", 0)
+    for name, secure_port in (("https_port", https_port), ("interserver_https_port", interserver_https_port)):
+        if secure_port and not certificate:
+            raise ConfigError(
+                f"{path}: <{name}> needs a certificate",
+                hint="Add <openSSL><server><certificateFile>…</certificateFile><privateKeyFile>…"
+                "</privateKeyFile></server></openSSL>.",
+            )
     for queue in queues:
         if queue.profile and queue.profile not in profiles:
             raise ConfigError(
@@ -269,6 +277,9 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         tcp_port_secure=reading.port(root, "tcp_port_secure", defaults.tcp_port_secure),
         interserver_http_host=reading.text(root, "interserver_http_host") or host_name,
         interserver_http_port=reading.port(root, "interserver_http_port", defaults.interserver_http_port),
+        interserver_https_port=interserver_https_port,
+        interserver_listen_host=reading.text(root, "interserver_listen_host"),
+        interserver_access=read_interserver_access(root),
         topology=read_topology(root),
         zookeeper=read_zookeeper(root),
         queues=queues,
@@ -277,6 +288,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         max_connections=reading.integer(root, "max_connections", defaults.max_connections, at_least=1),
         certificate_file=_beside(path, certificate),
         private_key_file=_beside(path, key),
+        ca_file=_beside(path, read_ca_file(root)),
     )
 
 

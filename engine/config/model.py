@@ -128,6 +128,20 @@ class User:
 
 
 @dataclass(frozen=True, slots=True)
+class InterserverAccess:
+    """`interserver_http_credentials`: what this node shows to other replicas, and what it asks of them.
+
+    `old` are accepted, too, while a password is changed everywhere; with `allow_empty` also requests without
+    credentials.
+    """
+
+    user: str
+    password: str = field(default="", repr=False)
+    old: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    allow_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """What may change while a node runs: clusters and macros. Re-read whole, replaced at once."""
 
@@ -151,7 +165,9 @@ class Topology:
 class NodeConfig:
     """Everything one node process is told. `tcp_port` is the port of its host id; nothing listens there.
 
-    `max_connections` statements may run at once; more wait for one of them to end.
+    `max_connections` statements may run at once; more wait for one of them to end. An `interserver_http_port`
+    of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
+    `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
     """
 
     path: str
@@ -161,7 +177,10 @@ class NodeConfig:
     tcp_port: int = 9000
     tcp_port_secure: int = 0
     interserver_http_host: str = ""
-    interserver_http_port: int = 9009
+    interserver_http_port: int = 0
+    interserver_https_port: int = 0
+    interserver_listen_host: str = ""
+    interserver_access: InterserverAccess | None = None
     topology: Topology = field(default_factory=Topology)
     zookeeper: ZooKeeper | None = None
     queues: tuple[DistributedDdl, ...] = ()
@@ -171,6 +190,7 @@ class NodeConfig:
     https_port: int = 0
     certificate_file: str = ""
     private_key_file: str = ""
+    ca_file: str = ""
 
     def queue_of(self, cluster: str) -> DistributedDdl:
         """The queue for a cluster: the one that names it, else the one that names none.

@@ -6,7 +6,7 @@ import re
 
 from engine.config import reading
 from engine.config.element import Element
-from engine.config.model import DistributedDdl, ZooKeeper
+from engine.config.model import DistributedDdl, InterserverAccess, ZooKeeper
 from engine.errors import Code, ConfigError
 
 _DDL_ELEMENTS = frozenset(
@@ -146,6 +146,30 @@ def _refuse_conflict(section: Element, queue: DistributedDdl, other: Distributed
         f"{section.source}: {trouble}",
         hint="Each <distributed_ddl> needs its own <name> and <path>; all but one need <clusters>.",
     )
+
+
+_ACCESS_ELEMENTS = frozenset({"user", "password", "allow_empty", "old"})
+
+
+def read_interserver_access(root: Element) -> InterserverAccess | None:
+    """The `interserver_http_credentials`; None without them. Raises ConfigError."""
+    section = root.first("interserver_http_credentials")
+    if section is None:
+        return None
+    reading.refuse_unknown(section, _ACCESS_ELEMENTS)
+    return InterserverAccess(
+        user=reading.required_text(section, "user"),
+        password=reading.text(section, "password"),
+        old=tuple(
+            (reading.required_text(old, "user"), reading.text(old, "password")) for old in section.all("old")
+        ),
+        allow_empty=reading.boolean(section, "allow_empty", False),
+    )
+
+
+def read_ca_file(root: Element) -> str:
+    """`openSSL/client/caConfig`."""
+    return _client_tls_files(root)[0]
 
 
 def read_tls_files(root: Element) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from engine.node.interserver.client import HttpPartFetcher
 from engine.node.interserver.credentials import Credentials, InterserverCredentials
 from engine.node.interserver.receiving import FetchLimits
 from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
+from engine.node.interserver.wiring import fetcher_of, server_of
 
 __all__ = [
     "Credentials",
@@ -14,4 +15,6 @@ __all__ = [
     "InterserverCredentials",
     "InterserverServer",
     "SendingReplica",
+    "fetcher_of",
+    "server_of",
 ]

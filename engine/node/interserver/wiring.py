@@ -1,0 +1,60 @@
+"""The interserver port and its client as a node's configuration wants them."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+
+from engine.config.model import NodeConfig
+from engine.errors import ConfigError
+from engine.node.interserver.client import HttpPartFetcher
+from engine.node.interserver.credentials import Credentials, InterserverCredentials
+from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
+
+
+def server_of(
+    config: NodeConfig, *, find: Callable[[str], SendingReplica | None], version: str
+) -> InterserverServer:
+    """`find` gives the replica with a path in Keeper (`<table>/replicas/<replica>`). Raises ConfigError."""
+    tls = None
+    if config.interserver_https_port:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        try:
+            tls.load_cert_chain(config.certificate_file, config.private_key_file or None)
+        except OSError as error:
+            raise ConfigError(f"The certificate {config.certificate_file} cannot be used: {error}") from error
+    access = config.interserver_access
+    credentials = None
+    if access is not None:
+        credentials = InterserverCredentials(
+            Credentials(access.user, access.password),
+            tuple(Credentials(user, password) for user, password in access.old),
+            access.allow_empty,
+        )
+    return InterserverServer(
+        InterserverConfig(
+            config.interserver_listen_host or config.listen_host,
+            config.interserver_https_port or config.interserver_http_port,
+            tls=tls,
+            credentials=credentials,
+        ),
+        find=find,
+        version=version,
+    )
+
+
+def fetcher_of(config: NodeConfig) -> HttpPartFetcher:
+    """Close it at the end. Raises ConfigError."""
+    access = config.interserver_access
+    return HttpPartFetcher(
+        credentials=None if access is None else Credentials(access.user, access.password),
+        tls=client_tls(config.ca_file),
+    )
+
+
+def client_tls(ca_file: str) -> ssl.SSLContext:
+    """Peers have to show a certificate that names them, of an authority in `ca_file` (or of the system's)."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise ConfigError(f"The authorities in {ca_file} cannot be used: {error}") from error
