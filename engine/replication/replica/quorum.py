@@ -1,0 +1,406 @@
+"""Inserts that wait until several replicas have their part, and what becomes of those that never get there.
+
+Safety argument.
+
+1. The insert's own transaction makes the quorum node, with this replica in it, and checks that the replica
+   is still the one that counted its peers (`is_active`, `host`). So a pending quorum always has a part behind
+   it.
+2. A replica adds its name only after the part is durable and in its `parts` (`part_is_here`, `report_held`),
+   with the version it has read; the last one removes the node and, unless quorums run in parallel, notes the
+   part in `last_part` in the same transaction. A lost reply is followed by looking again: who is listed, or
+   finds the node gone, is done.
+3. A quorum is given up (`give_up`) when no active replica has the part. The transaction checks the version of
+   every replica's `host`, which changes in the transaction that makes a replica active: so none that has the
+   part can have come back meanwhile. The same transaction removes the block id, so a repeated insert is not
+   swallowed, and notes the part in `failed_parts`.
+4. A replica that comes back looks at `failed_parts` first and sets its copies aside (`forget_failed`): the
+   node in `parts` goes first, then the part. A crash between leaves a part that Keeper does not know, which
+   start-up sets aside, too.
+
+It never removes a quorum node whose part an active replica has, and never counts a replica twice.
+
+Source: ClickHouse's ReplicatedMergeTree.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import (
+    BadVersion,
+    Code,
+    ConnectionLoss,
+    KeeperAnswer,
+    KeeperUnavailable,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.keeper.base import Check, Children, Create, Keeper, Node, Op, Remove, SetData
+from engine.keeper.recipes import try_remove
+from engine.replication.log_actions import GetPart
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Fate
+from engine.replication.paths import TablePaths
+from engine.replication.quorum import LastQuorumParts, QuorumStatus
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import QueuedEntry
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.5
+"""Before Keeper is asked again after it did not answer."""
+
+
+class QuorumEnd(enum.Enum):
+    """What became of a quorum that was waited for."""
+
+    REACHED = "reached"
+    FAILED = "failed"
+    """It was given up: the part is, or will be, set aside everywhere, and its block id is forgotten."""
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Alive:
+    """That this replica is active, as the insert saw it: the versions of `is_active` and `host`."""
+
+    is_active_version: int
+    host_version: int
+    replicas: int
+    active: int
+
+    def checks(self, ctx: ReplicaContext) -> Sequence[Op]:
+        """BadVersion or NoNode: the replica was activated anew, or is not active any more."""
+        return (
+            Check(ctx.me.is_active, self.is_active_version),
+            Check(ctx.me.host, self.host_version),
+        )
+
+
+# --- before the insert ------------------------------------------------------------------------------------
+
+
+async def count_replicas(ctx: ReplicaContext, keeper: Keeper) -> Alive:
+    """Who is active. Raises SqlError 164 READONLY if this replica is not."""
+    names = (await keeper.children(ctx.paths.replicas)).names
+    others = [ctx.paths.replica(name).is_active for name in names if name != ctx.replica]
+    is_active, host, *rest = await keeper.exists_many([ctx.me.is_active, ctx.me.host, *others])
+    if is_active is None or host is None:
+        raise SqlError(Code.READONLY, f"Replica {ctx.replica} of {ctx.name} is not active right now.")
+    active = 1 + sum(stat is not None for stat in rest)
+    return Alive(is_active.version, host.version, len(names), active)
+
+
+async def check_quorum(ctx: ReplicaContext, keeper: Keeper, required: int, *, is_parallel: bool) -> Alive:
+    """What has to hold before an insert with a quorum begins.
+
+    Raises SqlError 285 for too few active replicas, 286 if another such insert is under way and this one may
+    not run beside it, 164 if this replica is not active.
+    """
+    alive = await count_replicas(ctx, keeper)
+    if alive.active < required:
+        raise SqlError(
+            Code.TOO_FEW_LIVE_REPLICAS,
+            f"Number of alive replicas ({alive.active}) is less than requested quorum "
+            f"({required}/{alive.replicas}).",
+        )
+    if not is_parallel and await keeper.exists(ctx.paths.quorum_status) is not None:
+        raise pending_quorum(ctx)
+    return alive
+
+
+def pending_quorum(ctx: ReplicaContext) -> SqlError:
+    """286: quorums that are not parallel come one after the other."""
+    return SqlError(
+        Code.UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE,
+        f"Quorum for previous write has not been satisfied yet (table {ctx.name}, "
+        f"{ctx.paths.quorum_status}).",
+        hint="Wait until the other replicas have it, or insert with insert_quorum_parallel = 1.",
+    )
+
+
+def quorum_create(ctx: ReplicaContext, part: PartName, required: int, *, is_parallel: bool) -> Create:
+    """The node of a quorum that begins, with this replica in it. NodeExists: another is under way."""
+    path = ctx.paths.parallel_quorum(part) if is_parallel else ctx.paths.quorum_status
+    return Create(path, QuorumStatus(part, required, frozenset({ctx.replica})).to_bytes())
+
+
+# --- the replicas that have the part ----------------------------------------------------------------------
+
+
+async def part_is_here(ctx: ReplicaContext, part: PartName) -> None:
+    """Count this replica for the quorum that waits for `part`, if one does. The part (or one that covers it)
+    is durable and in this replica's `parts`. Repeatable; raises UnknownOutcome."""
+    keeper = ctx.session()
+    for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
+        await _add_replica(ctx, keeper, path, part)
+
+
+async def report_held(ctx: ReplicaContext) -> None:
+    """As `part_is_here`, for every part that a quorum waits for and this replica has. At activation."""
+    keeper = ctx.session()
+    parts = [part for part, _ in await pending_parts(keeper, ctx.paths)]
+    active = tuple(ctx.store.active)
+    for part in parts:
+        holder = next((name for name in active if name.contains(part)), None)
+        if holder is not None and await keeper.exists(ctx.me.part(holder)) is not None:
+            await part_is_here(ctx, part)
+
+
+async def pending_parts(keeper: Keeper, paths: TablePaths) -> Sequence[tuple[PartName, QuorumStatus]]:
+    """The parts that wait for their quorum, parallel or not."""
+    nodes = [paths.quorum_status]
+    try:
+        names = (await keeper.children(paths.quorum_parallel)).names
+        nodes += [f"{paths.quorum_parallel}/{name}" for name in names if PartName.try_parse(name)]
+    except NoNode:
+        pass  # a table of a server before 20.10
+    found: list[tuple[PartName, QuorumStatus]] = []
+    for path, node in zip(nodes, await keeper.get_many(nodes), strict=True):
+        if isinstance(node, Node):
+            status = QuorumStatus.from_bytes(node.data, where=path)
+            found.append((status.part, status))
+    return found
+
+
+async def _add_replica(ctx: ReplicaContext, keeper: Keeper, path: str, part: PartName) -> None:
+    while True:
+        try:
+            node = await keeper.get(path)
+        except NoNode:
+            return
+        status = QuorumStatus.from_bytes(node.data, where=path)
+        if status.part != part:
+            return
+        if ctx.replica in status.replicas and not status.is_reached:
+            return
+        status = status.with_replica(ctx.replica)
+        try:
+            if not status.is_reached:
+                await keeper.set(path, status.to_bytes(), version=node.stat.version)
+                return
+            ops: list[Op] = [Remove(path, node.stat.version)]
+            if path == ctx.paths.quorum_status:
+                ops.append(await _last_part_update(ctx, keeper, part))
+            await keeper.multi(ops)
+        except (BadVersion, NoNode):
+            continue
+        except MultiFailed as failed:
+            if isinstance(failed.error, BadVersion | NoNode):
+                continue
+            raise
+        log.info("replication.quorum_reached table=%s part=%s replica=%s", ctx.name, part, ctx.replica)
+        return
+
+
+async def _last_part_update(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> Op:
+    path = ctx.paths.quorum_last_part
+    node = await keeper.get(path)
+    last = LastQuorumParts.from_bytes(node.data, where=path).with_part(part)
+    return SetData(path, last.to_bytes(), node.stat.version)
+
+
+# --- waiting ----------------------------------------------------------------------------------------------
+
+
+class Wake:
+    """A watch for several nodes at once: set by whichever fires first, and by the end of the session."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def __call__(self, event: object) -> None:
+        self._event.set()
+
+    async def wait(self) -> None:
+        await self._event.wait()
+
+
+async def any_session(ctx: ReplicaContext, *, timeout_s: float | None = None) -> Keeper:
+    """The session of the present term, or the node's while there is no term: good for looking.
+
+    Raises KeeperUnavailable.
+    """
+    if ctx.keeper is not None and not ctx.keeper.is_expired:
+        return ctx.keeper
+    return await ctx.holder.get(timeout_s=timeout_s)
+
+
+async def wait_for_quorum(ctx: ReplicaContext, part: PartName, *, deadline_s: float) -> QuorumEnd:
+    """Wait, on watches, until no quorum node names `part`; `deadline_s` is of the monotonic clock.
+
+    Goes on over lost connections and sessions.
+    """
+    while (left_s := deadline_s - ctx.env.monotonic_s()) > 0:
+        try:
+            async with asyncio.timeout(left_s):
+                keeper = await any_session(ctx)
+                wake = Wake()
+                if not await _is_pending(ctx, keeper, part, wake):
+                    return QuorumEnd.FAILED if await is_failed(ctx, part, keeper) else QuorumEnd.REACHED
+                await wake.wait()
+        except TimeoutError:
+            break
+        except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable):
+            await ctx.env.sleep(_PAUSE_S)
+    return QuorumEnd.TIMEOUT
+
+
+async def _is_pending(ctx: ReplicaContext, keeper: Keeper, part: PartName, wake: Wake) -> bool:
+    for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
+        try:
+            node = await keeper.get(path, watch=wake)
+        except NoNode:
+            continue
+        if QuorumStatus.from_bytes(node.data, where=path).part == part:
+            return True
+    return False
+
+
+async def wait_until_active(ctx: ReplicaContext, *, deadline_s: float) -> bool:
+    """Wait until `is_active` belongs to this process again, at most until `deadline_s` (monotonic).
+
+    False: the replica is not active, or another server goes by its name. What this process has stored then
+    does not count for any quorum.
+    """
+    while True:
+        try:
+            keeper = ctx.keeper
+            if keeper is not None and not keeper.is_expired:
+                stat = await keeper.exists(ctx.me.is_active)
+                if stat is not None and stat.ephemeral_owner == keeper.session_id:
+                    return True
+        except (ConnectionLoss, OperationTimeout, SessionExpired):
+            pass
+        if ctx.env.monotonic_s() >= deadline_s:
+            return False
+        await ctx.env.sleep(min(_PAUSE_S, max(0.01, deadline_s - ctx.env.monotonic_s())))
+
+
+async def holders(
+    keeper: Keeper, paths: TablePaths, part: PartName, *, watch: Wake | None = None
+) -> Sequence[str]:
+    """The replicas that have `part`, or one that covers it, in their `parts`. Active or not."""
+    names = (await keeper.children(paths.replicas)).names
+    found: list[str] = []
+    for name in names:
+        try:
+            children = await keeper.children(paths.replica(name).parts, watch=watch)
+        except NoNode:
+            continue
+        parts = (PartName.try_parse(child) for child in children.names)
+        if any(each is not None and each.contains(part) for each in parts):
+            found.append(name)
+    return found
+
+
+# --- quorums that fail ------------------------------------------------------------------------------------
+
+
+async def is_failed(ctx: ReplicaContext, part: PartName, keeper: Keeper | None = None) -> bool:
+    """Whether the quorum of `part` was given up."""
+    return await (keeper or ctx.session()).exists(ctx.paths.failed_part(part)) is not None
+
+
+async def give_up(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
+    """For a GET_PART with a quorum that no active replica has: give the quorum up.
+
+    True: the entry is finished, nobody will ever have the part. False: something changed meanwhile, or the
+    quorum was reached before; keep the entry and try again later. Raises UnknownOutcome; repeatable.
+    """
+    entry = queued.entry
+    if not entry.quorum or not isinstance(entry.action, GetPart):
+        return False
+    part = entry.action.part
+    keeper = ctx.session()
+    if await is_failed(ctx, part, keeper):
+        return True
+    names = (await keeper.children(ctx.paths.replicas)).names
+    replicas = [ctx.paths.replica(name) for name in names]
+    hosts = await keeper.exists_many([replica.host for replica in replicas])
+    # Only after the versions are known: who becomes active from here on changes one of them.
+    active = await keeper.exists_many([replica.is_active for replica in replicas])
+    awake = {name for name, stat in zip(names, active, strict=True) if stat is not None}
+    if not awake.isdisjoint(await holders(keeper, ctx.paths, part)):
+        return False
+    found = await _quorum_node_of(ctx, keeper, part)
+    if found is None:
+        log.warning("replication.part_of_quorum_unavailable table=%s part=%s", ctx.name, part)
+        return False
+    path, version = found
+    ops: list[Op] = [
+        Check(replica.host, host.version)
+        for replica, host in zip(replicas, hosts, strict=True)
+        if host is not None
+    ]
+    ops += [Remove(path, version), Create(ctx.paths.failed_part(part))]
+    ops += await _block_removals(keeper, ctx.paths, entry.block_id, part)
+    try:
+        await keeper.multi(ops)
+    except MultiFailed as failed:
+        if isinstance(failed.error, BadVersion | NoNode | NodeExists):
+            return False
+        raise
+    log.warning("replication.quorum_failed table=%s part=%s by=%s", ctx.name, part, ctx.replica)
+    return True
+
+
+async def _quorum_node_of(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> tuple[str, int] | None:
+    for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
+        try:
+            node = await keeper.get(path)
+        except NoNode:
+            continue
+        if QuorumStatus.from_bytes(node.data, where=path).part == part:
+            return path, node.stat.version
+    return None
+
+
+async def _block_removals(
+    keeper: Keeper, paths: TablePaths, block_ids: str, part: PartName
+) -> Sequence[Remove]:
+    """Of the entry's block ids those that still name the part. One that an insert has used since stays."""
+    directories = (paths.blocks, paths.async_blocks, paths.deduplication_hashes)
+    nodes = [
+        f"{directory}/{name}"
+        for name in block_ids.split(",")
+        if name and "/" not in name
+        for directory in directories
+    ]
+    found = await keeper.get_many(nodes)
+    return [
+        Remove(path, node.stat.version)
+        for path, node in zip(nodes, found, strict=True)
+        if not isinstance(node, KeeperAnswer) and node.data == str(part).encode()
+    ]
+
+
+async def forget_failed(ctx: ReplicaContext) -> None:
+    """Set aside this replica's copies of parts whose quorum was given up. At activation; repeatable."""
+    keeper = ctx.session()
+    try:
+        children: Children | None = await keeper.children(ctx.paths.quorum_failed_parts)
+    except NoNode:
+        children = None
+    for name in children.names if children else ():
+        part = PartName.try_parse(name)
+        if part is not None and part not in ctx.in_flight:
+            await set_failed_aside(ctx, part)
+
+
+async def set_failed_aside(ctx: ReplicaContext, part: PartName) -> None:
+    """Remove a part whose quorum failed from `parts`, then from what readers see."""
+    if part not in ctx.store.active and part not in ctx.store.staged:
+        return
+    await try_remove(ctx.session(), ctx.me.part(part))
+    log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
+    await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
+    await ctx.store.discard(part)
