@@ -70,9 +70,18 @@ class InFlight:
 
     def __init__(self) -> None:
         self._parts: dict[PartName, asyncio.Event] = {}
+        self._kept: set[PartName] = set()
 
     def __contains__(self, part: PartName) -> bool:
-        return part in self._parts
+        return part in self._parts or part in self._kept
+
+    def keep(self, part: PartName) -> None:
+        """A staged part whose name is void, and that is to get another: it is no leftover, and nobody waits for
+        it. Until `let_go`."""
+        self._kept.add(part)
+
+    def let_go(self, part: PartName) -> None:
+        self._kept.discard(part)
 
     @asynccontextmanager
     async def hold(self, part: PartName) -> AsyncIterator[None]:
@@ -139,6 +148,8 @@ class ReplicaContext:
     last_pull_s: float = 0.0
     """Unix time of the last complete pull, 0 if there was none."""
     last_pull_error: str = ""
+    max_processed_insert_s: float = 0.0
+    """Create time (Unix) of the latest insert that was executed."""
     lost_parts_replaced: int = 0
     """Parts that this process has replaced with empty ones because nobody had them any more."""
     block_locks: BlockLocks = field(default_factory=BlockLocks)

@@ -269,13 +269,15 @@ class ReplicaQueue:
         """As `count`, of those that execute."""
         return sum(isinstance(queued.entry.action, kinds) for queued in self._entries if queued.is_executing)
 
-    def oldest_insert(self) -> str:
+    def oldest_insert(self, *, besides: QueuedEntry | None = None) -> str:
         """The least create time of the inserts that are not here yet; empty if there are none."""
         return min(
             (
                 queued.entry.create_time
                 for queued in self._entries
-                if isinstance(queued.entry.action, GetPart | AttachPart) and queued.entry.create_time
+                if isinstance(queued.entry.action, GetPart | AttachPart)
+                and queued.entry.create_time
+                and queued is not besides
             ),
             default="",
         )

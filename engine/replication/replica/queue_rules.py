@@ -38,7 +38,7 @@ def reason_to_wait(
 ) -> str:
     """Why `queued` may not run now; empty if it may."""
     if queued.not_before_s > limits.now_monotonic_s:
-        return f"Not executing {_what(queued)} because it failed {queued.num_tries} times and has to wait"
+        return queued.postpone_reason or f"Not executing {_what(queued)} for a while because it failed"
     others = [other for other in entries if other is not queued]
     span = queued.dropped_range
     if span is not None and (reason := _reason_against_dropping(queued, span, others)):

@@ -1,0 +1,165 @@
+"""Makes staged parts parts of the replica: in Keeper first, then for readers.
+
+Safety argument. Whoever calls has the parts staged and knows from the queue that nobody else makes anything
+of these blocks now.
+
+1. Compare each part with the header of any replica that has it. Another content: the staged part is thrown
+   away (PartDiffers), because the other's is the one that was committed first.
+2. One multi: create `parts/<part>`, remove the nodes of the parts that it covers (or that are in the range
+   to be replaced). Where no replica had the part in 1, the multi also asserts that none has it now: of two
+   that commit different bytes under one name, one is refused and comes back to 1.
+   A crash before it leaves staged parts that Keeper does not know: they are discarded at start. A crash, or a
+   lost reply, after it leaves staged parts that Keeper knows: they are published at start, or by the next
+   call.
+3. Publish: new parts appear and covered ones vanish for readers at one moment.
+
+All of it may be repeated. It never removes a node of a part that is neither covered by a new one nor in the
+range.
+
+Source: ClickHouse's StorageReplicatedMergeTree::checkPartChecksumsAndCommit.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
+from engine.keeper.base import Create, Keeper, Op, Remove
+from engine.replication.part_checksums import PartDiffers, check_same_part
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
+from engine.replication.replica import peers
+from engine.replication.replica.context import ReplicaContext
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 20
+
+
+async def commit_produced(
+    ctx: ReplicaContext, part: PartName, *, agreed: PartHeader | None = None, extra: Sequence[Op] = ()
+) -> None:
+    """As `commit_parts`, of one part.
+
+    `agreed` is a header in Keeper that the part was compared with already. `extra` goes into the multi, and
+    is not repeated when the part turns out to be committed.
+    """
+    known = {} if agreed is None else {part: agreed}
+    await commit_parts(ctx, [part], agreed=known, extra=extra)
+
+
+async def commit_parts(
+    ctx: ReplicaContext,
+    parts: Sequence[PartName],
+    *,
+    replacing: PartName | None = None,
+    agreed: dict[PartName, PartHeader] | None = None,
+    extra: Sequence[Op] = (),
+) -> None:
+    """Staged `parts` become the replica's, and take the place of all in the range `replacing`, if given.
+
+    Parts that are active already are only made known to Keeper. Raises PartDiffers (a staged part is
+    discarded then), SqlError 232 if a part is neither staged nor active.
+    """
+    keeper = ctx.session()
+    local = {part: _local(ctx, part) for part in parts}
+    spans = [*parts, *([replacing] if replacing else [])]
+    missing = list(parts)
+    covered = [
+        name for span in spans for name in ctx.queue.current_parts.parts_covered_by(span) if name not in local
+    ]
+    for _ in range(_ATTEMPTS):
+        ops: list[Op] = []
+        for part in missing:
+            ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part))
+        ops += [Remove(ctx.me.part(name)) for name in dict.fromkeys(covered)]
+        if missing:
+            ops += extra
+        try:
+            await keeper.multi(ops)
+            break
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists | NoNode):
+                raise
+            agreed = None
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(ctx.me.parts)
+        listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
+        there = [name for name in listed if name is not None]
+        missing = [part for part in parts if part not in there]
+        covered = [name for name in there if name not in local and any(span.contains(name) for span in spans)]
+        if not missing and not covered:
+            break
+    else:
+        raise SqlError(
+            Code.UNEXPECTED_ZOOKEEPER_ERROR,
+            f"Parts {', '.join(map(str, parts))} could not be committed: their surroundings keep changing",
+        )
+    for part in parts:
+        ctx.queue.add_virtual(part)
+    await publish(ctx, parts, replacing=replacing)
+    ctx.merge_wanted.set()
+    log.info("replica.committed table=%s parts=%s", ctx.name, ",".join(map(str, parts)))
+
+
+async def publish(
+    ctx: ReplicaContext, parts: Sequence[PartName], *, replacing: PartName | None = None
+) -> None:
+    """Show parts that are in Keeper to readers, in the place of what they cover and of the range.
+
+    A part that is covered by what readers see already would show its rows twice: it is thrown away.
+    """
+    spans = [*parts, *([replacing] if replacing else [])]
+    hidden = sorted(
+        name for name in ctx.store.active if name not in parts and any(span.contains(name) for span in spans)
+    )
+    shown: list[PartName] = []
+    for part in parts:
+        if part not in ctx.store.staged:
+            continue
+        if any(name.contains(part) for name in ctx.store.active):
+            await ctx.store.discard(part)
+        else:
+            shown.append(part)
+    if shown or hidden:
+        await ctx.store.publish(shown, hidden)
+
+
+def _local(ctx: ReplicaContext, name: PartName) -> Part:
+    part = ctx.store.staged.get(name) or ctx.store.active.get(name)
+    if part is None:
+        raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} of table {ctx.name} is not on this replica")
+    return part
+
+
+async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: PartHeader | None) -> list[Op]:
+    """Create the part's node, and assert what was found about the others."""
+    create = Create(ctx.me.part(part.name), part.header.to_bytes())
+    if agreed is not None and agreed == part.header:
+        return [create]
+    replicas = await peers.others(ctx, keeper)
+    held = await peers.headers(ctx, keeper, part.name)
+    for replica, header in held.items():
+        await _compare(ctx, part, header, replica.name)
+    if held:
+        return [create]
+    ops: list[Op] = []
+    for replica in replicas:
+        ops += [Create(replica.part(part.name)), Remove(replica.part(part.name))]
+    return [*ops, create]
+
+
+async def _compare(ctx: ReplicaContext, part: Part, theirs: PartHeader, replica: str) -> None:
+    try:
+        if part.header.columns_hash != theirs.columns_hash:
+            raise PartDiffers(str(part.name), f"replica {replica} has other columns in it")
+        check_same_part(str(part.name), part.header.digest, theirs.digest)
+    except PartDiffers as differs:
+        log.warning("replica.part_differs table=%s part=%s replica=%s", ctx.name, part.name, replica)
+        if part.name in ctx.store.staged:
+            await ctx.store.discard(part.name)
+        else:
+            ctx.check_later(part.name)
+        raise differs

@@ -1,0 +1,160 @@
+"""GET_PART and ATTACH_PART: have a part, from whoever has it.
+
+Safety argument. What arrives is checked against the header in Keeper before it is staged, then committed by
+`commit_part`, which may be repeated. The part may be one that covers what was asked for: it holds the same
+rows, and its name is claimed in the queue first, so that two entries do not fetch the same one and nothing
+inside it is made meanwhile. If no active replica has anything, nothing is done: the entry stays, and the part
+is
+looked for by `part_check`, which alone decides that it is lost.
+
+Source: ClickHouse's StorageReplicatedMergeTree::executeFetch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from engine.errors import Code, MalformedEntry, NoNode, SqlError
+from engine.replication.fetching import PartUnavailable
+from engine.replication.host import ReplicaHost
+from engine.replication.log_actions import AttachPart, GetPart
+from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_name import PartName
+from engine.replication.replica import peers, quorum
+from engine.replication.replica.commit_part import commit_produced
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.execution import Postponed
+from engine.replication.replica.queue import QueuedEntry
+
+log = logging.getLogger(__name__)
+
+_MAX_DETACHED_TRIED = 16
+
+
+async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+    """Run a GET_PART or ATTACH_PART entry.
+
+    Raises SqlError 234 NO_REPLICA_HAS_PART, PartUnavailable, PartDiffers, Postponed, and what Keeper and the
+    store raise; the entry is tried again then.
+    """
+    action = queued.entry.action
+    assert isinstance(action, GetPart | AttachPart)
+    if queued.entry.quorum and await quorum.is_failed(ctx, action.part):
+        ctx.queue.forget(action.part)
+        return
+    if not await is_here(ctx, action.part) and not (
+        isinstance(action, AttachPart) and await _attach_own(ctx, action)
+    ):
+        try:
+            await fetch_and_commit(ctx, queued, action.part)
+        except SqlError as error:
+            given_up = error.code == Code.NO_REPLICA_HAS_PART and queued.entry.quorum
+            if not (given_up and await quorum.give_up(ctx, queued)):
+                raise
+            ctx.queue.forget(action.part)
+            return
+    if queued.entry.quorum:
+        await quorum.part_is_here(ctx, action.part)
+
+
+async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
+    """Whether the replica has `part` or one covering it; what it has and Keeper does not know is made known.
+
+    A copy that is staged already is committed.
+    """
+    keeper = ctx.session()
+    covering = next((name for name in ctx.store.active if name.contains(part)), None)
+    if covering is None:
+        if part not in ctx.store.staged:
+            return False
+        covering = part
+    if covering in ctx.store.active and await keeper.exists(ctx.me.part(covering)) is not None:
+        ctx.queue.add_virtual(covering)
+        return True
+    await commit_produced(ctx, covering)
+    return True
+
+
+async def fetch_result(ctx: ReplicaContext, part: PartName) -> None:
+    """Fetch and commit `part`, the result of an executing entry, or a part that covers it.
+
+    Raises SqlError 234, PartUnavailable, PartDiffers, Postponed.
+    """
+    queued = ctx.queue.producer_of(part)
+    if queued is None:
+        raise Postponed(f"No entry of the queue makes part {part} any more")
+    await fetch_and_commit(ctx, queued, part)
+
+
+async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> None:
+    """As `fetch_result`, for an entry that is known. After it, every part of the queue that what was fetched
+    covers is here, too."""
+    keeper = ctx.session()
+    holders = await peers.active_holders(ctx, keeper, part)
+    if not holders:
+        ctx.check_later(part)
+        raise SqlError(Code.NO_REPLICA_HAS_PART, f"No active replica has part {part} or a covering part")
+    error: PartUnavailable | PartDiffers | MalformedEntry | None = None
+    for holder in holders[: max(1, ctx.settings.max_fetch_partition_retries_count)]:
+        if holder.part != part and (reason := ctx.queue.claim(queued, holder.part)):
+            raise Postponed(reason)
+        await ctx.in_flight.settled(holder.part)
+        try:
+            await _fetch(ctx, holder)
+        except (PartUnavailable, PartDiffers, MalformedEntry) as failed:
+            log.warning(
+                "replica.fetch_failed table=%s part=%s from=%s error=%s",
+                ctx.name,
+                holder.part,
+                holder.replica.name,
+                failed,
+            )
+            error = failed
+            continue
+        log.info("replica.fetched table=%s part=%s from=%s", ctx.name, holder.part, holder.replica.name)
+        return
+    assert error is not None
+    raise error
+
+
+async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
+    keeper = ctx.session()
+    header = await peers.header(keeper, holder.replica, holder.part)
+    if header is None:
+        raise PartUnavailable(f"Replica {holder.replica.name} has no part {holder.part} any more")
+    try:
+        address = ReplicaHost.from_bytes(
+            (await keeper.get(holder.replica.host)).data, where=holder.replica.host
+        )
+    except NoNode:
+        raise PartUnavailable(f"Replica {holder.replica.name} was dropped") from None
+    if holder.part in ctx.store.staged:
+        await ctx.store.discard(holder.part)
+    if holder.part not in ctx.store.active:
+        await ctx.fetcher.fetch(address, holder.replica, holder.part, into=ctx.store, expected=header)
+    await commit_produced(ctx, holder.part, agreed=header)
+
+
+async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
+    """Take the part from `detached/` if something there has the right checksum."""
+    candidates = [
+        each
+        for each in await ctx.store.detached()
+        if not each.prefix and each.name is not None and each.name.partition_id == action.part.partition_id
+    ]
+    candidates.sort(key=lambda each: (each.name != action.part, each.directory))
+    for candidate in candidates[:_MAX_DETACHED_TRIED]:
+        try:
+            staged = await ctx.store.stage_detached(candidate.directory, action.part)
+        except (PartDiffers, SqlError) as error:
+            log.info(
+                "replica.detached_unfit table=%s directory=%s error=%s", ctx.name, candidate.directory, error
+            )
+            continue
+        if staged.digest.hash_text != action.checksum.lower():
+            await ctx.store.discard(action.part)
+            continue
+        await commit_produced(ctx, action.part)
+        await ctx.store.remove_detached(candidate.directory)
+        return True
+    return False

@@ -1,0 +1,133 @@
+"""What Keeper knows of the other replicas of a table: who is there, who has a part, who is furthest.
+
+It only reads. What is returned was true when it was read; replicas come and go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import KeeperAnswer, NoNode
+from engine.keeper.base import Keeper
+from engine.replication.part_checksums import PartDigest
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.paths import ReplicaPaths
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.siphash import siphash128_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A replica that has `part`, which is or covers the part that was looked for."""
+
+    replica: ReplicaPaths
+    part: PartName
+    is_active: bool
+    log_pointer: int
+    queue_size: int
+
+
+async def others(ctx: ReplicaContext, keeper: Keeper) -> list[ReplicaPaths]:
+    """All replicas of the table but this one."""
+    names = (await keeper.children(ctx.paths.replicas)).names
+    return [ctx.paths.replica(name) for name in names if name != ctx.replica]
+
+
+async def active_holders(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> list[Holder]:
+    """Active replicas to fetch `part` from, the best first: those that have exactly this part, or else those
+    that have one covering it; the largest log pointer first, then the shortest queue, then chance."""
+    replicas = await others(ctx, keeper)
+    found = [holder for holder in await _exact(keeper, replicas, part) if holder.is_active]
+    if not found:
+        found = [holder for holder in await _covering(keeper, replicas, part) if holder.is_active]
+    ctx.env.rng.shuffle(found)
+    return sorted(found, key=lambda holder: (-holder.log_pointer, holder.queue_size))
+
+
+async def all_holders(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> list[Holder]:
+    """Every other replica that has `part` or one covering it, active or not."""
+    replicas = await others(ctx, keeper)
+    return [*await _exact(keeper, replicas, part), *await _covering(keeper, replicas, part)]
+
+
+async def headers(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> dict[ReplicaPaths, PartHeader]:
+    """What Keeper says of exactly this part, by the replicas that have it."""
+    replicas = await others(ctx, keeper)
+    nodes = await keeper.get_many([replica.part(part) for replica in replicas])
+    found: dict[ReplicaPaths, PartHeader] = {}
+    for replica, node in zip(replicas, nodes, strict=True):
+        if isinstance(node, NoNode):
+            continue
+        if isinstance(node, KeeperAnswer):
+            raise node
+        header = await _parsed(keeper, replica, part, node.data)
+        if header is not None:
+            found[replica] = header
+    return found
+
+
+async def header(keeper: Keeper, replica: ReplicaPaths, part: PartName) -> PartHeader | None:
+    """What Keeper says of a replica's part; None if it has none (any more). Raises MalformedEntry."""
+    try:
+        data = (await keeper.get(replica.part(part))).data
+    except NoNode:
+        return None
+    return await _parsed(keeper, replica, part, data)
+
+
+async def _parsed(keeper: Keeper, replica: ReplicaPaths, part: PartName, data: bytes) -> PartHeader | None:
+    """A replica of an old server keeps columns and checksums as children of an empty node."""
+    path = replica.part(part)
+    if data:
+        return PartHeader.from_bytes(data, where=path)
+    columns, checksums = await keeper.get_many([f"{path}/columns", f"{path}/checksums"])
+    if isinstance(columns, KeeperAnswer) or isinstance(checksums, KeeperAnswer):
+        return None
+    digest = PartDigest.from_bytes(checksums.data, where=path)
+    return PartHeader(siphash128_bytes(columns.data), digest)
+
+
+async def _exact(keeper: Keeper, replicas: Sequence[ReplicaPaths], part: PartName) -> list[Holder]:
+    stats = await keeper.exists_many([replica.part(part) for replica in replicas])
+    having = [replica for replica, stat in zip(replicas, stats, strict=True) if stat is not None]
+    return await _described(keeper, dict.fromkeys(having, part))
+
+
+async def _covering(keeper: Keeper, replicas: Sequence[ReplicaPaths], part: PartName) -> list[Holder]:
+    listings = await keeper.children_many([replica.parts for replica in replicas])
+    largest: dict[ReplicaPaths, PartName] = {}
+    for replica, listing in zip(replicas, listings, strict=True):
+        if isinstance(listing, KeeperAnswer):
+            continue
+        names = (PartName.try_parse(name) for name in listing.names)
+        covering = [name for name in names if name is not None and name != part and name.contains(part)]
+        if covering:
+            largest[replica] = max(covering, key=lambda name: (name.blocks, name.level, name.mutation))
+    return await _described(keeper, largest)
+
+
+async def _described(keeper: Keeper, having: dict[ReplicaPaths, PartName]) -> list[Holder]:
+    if not having:
+        return []
+    replicas = list(having)
+    active = await keeper.exists_many([replica.is_active for replica in replicas])
+    queues = await keeper.exists_many([replica.queue for replica in replicas])
+    pointers = await keeper.get_many([replica.log_pointer for replica in replicas])
+    return [
+        Holder(
+            replica,
+            having[replica],
+            is_active=is_active is not None,
+            log_pointer=0 if isinstance(pointer, KeeperAnswer) else number(pointer.data),
+            queue_size=0 if queue is None else queue.num_children,
+        )
+        for replica, is_active, queue, pointer in zip(replicas, active, queues, pointers, strict=True)
+    ]
+
+
+def number(data: bytes) -> int:
+    """A decimal number of a znode; 0 for an empty one."""
+    text = data.decode("ascii", "replace")
+    return int(text) if text.isdigit() else 0

@@ -1,0 +1,212 @@
+"""Takes entries out of the queue and has them executed, several at a time.
+
+Safety argument. The queue says which entry may run beside those that do. Executing is repeatable, every kind
+of it: see the executors. When it has returned, one multi removes `queue/<entry>` and writes the times of
+inserts;
+only then the entry leaves memory. A crash, a lost session or a lost reply before that leaves the entry, and
+it is executed again to no further effect.
+
+It never removes an entry that has not been executed. An entry that fails stays, at the end of the queue, and
+waits longer each time.
+
+Source: ClickHouse's StorageReplicatedMergeTree::processQueueEntry.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.keeper.base import Op, Remove, SetData
+from engine.replication.log_actions import (
+    AlterMetadata,
+    AttachPart,
+    ClearInRange,
+    ClonePartFromShard,
+    DropRange,
+    GetPart,
+    MergeParts,
+    MutatePart,
+    ReplaceRange,
+    SyncPinnedPartUuids,
+)
+from engine.replication.replica import execute_get, execute_ranges
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.execute_alter import execute_alter
+from engine.replication.replica.execute_merge import execute_merge
+from engine.replication.replica.execute_mutate import execute_mutate
+from engine.replication.replica.execution import Postponed, TermOver
+from engine.replication.replica.insert_times import unix_s, unix_text
+from engine.replication.replica.queue import Limits, QueuedEntry
+from engine.replication.replica.switches import Activity
+
+log = logging.getLogger(__name__)
+
+MAX_FETCHES = 16
+"""Parts that a table fetches at once (ClickHouse's background_fetches_pool_size)."""
+MAX_MERGES = 4
+"""Merges and mutations of a table at once."""
+MAX_EXECUTING = 32
+IDLE_PAUSE_S = 5.0
+"""How long nothing is looked for when nothing could run; entries, results and switches wake earlier."""
+FIRST_BACK_OFF_S = 0.001
+"""Doubles with each failure, as in ClickHouse (2^tries milliseconds)."""
+MAX_BACK_OFF_FETCH_S = 60.0
+MAX_BACK_OFF_MERGE_S = 60.0
+MAX_BACK_OFF_S = 300.0
+POSTPONED_PAUSE_S = 0.2
+
+_FETCHES = (GetPart, AttachPart, ClonePartFromShard)
+_MERGES = (MergeParts, MutatePart)
+
+
+async def run(ctx: ReplicaContext) -> None:
+    """Execute entries as they come. Until cancelled, or until the session is over (SessionExpired)."""
+    async with asyncio.TaskGroup() as executing:
+        while True:
+            queued = _choose(ctx)
+            if queued is None:
+                await _wait(ctx)
+                continue
+            executing.create_task(_execute(ctx, queued), name=f"{ctx.name} {queued.name}")
+
+
+def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
+    queue, switches = ctx.queue, ctx.switches
+    if switches.is_stopped(Activity.QUEUES):
+        return None
+    if sum(queued.is_executing for queued in queue.entries) >= MAX_EXECUTING:
+        return None
+    limits = Limits(
+        now_monotonic_s=ctx.env.monotonic_s(),
+        merges_stopped=switches.is_stopped(Activity.MERGES),
+        fetches_stopped=switches.is_stopped(Activity.FETCHES),
+        free_fetches=MAX_FETCHES - queue.count_executing(*_FETCHES),
+        free_merges=MAX_MERGES - queue.count_executing(*_MERGES),
+    )
+    return queue.choose(limits, now_s=ctx.env.now_s())
+
+
+async def _wait(ctx: ReplicaContext) -> None:
+    """Until something happens, or the first of the entries that failed may try again."""
+    now_s = ctx.env.monotonic_s()
+    dates = [queued.not_before_s - now_s for queued in ctx.queue.entries if queued.not_before_s > now_s]
+    pause_s = min([IDLE_PAUSE_S, *dates])
+    try:
+        async with asyncio.timeout(max(pause_s, 0.001)):
+            await ctx.queue_changed.wait()
+    except TimeoutError:
+        pass
+
+
+async def _execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+    try:
+        for part in queued.entry.new_parts:
+            await ctx.in_flight.settled(part)
+        await _executor_of(queued)(ctx, queued)
+        await _complete(ctx, queued)
+    except (SessionExpired, TermOver):
+        raise
+    except Postponed as postponed:
+        queued.num_postponed += 1
+        queued.postpone_reason = str(postponed)
+        queued.last_postpone_s = ctx.env.now_s()
+        queued.not_before_s = ctx.env.monotonic_s() + POSTPONED_PAUSE_S
+    except (OnclusterError, OSError) as error:
+        if ctx.is_readonly:
+            raise SessionExpired("The session of the replica is over") from error
+        _failed(ctx, queued, error)
+    finally:
+        ctx.queue.finished(queued)
+        ctx.queue_changed.set()
+
+
+def _failed(ctx: ReplicaContext, queued: QueuedEntry, error: OnclusterError | OSError) -> None:
+    queued.num_tries += 1
+    queued.last_error = error.display_text if isinstance(error, SqlError) else str(error)
+    queued.last_error_s = ctx.env.now_s()
+    if isinstance(queued.entry.action, _FETCHES):
+        longest_s = MAX_BACK_OFF_FETCH_S
+    else:
+        longest_s = MAX_BACK_OFF_MERGE_S if isinstance(queued.entry.action, _MERGES) else MAX_BACK_OFF_S
+    pause_s = min(FIRST_BACK_OFF_S * 2 ** min(queued.num_tries, 40), longest_s)
+    queued.not_before_s = ctx.env.monotonic_s() + pause_s
+    queued.postpone_reason = f"Not executing log entry {queued.name} for a while because it failed"
+    log.warning(
+        "replica.entry_failed table=%s entry=%s tries=%d retry_in_s=%.3f error=%s",
+        ctx.name,
+        queued.name,
+        queued.num_tries,
+        pause_s,
+        error,
+    )
+
+
+def _executor_of(queued: QueuedEntry) -> Callable[[ReplicaContext, QueuedEntry], Awaitable[None]]:
+    match queued.entry.action:
+        case GetPart() | AttachPart():
+            return execute_get.execute
+        case MergeParts():
+            return execute_merge
+        case MutatePart():
+            return execute_mutate
+        case DropRange():
+            return execute_ranges.drop_range
+        case ReplaceRange():
+            return execute_ranges.replace_range
+        case AlterMetadata():
+            return execute_alter
+        case SyncPinnedPartUuids():
+            return _nothing
+        case ClearInRange() | ClonePartFromShard():
+            return _not_implemented
+
+
+async def _nothing(_ctx: ReplicaContext, _queued: QueuedEntry) -> None:
+    """Pinned parts are read by whoever assigns merges, each time."""
+
+
+async def _not_implemented(_ctx: ReplicaContext, queued: QueuedEntry) -> None:
+    kind = type(queued.entry.action).__name__
+    raise SqlError(Code.NOT_IMPLEMENTED, f"Entries of type {kind} cannot be executed")
+
+
+async def _complete(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+    """Remove the entry from Keeper, then from memory."""
+    keeper = ctx.session()
+    times: list[Op] = []
+    if isinstance(queued.entry.action, GetPart | AttachPart) and queued.entry.create_time:
+        oldest_before = ctx.queue.oldest_insert()
+        oldest = ctx.queue.oldest_insert(besides=queued)
+        if oldest != oldest_before:
+            times.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
+        if unix_s(queued.entry.create_time) > ctx.max_processed_insert_s:
+            times.append(SetData(ctx.me.max_processed_insert_time, unix_text(queued.entry.create_time)))
+    path = ctx.me.queue_entry(queued.name)
+    while True:
+        try:
+            await keeper.multi([Remove(path), *times])
+            break
+        except MultiFailed as failed:
+            if failed.index != 0 or not isinstance(failed.error, NoNode):
+                raise
+            break
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(path)
+            if await keeper.exists(path) is None:
+                break
+    ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, unix_s(queued.entry.create_time))
+    ctx.queue.remove(queued, is_done=True)
+    ctx.merge_wanted.set()
+    ctx.mutation_news.announce()
