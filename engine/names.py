@@ -113,6 +113,11 @@ class TableName:
         return f"{quote_identifier(self.database)}.{table}" if self.database else table
 
 
+def entry_name(number: int) -> str:
+    """The node name of the queue entry with this number (7 → `query-0000000007`)."""
+    return f"{ENTRY_PREFIX}{number:010d}"
+
+
 def entry_number(name: str) -> int | None:
     """The number of a queue entry's node name (`query-0000000007` → 7); None for any other name."""
     match = _ENTRY_NAME.match(name)

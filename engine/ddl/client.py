@@ -2,13 +2,18 @@
 
 Safety argument of `submit`:
 
-1. multi{create <tokens>/<token>, create <root>/query- (sequential)}. Either both exist or neither. A crash
-   or a lost reply here leaves a token and its entry, or nothing; whoever tries again is told NodeExists by
-   the token and attaches. The multi may be repeated blindly for that reason.
-2. multi{create active, create finished}, and in the same breath the entry's name into the token's data. A
+1. multi{create <tokens>/<token>, create <root>/query- (sequential), create its active, its finished}. All of
+   them exist or none. A crash or a lost reply here leaves everything, or nothing; whoever tries again is told
+   NodeExists by the token and attaches. The multi may be repeated blindly for that reason. The name is not
+   known before: it is guessed from the number of children the queue ever had. A wrong guess names an entry
+   that is not there, or one that has its directories, and refuses the multi; or one that somebody else is
+   about to give its directories, which then has them, as from any worker.
+2. Where the guess was refused: step 1 without active and finished. Where it was wrong or refused:
+   multi{create active, create finished}, and in the same breath the entry's name into the token's data. A
    crash before it leaves an entry without directories, which every worker copes with, and a token without
-   a name, which is found by its czxid: both nodes of step 1 were made by one transaction. `active` and
-   `finished` are never made one after the other: workers of 18.16 die of an entry that has only one of them.
+   its name or with another's. It is found by its czxid: both nodes of step 1 were made by one transaction.
+   `active` and `finished` are never made one after the other: workers of 18.16 die of an entry that has only
+   one of them.
 
 Never: enqueue again because an entry is not there. An entry that was cleaned up is attached to as *gone*.
 Token nodes are never removed.
@@ -27,6 +32,7 @@ from dataclasses import dataclass
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import PreparedStatement, check_token
 from engine.ddl.outcome import EntryStatus
+from engine.ddl.outcome_record import read_outcome_record
 from engine.ddl.queue_table import QueueRow, read_queue_rows
 from engine.ddl.session import SessionSource, retrying, session_source
 from engine.ddl.status_reader import StatusReader
@@ -42,9 +48,9 @@ from engine.errors import (
     Refused,
     UnknownOutcome,
 )
-from engine.keeper.base import Create, CreateMode, Keeper, Op
+from engine.keeper.base import Create, CreateMode, Keeper, Node, Op
 from engine.keeper.recipes import SessionHolder, create_ancestors, create_if_not_exists
-from engine.names import HostId, QueuePaths, entry_number
+from engine.names import HostId, QueuePaths, entry_name, entry_number
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +62,13 @@ class SubmitOutcome(enum.StrEnum):
     ENQUEUED = "enqueued"
     ATTACHED = "attached"
     """The token had been submitted before, by anybody; nothing was enqueued."""
+
+
+class _Placed(enum.Enum):
+    """What the transaction that made an entry has made with it."""
+
+    WHOLE = "the entry, its directories, and its name in the token"
+    ENTRY_ONLY = "the entry"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,32 +112,51 @@ class DDLQueueClient:
         Raises Refused 36 when the token was used for another statement; KeeperUnavailable (nothing
         happened) or UnknownOutcome (call again with the same token) when Keeper stays away.
         """
-        token_path = self._paths.token(prepared.token)
-        ops: tuple[Op, ...] = (
-            Create(token_path),
-            Create(self._paths.entry_prefix, prepared.data, CreateMode.PERSISTENT_SEQUENTIAL),
-        )
-
-        async def enqueue(keeper: Keeper) -> str | None:
-            for _ in range(2):
-                try:
-                    made = (await keeper.multi(ops))[1]
-                except MultiFailed as refusal:
-                    if isinstance(refusal.error, NodeExists) and refusal.index == 0:
-                        return None
-                    if not isinstance(refusal.error, NoNode):
-                        raise
-                    await self._create_roots(keeper)
-                else:
-                    return str(made).rpartition("/")[2]
-            raise Corrupt(f"The queue {self._paths.root} vanishes while it is being made")
-
-        entry = await retrying(self._source, self._env, enqueue)
-        if entry is None:
+        placed = await retrying(self._source, self._env, lambda keeper: self._enqueue(keeper, prepared))
+        if placed is None:
             return await self._attach(prepared)
+        entry, state = placed
         logger.info("ddl.enqueued entry=%s token=%s hosts=%d", entry, prepared.token, len(prepared.hosts))
-        czxid = await self._finish_submission(prepared.token, entry, prepared.hosts)
-        return Submission(entry, prepared.token, prepared.hosts, SubmitOutcome.ENQUEUED, czxid=czxid)
+        await self._finish_submission(prepared.token, entry, prepared.hosts, state)
+        return Submission(entry, prepared.token, prepared.hosts, SubmitOutcome.ENQUEUED)
+
+    async def _enqueue(self, keeper: Keeper, prepared: PreparedStatement) -> tuple[str, _Placed] | None:
+        """Step 1, with a guess and then without; the entry made, or None: the token is there."""
+        token_path = self._paths.token(prepared.token)
+        create = Create(self._paths.entry_prefix, prepared.data, CreateMode.PERSISTENT_SEQUENTIAL)
+        guess = await self._next_entry(keeper)
+        for _ in range(3):
+            ops: list[Op] = [Create(token_path), create]
+            if guess is not None:
+                ops[0] = Create(token_path, _encode_token(guess, prepared.hosts))
+                ops += [Create(self._paths.active(guess)), Create(self._paths.finished(guess))]
+            try:
+                made = str((await keeper.multi(ops))[1]).rpartition("/")[2]
+            except MultiFailed as refusal:
+                if isinstance(refusal.error, NodeExists) and refusal.index == 0:
+                    return None
+                if refusal.index > 1 and isinstance(refusal.error, (NodeExists, NoNode)):
+                    guess = None
+                    continue
+                if not isinstance(refusal.error, NoNode):
+                    raise
+                await self._create_roots(keeper)
+            else:
+                if guess is None:
+                    return made, _Placed.ENTRY_ONLY
+                return made, _Placed.WHOLE if guess == made else _Placed.ENTRY_ONLY
+        raise Corrupt(f"The queue {self._paths.root} vanishes while it is being made")
+
+    async def _next_entry(self, keeper: Keeper) -> str | None:
+        """The name that the next entry will most likely get; None where there is no queue yet.
+
+        Keeper numbers sequential children by how many children were ever made. `cversion` counts those that
+        were made and those that were removed.
+        """
+        stat = await keeper.exists(self._paths.root)
+        if stat is None:
+            return None
+        return entry_name((stat.cversion + stat.num_children) // 2)
 
     async def find(self, token: str) -> Submission | None:
         """The submission of a token; None if it was never submitted."""
@@ -138,17 +170,13 @@ class DDLQueueClient:
                 return None
             entry, recorded_hosts = _decode_token(node.data)
             czxid = node.stat.czxid
-            if not entry:
-                entry = await self._entry_of_transaction(keeper, czxid)
-                if entry:
+            found = await self._read_entry(keeper, entry, czxid) if entry else None
+            if found is None:
+                entry = await self._true_name(keeper, entry, czxid)
+                found = await self._read_entry(keeper, entry, czxid) if entry else None
+                if found is not None:
                     await self._remember(keeper, token, entry, ())
-            if not entry:
-                return Submission("", token, (), SubmitOutcome.ATTACHED, is_gone=True, czxid=czxid)
-            try:
-                found = await keeper.get(self._paths.entry(entry))
-            except NoNode:
-                found = None
-            if found is None or found.stat.czxid != czxid:
+            if found is None:
                 return Submission(
                     entry, token, recorded_hosts, SubmitOutcome.ATTACHED, is_gone=True, czxid=czxid
                 )
@@ -157,13 +185,38 @@ class DDLQueueClient:
 
         return await retrying(self._source, self._env, look)
 
+    async def _read_entry(self, keeper: Keeper, entry: str, czxid: int) -> Node | None:
+        """The entry that was made by this transaction; None for another of that name, or none."""
+        try:
+            node = await keeper.get(self._paths.entry(entry))
+        except NoNode:
+            return None
+        return node if node.stat.czxid == czxid else None
+
+    async def _exists(self, keeper: Keeper, entry: str) -> bool:
+        return await keeper.exists(self._paths.entry(entry)) is not None
+
+    async def _true_name(self, keeper: Keeper, recorded: str, czxid: int) -> str:
+        """Under which name the transaction `czxid` made an entry, where it is not found under the recorded
+        one: gone, not written down yet, or guessed wrong. Empty if nobody knows."""
+        if not recorded:
+            return await self._entry_of_transaction(keeper, czxid)
+        record = await read_outcome_record(keeper, self._paths, recorded)
+        if record is not None and record.czxid == czxid:
+            return recorded
+        found = await self._entry_of_transaction(keeper, czxid)
+        belongs_to_another = record is not None or await self._exists(keeper, recorded)
+        return found if found or belongs_to_another else recorded
+
     async def _attach(self, prepared: PreparedStatement) -> Submission:
         submission = await self.find(prepared.token)
         if submission is None:
             raise Corrupt(f"The token {prepared.token} was there and is not there any more")
         if not submission.is_gone:
             await self._check_same_statement(prepared, submission.entry)
-            await self._finish_submission(prepared.token, submission.entry, submission.hosts)
+            await self._finish_submission(
+                prepared.token, submission.entry, submission.hosts, _Placed.ENTRY_ONLY
+            )
         logger.info(
             "ddl.attached entry=%s token=%s gone=%s", submission.entry, prepared.token, submission.is_gone
         )
@@ -183,25 +236,23 @@ class DDLQueueClient:
                 hint="A token names one statement for ever; use a new one.",
             )
 
-    async def _finish_submission(self, token: str, entry: str, hosts: tuple[HostId, ...]) -> int:
+    async def _finish_submission(
+        self, token: str, entry: str, hosts: tuple[HostId, ...], state: _Placed
+    ) -> None:
         """Step 2. Whatever fails here is only logged: workers and `find` do without it."""
         try:
             keeper = await self._source.session()
         except OnclusterError as error:
             logger.warning("ddl.submission_unfinished entry=%s error=%s", entry, error)
-            return 0
-        results = await asyncio.gather(
-            self._create_status_dirs(keeper, entry),
-            self._remember(keeper, token, entry, hosts),
-            self._create_replica_dirs(keeper, hosts),
-            return_exceptions=True,
-        )
-        for result in results:
+            return
+        work = [self._create_replica_dirs(keeper, hosts)]
+        if state is _Placed.ENTRY_ONLY:
+            work += [self._create_status_dirs(keeper, entry), self._remember(keeper, token, entry, hosts)]
+        for result in await asyncio.gather(*work, return_exceptions=True):
             if isinstance(result, OnclusterError):
                 logger.warning("ddl.submission_unfinished entry=%s error=%s", entry, result)
             elif isinstance(result, BaseException):
                 raise result
-        return results[1] if isinstance(results[1], int) else 0
 
     async def _create_status_dirs(self, keeper: Keeper, entry: str) -> None:
         try:
@@ -211,13 +262,12 @@ class DDLQueueClient:
             if not isinstance(refusal.error, (NodeExists, NoNode)):
                 raise
 
-    async def _remember(self, keeper: Keeper, token: str, entry: str, hosts: Sequence[HostId]) -> int:
-        """Write the entry's name into its token; returns their common czxid."""
-        data = json.dumps({"entry": entry, "hosts": [str(host) for host in hosts]}, separators=(",", ":"))
+    async def _remember(self, keeper: Keeper, token: str, entry: str, hosts: Sequence[HostId]) -> None:
+        """Write the entry's name into its token, unless somebody has done so."""
         try:
-            return (await keeper.set(self._paths.token(token), data.encode(), version=0)).czxid
+            await keeper.set(self._paths.token(token), _encode_token(entry, hosts), version=0)
         except BadVersion:
-            return 0
+            pass
 
     async def _create_replica_dirs(self, keeper: Keeper, hosts: Sequence[HostId]) -> None:
         """`replicas/<host_id>` for every host of the entry, as ClickHouse of 2024 and later expects them."""
@@ -311,6 +361,11 @@ class DDLQueueClient:
 async def _create_with_ancestors(keeper: Keeper, path: str) -> None:
     await create_ancestors(keeper, path)
     await create_if_not_exists(keeper, path)
+
+
+def _encode_token(entry: str, hosts: Sequence[HostId]) -> bytes:
+    facts = {"entry": entry, "hosts": [str(host) for host in hosts]}
+    return json.dumps(facts, separators=(",", ":")).encode()
 
 
 def _decode_token(data: bytes) -> tuple[str, tuple[HostId, ...]]:

@@ -118,10 +118,12 @@ class QueueScan:
         while not memory.is_stopping:
             memory.wake.clear()
             await self._follow_topology()
-            children = await self._list()
-            present = [name for name in children if entry_number(name) is not None]
+            present = await self._list()
             memory.settled.intersection_update(present)
-            new = [name for name in present if name not in memory.settled and name not in self._backlog]
+            waiting = self._backlog.names()
+            # The queue may be long and what is new in it short: the others are not looked at one by one.
+            unsettled = [name for name in present if name not in memory.settled and name not in waiting]
+            new = [name for name in unsettled if entry_number(name) is not None]
             for start in range(0, len(new), _PREFETCH):
                 await self._look_at(new[start : start + _PREFETCH])
                 await self._backlog.wait_until_shorter_than(2 * _PREFETCH)

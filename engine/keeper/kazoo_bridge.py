@@ -277,6 +277,7 @@ class KazooBridge:
         self._listener = listener
         self._messages: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._is_draining_due = False
+        self._is_waking_due = False
         self._lost_watches: tuple[list[str], list[str], list[str]] = ([], [], [])
         self._is_disposed = False
         self._handler = _Handler(self.post, listener.on_event, options.connect_timeout_s)
@@ -315,13 +316,23 @@ class KazooBridge:
         """Queue a request of kazoo's serialization module; `settle` is called with its result or its
         error."""
         self._client._queue.append((request, Result(self.post, settle, request.serialize())))
-        self._connection.wake()
+        self._wake_soon()
 
     def submit_watched(self, request: Any, settle: Callable[[Any, Exception | None], None]) -> None:
         """As `submit`, for a read that sets a watch."""
         self._client._queue.append(
             (request._replace(watcher=self._dummy_watcher), _WatchedResult(self, request, settle))
         )
+        self._wake_soon()
+
+    def _wake_soon(self) -> None:
+        """Once for all that is asked in this turn of the loop: each waking costs a change of threads."""
+        if not self._is_waking_due:
+            self._is_waking_due = True
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_waking_due = False
         self._connection.wake()
 
     def dispose(self) -> asyncio.Future[None]:

@@ -43,6 +43,8 @@ def trailing_settings(sql: str) -> dict[str, str]:
     `… SETTINGS distributed_ddl_task_timeout = 10` may stand among the settings of a table's engine or behind
     FORMAT; what belongs to the table is left alone.
     """
+    if "distributed_ddl_" not in sql:
+        return {}
     tokens = [token for token in tokenize(sql) if token.is_significant and token.text != ";"]
     found: dict[str, str] = {}
     for at, token in enumerate(tokens[:-2]):

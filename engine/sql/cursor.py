@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from functools import lru_cache
 
 from engine.names import TableName
 from engine.sql.tokens import Token, TokenKind, literal_value, scan
@@ -30,6 +31,7 @@ class NameRef:
 _NAME_KINDS = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
+_LONGEST_REMEMBERED = 4096
 _END = Token(TokenKind.PUNCTUATION, "", 0)
 
 
@@ -45,7 +47,7 @@ class Cursor:
     def __init__(self, sql: str) -> None:
         self.sql = sql
         self.at = 0
-        self.tokens, self.words = significant(sql)
+        self.tokens, self.words = _remembered(sql) if len(sql) <= _LONGEST_REMEMBERED else significant(sql)
         self._closing: dict[int, int] | None = None
 
     @property
@@ -164,6 +166,12 @@ def _closing_brackets(words: list[str]) -> dict[int, int]:
         elif word in _CLOSING and begun:
             ends[begun.pop()] = at
     return ends
+
+
+@lru_cache(maxsize=32)
+def _remembered(sql: str) -> tuple[list[Token], list[str]]:
+    """As `significant`: a statement passes several hands, and each reads it. Nobody changes the lists."""
+    return significant(sql)
 
 
 def significant(sql: str) -> tuple[list[Token], list[str]]:

@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, SqlError
 from engine.names import quote_string
+from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
@@ -80,10 +81,8 @@ class ChdbPool:
         return pool
 
     def _start(self, connection_string: str) -> None:
-        from chdb import _chdb  # takes 0.2 s: not before a node really starts
-
+        chdb = load_chdb()  # not before a node really starts
         # With its own handlers a chDB that crashes hangs for minutes instead of ending the process.
-        chdb: Any = _chdb  # its stub file leaves most of it out
         chdb.set_signal_handlers_enabled(False)
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
