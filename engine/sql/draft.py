@@ -16,11 +16,13 @@ class Draft(Cursor):
     - `cluster_span`: the offsets of `ON CLUSTER name` where it was written.
     - `refs`: the tables named, in order.
     - `body`: the index of the token from which on SELECTs and expressions may read other tables.
+    - `alter_starts`: the indexes of the tokens at which the sub-commands of ALTER begin.
     - `tail`: the index of the token from which on output clauses (FORMAT, INTO OUTFILE, SETTINGS) may stand.
     """
 
     __slots__ = (
         "alter_commands",
+        "alter_starts",
         "body",
         "cluster_at",
         "cluster_span",
@@ -62,6 +64,7 @@ class Draft(Cursor):
         self.uuid: str | None = None
         self.engine: str | None = None
         self.alter_commands: list[AlterCommand] = []
+        self.alter_starts: list[int] = []
         self.system_command = ""
         self.format: str | None = None
         self.into_outfile: str | None = None

@@ -120,6 +120,7 @@ def _commands(d: Draft) -> None:
     while not d.at_end:
         # ClickHouse's newest formatter puts each sub-command into parentheses.
         in_parentheses = d.accept("(")
+        d.alter_starts.append(d.at)
         d.alter_commands.append(_command(d))
         if in_parentheses:
             depth = 1
