@@ -1,0 +1,31 @@
+"""The parts of replicated tables on chDB.
+
+    store = await ChdbPartStore.open(pool, table, uuid)
+    await store.load()
+
+`ChdbPartStore` is the table of contents; each of its methods leads to one module.
+"""
+
+from engine.part_storage.hidden_settings import (
+    HIDDEN_SETTINGS,
+    settings_of,
+    with_hidden_settings,
+    with_settings,
+    without_hidden_settings,
+)
+from engine.part_storage.insert_stage import InsertStage
+from engine.part_storage.part_files import Durability
+from engine.part_storage.store import ChdbPartStore
+from engine.part_storage.workers import SCRATCH_DATABASE
+
+__all__ = [
+    "HIDDEN_SETTINGS",
+    "SCRATCH_DATABASE",
+    "ChdbPartStore",
+    "Durability",
+    "InsertStage",
+    "settings_of",
+    "with_hidden_settings",
+    "with_settings",
+    "without_hidden_settings",
+]

@@ -1,0 +1,93 @@
+"""Parts that are kept but not read: `detached/`, and backups in `shadow/`.
+
+Names of directories come from users and from Keeper's entries: they are looked up in a listing, never joined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.errors import Code, SqlError
+from engine.names import escape_for_file_name, quote_string
+from engine.part_storage.part_files import force_directory, link_part, name_in, partition_of, remove_tree
+from engine.part_storage.part_uuid import UUID_FILE
+from engine.part_storage.publishing import free_detached
+from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
+from engine.part_storage.table_state import ATTACHED_LEVEL, TableState
+from engine.part_storage.workers import Connection
+from engine.replication.part_name import PartName
+from engine.replication.part_store import DetachedPart
+
+_PREFIXED = re.compile(r"(?:([a-z][a-z-]*)_)?(.+?)(?:_try[0-9]+)?\Z", re.DOTALL)
+_PREFIX = re.compile(r"[a-z][a-z-]{0,40}\Z")
+
+
+class DetachedParts:
+    """Of one table."""
+
+    def __init__(self, state: TableState) -> None:
+        self._state = state
+
+    def list(self) -> Sequence[DetachedPart]:
+        """See `PartStore.detached`."""
+        found: list[DetachedPart] = []
+        for directory in sorted(self._state.detached.iterdir()):
+            if directory.is_dir() and not directory.name.endswith(f"_{ATTACHED_LEVEL}"):
+                found.append(_parsed(directory.name))
+        return found
+
+    def find(self, directory: str) -> Path | None:
+        return next((d for d in self._state.detached.iterdir() if d.name == directory and d.is_dir()), None)
+
+    def remove(self, directory: str) -> None:
+        """Nothing if it is not there."""
+        found = self.find(directory)
+        if found is not None:
+            remove_tree(found)
+            force_directory(self._state.detached, self._state.durability)
+
+    def set_aside(self, connection: Connection, directory: str, prefix: str) -> None:
+        """See `PartStore.set_aside`."""
+        if not _PREFIX.match(prefix):
+            raise ValueError(f"{prefix!r} is no prefix")
+        state = self._state
+        source = broken_directory(state, directory)
+        if source is None:
+            return
+        local_name = source.name.removeprefix(CHDB_BROKEN_PREFIX)
+        name = name_in(source, partition_of(local_name))
+        target = free_detached(state, f"{prefix}_{name or local_name}")
+        if source.parent == state.data:  # readers see it: chDB has to let go of it
+            link_part(source, target, name=None)
+            connection.execute(f"ALTER TABLE {state.table.quoted} DROP PART {quote_string(source.name)}")
+        else:
+            source.rename(target)
+            (target / UUID_FILE).unlink(missing_ok=True)
+        force_directory(state.detached, state.durability)
+
+    def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
+        """See `PartStore.freeze`."""
+        state = self._state
+        escaped = escape_for_file_name(backup_name)
+        if not escaped:
+            raise SqlError(Code.BAD_ARGUMENTS, "A backup needs a name")
+        relative = state.data.relative_to(state.pool_path)
+        root = state.pool_path / "shadow" / escaped / relative
+        for name, local in sorted(state.active.items()):
+            if partition_ids is None or name.partition_id in partition_ids:
+                target = root / str(name)
+                if not target.exists():
+                    link_part(local.directory, target, name=None)
+        root.mkdir(parents=True, exist_ok=True)
+
+
+def _parsed(directory: str) -> DetachedPart:
+    match = _PREFIXED.match(directory)
+    assert match is not None
+    name = PartName.try_parse(match.group(2))
+    if name is None:
+        whole = PartName.try_parse(directory)
+        return DetachedPart(directory, "", whole)
+    return DetachedPart(directory, match.group(1) or "", name)

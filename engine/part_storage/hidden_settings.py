@@ -1,0 +1,96 @@
+"""Settings that a replicated table has in chDB and a user never sees.
+
+    max_bytes_to_merge_at_{max,min}_space_in_pool = 1   chDB merges nothing by itself
+    max_number_of_merges_with_ttl_in_pool = 0           … nor because of a TTL, which the others allow
+
+They survive restarts, as `SYSTEM STOP MERGES` does not, and they leave OPTIMIZE … FINAL and mutations alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.errors import Code, SqlError
+from engine.sql.tokens import Token, TokenKind, scan
+
+HIDDEN_SETTINGS: Mapping[str, str] = {
+    "max_bytes_to_merge_at_max_space_in_pool": "1",
+    "max_bytes_to_merge_at_min_space_in_pool": "1",
+    "max_number_of_merges_with_ttl_in_pool": "0",
+}
+
+_BEHIND_SETTINGS = ("COMMENT", "AS", "EMPTY")
+
+
+def with_hidden_settings(create: str) -> str:
+    """A CREATE TABLE text with the hidden settings; what it says of them itself is replaced.
+
+    Raises SqlError 62 for text without ENGINE.
+    """
+    return with_settings(create, HIDDEN_SETTINGS)
+
+
+def without_hidden_settings(create: str) -> str:
+    """The text without the hidden settings, and without SETTINGS if no other is there."""
+    return with_settings(create, dict.fromkeys(HIDDEN_SETTINGS))
+
+
+def with_settings(create: str, changes: Mapping[str, str | None]) -> str:
+    """A CREATE TABLE text with other settings: values are SQL literals, None removes.
+
+    Raises SqlError 62 for text without ENGINE.
+    """
+    tokens = [token for token in scan(create) if token.is_significant]
+    engine = _top_level(tokens, ("ENGINE",), 0)
+    if engine is None:
+        raise SqlError(Code.SYNTAX_ERROR, f"Expected ENGINE in: {create[:200]}")
+    start = _top_level(tokens, ("SETTINGS",), engine)
+    end = _top_level(tokens, _BEHIND_SETTINGS, engine if start is None else start)
+    head_end = tokens[(start if start is not None else end or len(tokens)) - 1].end
+    tail = "" if end is None else create[tokens[end].start :].rstrip("; \n")
+    items: dict[str, str] = {}
+    if start is not None:
+        items = _items(create, tokens[start + 1 : end])
+    for name, value in changes.items():
+        items.pop(name, None)
+        if value is not None:
+            items[name] = value
+    text = create[:head_end].rstrip("; \n")
+    if items:
+        text += " SETTINGS " + ", ".join(f"{name} = {value}" for name, value in items.items())
+    return f"{text} {tail}" if tail else text
+
+
+def settings_of(create: str) -> dict[str, str]:
+    """The SETTINGS of a CREATE TABLE text: SQL literals by name."""
+    tokens = [token for token in scan(create) if token.is_significant]
+    engine = _top_level(tokens, ("ENGINE",), 0)
+    start = None if engine is None else _top_level(tokens, ("SETTINGS",), engine)
+    if start is None:
+        return {}
+    return _items(create, tokens[start + 1 : _top_level(tokens, _BEHIND_SETTINGS, start)])
+
+
+def _items(create: str, tokens: list[Token]) -> dict[str, str]:
+    items: dict[str, str] = {}
+    depth, first = 0, 0
+    for at, token in enumerate([*tokens, None]):
+        if token is not None:
+            depth += (token.text in "([{") - (token.text in ")]}") if len(token.text) == 1 else 0
+        if token is None or (depth == 0 and token.text == ","):
+            item = [each for each in tokens[first:at] if each.text != ";"]
+            if len(item) >= 3 and item[1].text == "=":
+                items[item[0].text.strip("`")] = create[item[2].start : item[-1].end]
+            first = at + 1
+    return items
+
+
+def _top_level(tokens: list[Token], words: tuple[str, ...], start: int) -> int | None:
+    depth = 0
+    for at in range(len(tokens)):
+        token = tokens[at]
+        if len(token.text) == 1:
+            depth += (token.text in "([{") - (token.text in ")]}")
+        if at >= start and depth == 0 and token.kind is TokenKind.WORD and token.text.upper() in words:
+            return at
+    return None

@@ -1,0 +1,160 @@
+"""Where an INSERT goes first: a table of equal structure, seen by nobody who does not know its name.
+
+    async with store.insert_stage() as stage:
+        …INSERT INTO {stage.table.quoted}…
+        for new in await stage.collect():
+            await store.stage_inserted(new, name)
+
+Its parts stay readable there (see `part_in_table`) until the block ends; staged parts are links of them.
+A table is used for several inserts, one after the other, before it is dropped: that is cheaper than emptying
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.part_storage.part_files import (
+    CHECKSUMS_FILE,
+    COUNT_FILE,
+    data_hash_of,
+    files_of,
+    first_block,
+    partition_of,
+)
+from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
+from engine.part_storage.workers import Connection, Workers
+from engine.replication.part_checksums import parse_checksums_file
+from engine.replication.part_store import NewPart
+
+_MAX_USES = 20
+_MAX_KEPT_BYTES = 64 << 20
+_MAX_IDLE = 4
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A stage table between inserts. Parts up to `last_block` are of inserts that are over."""
+
+    scratch: Scratch
+    epoch: int
+    last_block: int = 0
+    uses: int = 0
+    kept_bytes: int = 0
+
+
+@dataclass(slots=True)
+class InsertStage:
+    """One insert's view of its table."""
+
+    _kept: _Kept
+    _workers: Workers
+    _is_open: bool = True
+    _collected: set[str] = field(default_factory=set)
+
+    @property
+    def table(self) -> TableName:
+        """INSERT into it."""
+        return self._kept.scratch.name
+
+    def part_in_table(self, new: NewPart) -> str:
+        """The value of `_part` in `table` for the rows of `new`."""
+        return _local_name(new)
+
+    async def collect(self) -> Sequence[NewPart]:
+        """The parts that were inserted since the last call, in the order in which they were written."""
+        return await self._workers.run(lambda connection: self._collect())
+
+    def _collect(self) -> Sequence[NewPart]:
+        if not self._is_open:
+            raise SqlError(Code.LOGICAL_ERROR, "The stage of this insert is closed")
+        fresh: list[NewPart] = []
+        for local_name in local_parts(self._kept.scratch.path):
+            if local_name in self._collected or first_block(local_name) <= self._kept.last_block:
+                continue
+            directory = self._kept.scratch.path / local_name
+            new = NewPart(
+                handle=f"{self._kept.scratch.name.table}/{local_name}",
+                partition_id=partition_of(local_name),
+                data_hash=data_hash_of(parse_checksums_file((directory / CHECKSUMS_FILE).read_bytes())),
+                rows=int((directory / COUNT_FILE).read_bytes()),
+                size_bytes=sum(size for _, size in files_of(directory)),
+            )
+            self._collected.add(local_name)
+            fresh.append(new)
+        return fresh
+
+
+class InsertStages:
+    """The stage tables of one table."""
+
+    def __init__(self, scratch: ScratchTables, workers: Workers) -> None:
+        self._scratch = scratch
+        self._workers = workers
+        self._idle: list[_Kept] = []
+        self._open: dict[str, Scratch] = {}
+        self._epoch = 0
+
+    def directory_of(self, new: NewPart) -> Path:
+        """Raises SqlError 232 when the part's stage is closed."""
+        table, _, local_name = new.handle.partition("/")
+        scratch = self._open.get(table)
+        if scratch is None:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"The insert that made {new.handle} is over")
+        return scratch.path / local_name
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[InsertStage]:
+        kept = self._idle.pop() if self._idle else None
+        if kept is None:
+            epoch = self._epoch
+            scratch = await self._workers.run(lambda connection: self._scratch.make(connection, "stage"))
+            kept = _Kept(scratch, epoch)
+        stage = InsertStage(kept, self._workers)
+        self._open[kept.scratch.name.table] = kept.scratch
+        is_clean = False
+        try:
+            yield stage
+            is_clean = True
+        finally:
+            stage._is_open = False
+            del self._open[kept.scratch.name.table]
+            if is_clean:
+                self._give_back(kept)
+            else:
+                # A statement that was cancelled may still be writing: nobody else may get this table.
+                self._drop_later(kept)
+
+    def forget_all(self) -> None:
+        """After an ALTER: tables of the old structure are not used again."""
+        self._epoch += 1
+        idle, self._idle = self._idle, []
+        for kept in idle:
+            self._drop_later(kept)
+
+    def _give_back(self, kept: _Kept) -> None:
+        kept.uses += 1
+        blocks = [name for name in local_parts(kept.scratch.path) if first_block(name) > kept.last_block]
+        for name in blocks:
+            kept.last_block = max(kept.last_block, first_block(name))
+            kept.kept_bytes += sum(size for _, size in files_of(kept.scratch.path / name))
+        is_worn = kept.uses >= _MAX_USES or kept.kept_bytes > _MAX_KEPT_BYTES
+        if is_worn or kept.epoch != self._epoch or len(self._idle) >= _MAX_IDLE:
+            self._drop_later(kept)
+        else:
+            self._idle.append(kept)
+
+    def _drop_later(self, kept: _Kept) -> None:
+        def drop(connection: Connection) -> None:
+            self._scratch.drop(connection, kept.scratch)
+
+        self._workers.in_background(drop)
+
+
+def _local_name(new: NewPart) -> str:
+    return new.handle.rpartition("/")[2]

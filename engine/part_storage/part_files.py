@@ -1,0 +1,201 @@
+"""Directories of parts: hard links, durability, and what a part's own files say about it.
+
+Source: ClickHouse's MergeTreeDataPart; a part is one directory with at most one level below it (projections).
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import shutil
+from pathlib import Path
+
+from engine.errors import Corrupt
+from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
+from engine.replication.part_checksums import (
+    MAX_FILE_BYTES,
+    FileChecksum,
+    PartDiffers,
+    digest_of,
+    parse_checksums_file,
+)
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
+from engine.replication.siphash import siphash128_bytes
+
+CHECKSUMS_FILE = "checksums.txt"
+COLUMNS_FILE = "columns.txt"
+COUNT_FILE = "count.txt"
+PROJECTION_SUFFIX = ".proj"
+
+_LOCAL_NAME = re.compile(r"([0-9A-Za-z-]+)_([0-9]+)_([0-9]+)_([0-9]+)(?:_([0-9]+))?\Z", re.ASCII)
+_PLAIN_NAME = re.compile(r"[0-9A-Za-z_%.@#+=-]{1,255}\Z", re.ASCII)
+_MAX_COLUMNS_BYTES = 16 << 20
+
+
+class Durability(enum.Enum):
+    """Whether a staged part survives the loss of power, or only that of the process."""
+
+    POWER_LOSS = "files and directories are forced to disk"
+    PROCESS = "the system writes when it likes"
+
+
+def is_local_name(name: str) -> bool:
+    """Whether `name` is that of a part in a table's directory (and not `tmp_…`, `detached`, …)."""
+    return _LOCAL_NAME.match(name) is not None
+
+
+def partition_of(local_name: str) -> str:
+    """The partition id in a local name."""
+    return local_name.split("_", 1)[0]
+
+
+def first_block(local_name: str) -> int:
+    return int(local_name.split("_")[1])
+
+
+def is_file_name(name: str) -> bool:
+    """Whether `name` may be a file of a part: a plain name, or one in a projection's directory.
+
+    It comes from peers and is joined to a path: no separator but that one, and nothing but dots is no name.
+    """
+    directory, slash, file = name.rpartition("/")
+    if slash and not (_is_plain(directory) and directory.endswith(PROJECTION_SUFFIX)):
+        return False
+    return _is_plain(file) and not file.endswith(PROJECTION_SUFFIX)
+
+
+def _is_plain(name: str) -> bool:
+    return _PLAIN_NAME.match(name) is not None and name.strip(".") != ""
+
+
+def link_part(source: Path, target: Path, *, name: PartName | None) -> None:
+    """Make `target` a part of the same files, named `name`; None leaves it without a name.
+
+    Raises OSError; nothing is left then.
+    """
+    target.mkdir(parents=True)
+    try:
+        _link_files(source, target)
+        if name is not None:
+            (target / UUID_FILE).write_text(str(uuid_of(name)))
+    except BaseException:
+        shutil.rmtree(target, ignore_errors=True)
+        raise
+
+
+def _link_files(source: Path, target: Path) -> None:
+    with os.scandir(source) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                (target / entry.name).mkdir()
+                _link_files(Path(entry.path), target / entry.name)
+            elif entry.name != UUID_FILE:
+                os.link(entry.path, target / entry.name)
+
+
+def force_to_disk(directory: Path, durability: Durability) -> None:
+    """Every file of a part, and its directories; not the one it stands in."""
+    if durability is Durability.PROCESS:
+        return
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                force_to_disk(Path(entry.path), durability)
+            else:
+                _force(entry.path)
+    _force(str(directory))
+
+
+def force_directory(directory: Path, durability: Durability) -> None:
+    """The names in a directory."""
+    if durability is Durability.POWER_LOSS:
+        _force(str(directory))
+
+
+def _force(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_durably(path: Path, data: bytes, durability: Durability) -> None:
+    """Put a small file in place, whole or not at all."""
+    temporary = path.with_name(f"tmp_{path.name}")
+    temporary.write_bytes(data)
+    if durability is Durability.POWER_LOSS:
+        _force(str(temporary))
+    temporary.rename(path)
+    force_directory(path.parent, durability)
+
+
+def remove_tree(directory: Path) -> None:
+    """Remove a directory, if it is there."""
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def name_in(directory: Path, partition_id: str) -> PartName | None:
+    """The replicated name that a part's directory carries, if any."""
+    try:
+        return part_of_text(partition_id, (directory / UUID_FILE).read_text("ascii", "replace"))
+    except OSError:
+        return None
+
+
+def files_of(directory: Path) -> list[tuple[str, int]]:
+    """Names and sizes of a part's files, but not of that with its name; sorted. Projections one level
+    below."""
+    found: list[tuple[str, int]] = []
+    for prefix, path in (("", directory), *((f"{d.name}/", Path(d.path)) for d in _directories(directory))):
+        with os.scandir(path) as entries:
+            found += [
+                (prefix + entry.name, entry.stat().st_size)
+                for entry in entries
+                if entry.is_file(follow_symlinks=False) and entry.name != UUID_FILE
+            ]
+    return sorted(found)
+
+
+def _directories(directory: Path) -> list[os.DirEntry[str]]:
+    with os.scandir(directory) as entries:
+        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+def read_part(directory: Path, name: PartName) -> Part:
+    """What a part's small files say. Raises PartDiffers when they are not there or not whole."""
+    try:
+        checksums = _small(directory / CHECKSUMS_FILE, MAX_FILE_BYTES)
+        columns = _small(directory / COLUMNS_FILE, _MAX_COLUMNS_BYTES)
+        rows = int(_small(directory / COUNT_FILE, 64))
+        modified_s = (directory / CHECKSUMS_FILE).stat().st_mtime
+        size = sum(size for _, size in files_of(directory))
+        digest = digest_of(parse_checksums_file(checksums, where=str(name)))
+    except (OSError, ValueError, Corrupt) as error:
+        raise PartDiffers(str(name), f"it cannot be read: {error}") from None
+    return Part(name, digest, columns, rows, size, modified_s)
+
+
+def _small(path: Path, limit: int) -> bytes:
+    size = path.stat().st_size
+    if size > limit:
+        raise ValueError(f"{path.name} has {size} bytes")
+    return path.read_bytes()
+
+
+def data_hash_of(files: tuple[FileChecksum, ...]) -> bytes:
+    """16 bytes that identify a part's rows: of names, sizes and hashes of the content of its data files.
+
+    Compression does not matter. Source: ClickHouse's MergeTreeDataPartChecksums, "data only".
+    """
+    data = bytearray()
+    for file in sorted(files, key=lambda file: file.name.encode("utf-8", "surrogateescape")):
+        if not file.name.endswith(".bin"):
+            continue
+        name = file.name.encode("utf-8", "surrogateescape")
+        size = file.size if file.content_size is None else file.content_size
+        data += len(name).to_bytes(8, "little") + name
+        data += size.to_bytes(8, "little") + (file.content_hash or file.hash)
+    return siphash128_bytes(bytes(data))

@@ -1,0 +1,213 @@
+"""What readers see changes here, and nowhere else.
+
+Two ways:
+
+- *attach*: one staged part joins its partition. Its directory is renamed into `detached/`, and `ATTACH PART`
+  takes it from there (about 1 ms).
+- *swap*: some parts come and others go. A scratch table gets links of all parts of the partition as they
+  shall be, in the order of their blocks, and `REPLACE PARTITION` puts them in the place of the old ones;
+  readers see all of the old ones or all of the new ones. It costs about 1.5 ms a part, because chDB renames
+  them all.
+
+Safety argument.
+
+1. attach: after the rename the part lies in `detached/` with its UUID and the mark `ATTACHED_LEVEL` in its
+   name; `load` moves it back to the staged ones. After ATTACH PART it is active. It is never in two places.
+2. swap: the scratch table holds links only. A crash before REPLACE PARTITION leaves it to be cleared, one in
+   the middle leaves old and new directories side by side: `load` keeps one of two with the same name and none
+   that another covers, which is the partition as it was or as it is to be.
+3. chDB leaves the old directories on disk for a while, and a restart would take them for active. So the swap
+   then writes the first local block that lives in the partition to `live.json`: what is below it is dead (a
+   swap gives every part a new, higher number). `publish` returns after that.
+4. staged directories of what was added go last. A crash before leaves them; `load` finds the part active.
+
+Only this module and `recovery` take parts from the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+
+from engine.errors import Code, SqlError
+from engine.names import quote_string
+from engine.part_storage.part_files import (
+    first_block,
+    force_directory,
+    force_to_disk,
+    link_part,
+    name_in,
+    partition_of,
+    remove_tree,
+    write_durably,
+)
+from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.table_state import ATTACHED_LEVEL, LocalPart, TableState
+from engine.part_storage.workers import Connection, Workers
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Fate
+
+
+class Publisher:
+    """Steps of one table; the caller runs one at a time."""
+
+    def __init__(self, state: TableState, scratch: ScratchTables, workers: Workers) -> None:
+        self._state = state
+        self._scratch = scratch
+        self._workers = workers
+
+    def publish(self, connection: Connection, add: Sequence[PartName], remove: Sequence[PartName]) -> None:
+        """See `PartStore.publish`."""
+        state = self._state
+        wanted = [name for name in add if name not in state.active]
+        missing = [str(name) for name in wanted if name not in state.staged]
+        if missing:
+            raise SqlError(Code.NO_SUCH_DATA_PART, f"Parts {', '.join(missing)} are not staged")
+        partitions = sorted({name.partition_id for name in (*wanted, *remove)})
+        for partition_id in partitions:
+            coming = sorted(name for name in wanted if name.partition_id == partition_id)
+            going = [name for name in remove if name.partition_id == partition_id and name in state.active]
+            if not going and len(coming) == 1 and not self._is_out_of_order(coming[0]):
+                self._attach(connection, coming[0])
+            elif coming or going:
+                self._swap(connection, partition_id, coming, going)
+        left = [name for name in add if name in state.staged and name in state.active]
+        for name in left:
+            remove_tree(state.staged_directory(name))
+        state.change_staged(remove=left)
+
+    def remove(self, connection: Connection, names: Sequence[PartName], fate: Fate, prefix: str) -> None:
+        """See `PartStore.remove`."""
+        state = self._state
+        going = sorted(name for name in names if name in state.active)
+        if fate is Fate.DETACH:
+            for name in going:
+                self._keep_detached(name, prefix)
+            force_directory(state.detached, state.durability)
+        for partition_id in sorted({name.partition_id for name in going}):
+            self._swap(
+                connection, partition_id, [], [name for name in going if name.partition_id == partition_id]
+            )
+
+    def drop_local(self, connection: Connection, local_names: Sequence[str]) -> None:
+        """Take single parts away by chDB's names; for `load`, before anybody reads."""
+        for name in local_names:
+            try:
+                connection.execute(f"ALTER TABLE {self._state.table.quoted} DROP PART {quote_string(name)}")
+            except SqlError as error:
+                if error.code != Code.NO_SUCH_DATA_PART:  # chDB removes empty parts by itself
+                    raise
+
+    # -- attach --------------------------------------------------------------------------------------------
+
+    def _is_out_of_order(self, name: PartName) -> bool:
+        return self._state.order_matters and any(
+            other.partition_id == name.partition_id and other > name for other in self._state.active
+        )
+
+    def _attach(self, connection: Connection, name: PartName) -> None:
+        state = self._state
+        number = self._workers.next_number()
+        passing = f"{name.partition_id}_{number}_{number}_{ATTACHED_LEVEL}"
+        staged = state.staged_directory(name)
+        staged.rename(state.detached / passing)
+        try:
+            connection.execute(f"ALTER TABLE {state.table.quoted} ATTACH PART {quote_string(passing)}")
+        except BaseException:
+            for prefix in ("", "attaching_"):
+                with contextlib.suppress(OSError):
+                    (state.detached / f"{prefix}{passing}").rename(staged)
+            raise
+        local = self._find_new([name])[name]
+        state.change_active(add=[LocalPart(state.staged[name], local)])
+        state.change_staged(remove=[name])
+
+    def _find_new(self, names: Sequence[PartName]) -> dict[PartName, Path]:
+        """The directories that chDB has just made for `names`."""
+        state = self._state
+        wanted = set(names)
+        found: dict[PartName, Path] = {}
+        for local_name in state.new_local_names():
+            name = name_in(state.data / local_name, partition_of(local_name))
+            if name in wanted and name is not None:
+                known = found.get(name)
+                if known is None or first_block(known.name) < first_block(local_name):
+                    found[name] = state.data / local_name
+        missing = sorted(wanted - found.keys())
+        if missing:
+            raise SqlError(Code.LOGICAL_ERROR, f"chDB has taken {missing[0]} and does not have it")
+        return found
+
+    # -- swap ----------------------------------------------------------------------------------------------
+
+    def _swap(
+        self, connection: Connection, partition_id: str, coming: Sequence[PartName], going: Sequence[PartName]
+    ) -> None:
+        state = self._state
+        gone = set(going)
+        staying = [local for local in state.in_partition(partition_id) if local.part.name not in gone]
+        final = sorted(
+            [(local.part, local.directory, local.is_ahead) for local in staying]
+            + [(state.staged[name], state.staged_directory(name), False) for name in coming],
+            key=lambda each: each[0].name,
+        )
+        with self._scratch.made(connection, "swap") as scratch:
+            self._scratch.fill(connection, scratch, [(directory, part.name) for part, directory, _ in final])
+            connection.execute(
+                f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
+                f" FROM {scratch.name.quoted}"
+            )
+        found = self._find_new([part.name for part, _, _ in final])
+        self._mark_live(partition_id, found.values())
+        state.change_active(
+            remove=going, add=[LocalPart(part, found[part.name], ahead) for part, _, ahead in final]
+        )
+
+    def _mark_live(self, partition_id: str, directories: Collection[Path]) -> None:
+        state = self._state
+        marks = dict(live_marks(state))
+        if directories:
+            marks[partition_id] = min(first_block(directory.name) for directory in directories)
+        else:
+            # Numbers go on: what comes next is above all that is on disk now.
+            here = [first_block(name) for name in state.local_names if partition_of(name) == partition_id]
+            marks[partition_id] = max(here, default=0) + 1
+        write_marks(state, marks)
+
+    def _keep_detached(self, name: PartName, prefix: str) -> None:
+        state = self._state
+        target = free_detached(state, f"{prefix}_{name}" if prefix else str(name))
+        link_part(state.active[name].directory, target, name=None)
+        force_to_disk(target, state.durability)
+
+
+def free_detached(state: TableState, directory: str) -> Path:
+    """A name in `detached/` that is free: chDB, too, adds `_tryN`."""
+    target, number = state.detached / directory, 0
+    while target.exists():
+        number += 1
+        target = state.detached / f"{directory}_try{number}"
+    return target
+
+
+def live_marks(state: TableState) -> Mapping[str, int]:
+    """By partition, the first local block that lives; see step 3 above."""
+    try:
+        marks = json.loads((state.staged_root / "live.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return {}
+    return {str(key): int(value) for key, value in marks.items()}
+
+
+def write_marks(state: TableState, marks: Mapping[str, int]) -> None:
+    write_durably(
+        state.staged_root / "live.json", json.dumps(marks, sort_keys=True).encode(), state.durability
+    )
+
+
+def forget_marks(state: TableState) -> None:
+    """After a restart, when what was dead is gone: chDB may use its numbers again."""
+    (state.staged_root / "live.json").unlink(missing_ok=True)
+    force_directory(state.staged_root, state.durability)

@@ -1,0 +1,296 @@
+"""`PartStore` on chDB: a plain MergeTree table and a directory of staged parts beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Self
+
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_string
+from engine.part_storage.altering import Alterer
+from engine.part_storage.detached import DetachedParts
+from engine.part_storage.insert_stage import InsertStage, InsertStages
+from engine.part_storage.part_files import Durability, force_directory, remove_tree, write_durably
+from engine.part_storage.part_uuid import UUID_FILE, uuid_of
+from engine.part_storage.partition_values import partition_ids
+from engine.part_storage.producing import Producer
+from engine.part_storage.publishing import Publisher
+from engine.part_storage.recovery import load
+from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.table_state import TableState
+from engine.part_storage.transfer import check_content, check_files, receiving, sending
+from engine.part_storage.workers import Connection, Length, Workers
+from engine.replication.columns import Columns
+from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_name import PartName
+from engine.replication.part_store import (
+    AlterPlan,
+    DetachedPart,
+    Fate,
+    IncomingPart,
+    LoadedParts,
+    MergeOptions,
+    NewPart,
+    OutgoingPart,
+    Part,
+    PartStore,
+)
+from engine.replication.table_definition import TableDefinition, parse_definition
+from engine.replication.table_metadata import TableMetadata
+from engine.storage import ChdbPool
+
+
+class ChdbPartStore:
+    """Implements `PartStore`. Open it with `open`, then `load`; `close` at the end."""
+
+    def __init__(self, state: TableState, workers: Workers) -> None:
+        self._state = state
+        self._workers = workers
+        self._scratch = ScratchTables(state, workers)
+        self._stages = InsertStages(self._scratch, workers)
+        self._publisher = Publisher(state, self._scratch, workers)
+        self._producer = Producer(state, self._scratch, workers)
+        self._detached = DetachedParts(state)
+        self._alterer = Alterer(state, self._scratch, workers)
+        self._changing = asyncio.Lock()
+        """Held while what readers see changes."""
+
+    @classmethod
+    async def open(
+        cls,
+        pool: ChdbPool,
+        table: TableName,
+        uuid: str,
+        *,
+        durability: Durability = Durability.POWER_LOSS,
+    ) -> Self:
+        """`table` is a MergeTree table of an Atomic database with the hidden settings. Raises SqlError 60."""
+        workers = Workers.of(pool)
+
+        def look(connection: Connection) -> tuple[str, str]:
+            rows = connection.rows(
+                "SELECT data_paths[1], engine FROM system.tables"
+                f" WHERE database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
+            )
+            if not rows:
+                raise SqlError(Code.UNKNOWN_TABLE, f"Table {table} does not exist.")
+            return rows[0][0], rows[0][1]
+
+        try:
+            path, engine = await workers.run(look)
+        except BaseException:
+            await workers.release()
+            raise
+        state = TableState(
+            table=table,
+            uuid=uuid,
+            pool_path=pool.path,
+            data=Path(path),
+            durability=durability,
+            order_matters=engine != "MergeTree",
+        )
+        return cls(state, workers)
+
+    @property
+    def table(self) -> TableName:
+        return self._state.table
+
+    def renamed(self, table: TableName) -> None:
+        """The table has another name now."""
+        self._state.table = table
+        self._scratch.forget_definition()
+
+    async def close(self) -> None:
+        """Give threads and scratch tables back. What runs is to be over."""
+        self._stages.forget_all()
+        await self._workers.release()
+
+    async def destroy(self) -> None:
+        """The table was dropped: remove what was kept beside it, and close."""
+        await self.close()
+        await asyncio.to_thread(remove_tree, self._state.staged_root)
+
+    # -- what is there -------------------------------------------------------------------------------------
+
+    async def load(self) -> LoadedParts:
+        async with self._changing:
+            return await self._workers.run(
+                lambda connection: load(connection, self._state, self._scratch, self._publisher)
+            )
+
+    @property
+    def active(self) -> Mapping[PartName, Part]:
+        return self._state.active_parts
+
+    @property
+    def staged(self) -> Mapping[PartName, Part]:
+        return self._state.staged
+
+    async def definition(self) -> TableDefinition:
+        text = await self._workers.run(self._scratch.create_text)
+        return parse_definition(text)
+
+    # -- making parts --------------------------------------------------------------------------------------
+
+    def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]:
+        """See `engine.part_storage.insert_stage`."""
+        return self._stages.open()
+
+    async def stage_inserted(self, new: NewPart, name: PartName) -> Part:
+        if name.partition_id != new.partition_id:
+            raise ValueError(f"{name} is no name for a part of partition {new.partition_id}")
+        source = self._stages.directory_of(new)
+        return await self._workers.run(lambda connection: self._producer.stage_links(source, name))
+
+    async def discard_inserted(self, new: NewPart) -> None:
+        """Its rows go with the stage."""
+
+    async def rename_staged(self, staged: PartName, name: PartName) -> Part:
+        def rename(connection: Connection) -> Part:
+            state = self._state
+            part = state.staged.get(staged)
+            if part is None:
+                raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {staged} is not staged")
+            temporary = state.temporary("part", self._workers.next_number())
+            state.staged_directory(staged).rename(temporary)
+            state.change_staged(remove=[staged])
+            write_durably(temporary / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
+            return state.put_in_place(
+                temporary,
+                Part(name, part.digest, part.columns, part.rows, part.size_bytes, part.modified_s),
+            )
+
+        return await self._workers.run(rename)
+
+    async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
+        comment = self._comment("merge")
+        return await self._workers.run(
+            lambda connection: self._producer.merge(connection, sources, result, options, comment),
+            length=Length.LONG,
+            kill=comment,
+        )
+
+    async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:
+        comment = self._comment("mutate")
+        return await self._workers.run(
+            lambda connection: self._producer.mutate(connection, source, result, commands, comment),
+            length=Length.LONG,
+            kill=comment,
+        )
+
+    async def stage_copy(self, of: PartStore, source: PartName, result: PartName) -> Part:
+        if not isinstance(of, ChdbPartStore):
+            raise TypeError("a copy is made of hard links: both stores have to be on chDB")
+        other = of._state
+
+        def copy(connection: Connection) -> Part:
+            directory = other.directory_of(source)
+            if directory is None:
+                raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {source} in table {other.table}")
+            return self._producer.stage_links(directory, result)
+
+        return await self._workers.run(copy)
+
+    async def stage_detached(self, directory: str, result: PartName) -> Part:
+        def stage(connection: Connection) -> Part:
+            source = self._detached.find(directory)
+            if source is None:
+                raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory!r} in detached/")
+            check_files(source, directory)
+            check_content(connection, self._scratch, source, result)
+            return self._producer.stage_links(source, result)
+
+        return await self._workers.run(stage, length=Length.LONG)
+
+    async def stage_empty(self, result: PartName) -> Part:
+        return await self._workers.run(
+            lambda connection: self._producer.stage_empty(connection, result), length=Length.LONG
+        )
+
+    def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
+        return receiving(self._state, self._scratch, name, self._workers)
+
+    async def discard(self, staged: PartName) -> None:
+        def discard(connection: Connection) -> None:
+            if staged not in self._state.staged:
+                return
+            # First out of sight, then away: a cut leaves a `tmp_…`.
+            aside = self._state.temporary("discarded", self._workers.next_number())
+            self._state.staged_directory(staged).rename(aside)
+            force_directory(self._state.staged_root, self._state.durability)
+            self._state.change_staged(remove=[staged])
+            remove_tree(aside)
+
+        await self._workers.run(discard)
+
+    # -- what readers see ----------------------------------------------------------------------------------
+
+    async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+        async with self._changing:
+            await self._workers.run(lambda connection: self._publisher.publish(connection, add, remove))
+
+    async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
+        async with self._changing:
+            await self._workers.run(
+                lambda connection: self._publisher.remove(connection, names, fate, prefix)
+            )
+
+    async def plan_alter(self, commands: str) -> AlterPlan:
+        return await self._workers.run(lambda connection: self._alterer.plan(connection, commands))
+
+    async def apply_alter(
+        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+    ) -> None:
+        async with self._changing:
+            await self._workers.run(
+                lambda connection: self._alterer.apply(connection, columns, metadata, renames),
+                length=Length.LONG,
+            )
+        self._stages.forget_all()
+
+    async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
+        await self._workers.run(lambda connection: self._alterer.apply_settings(connection, changes))
+        self._stages.forget_all()
+
+    # -- the rest ------------------------------------------------------------------------------------------
+
+    def send(self, name: PartName) -> AbstractAsyncContextManager[OutgoingPart]:
+        return sending(self._state, name, self._workers)
+
+    async def verify(self, name: PartName) -> None:
+        def verify(connection: Connection) -> None:
+            directory = self._state.directory_of(name)
+            if directory is None:
+                raise PartDiffers(str(name), "it is not there")
+            check_files(directory, str(name))
+            check_content(connection, self._scratch, directory, name)
+
+        await self._workers.run(verify, length=Length.LONG)
+
+    async def detached(self) -> Sequence[DetachedPart]:
+        return await self._workers.run(lambda connection: self._detached.list())
+
+    async def remove_detached(self, directory: str) -> None:
+        await self._workers.run(lambda connection: self._detached.remove(directory))
+
+    async def set_aside(self, directory: str, prefix: str) -> None:
+        async with self._changing:
+            await self._workers.run(
+                lambda connection: self._detached.set_aside(connection, directory, prefix)
+            )
+
+    async def partition_ids(self, expression: str) -> Sequence[str]:
+        return await self._workers.run(
+            lambda connection: partition_ids(connection, self._state, self._scratch, expression)
+        )
+
+    async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
+        await self._workers.run(
+            lambda connection: self._detached.freeze(partition_ids, backup_name), length=Length.LONG
+        )
+
+    def _comment(self, purpose: str) -> str:
+        return f"oncluster-{purpose}-{self._state.uuid}-{self._workers.next_number()}"

@@ -1,0 +1,136 @@
+"""What the pieces of one table's part store share: where things are, and what is there.
+
+    <pool>/store/…/<uuid>/                     chDB's own directory of the table
+    <pool>/oncluster/staged/<uuid>/<part>/     staged parts; `tmp_…` are unfinished and removed by `load`
+    <pool>/oncluster/staged/<uuid>/live.json   see `live_marks`
+    <pool>/data/_oncluster/…_<uuid>_<n>/       stage and scratch tables, gone after a restart
+
+All on one file system, so that parts are hard-linked and renamed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from engine.names import TableName
+from engine.part_storage.part_files import Durability, force_directory, is_local_name, remove_tree
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
+from engine.storage.layout import private_directory
+
+ATTACHED_LEVEL = 888_888_888
+"""The level in the name of a part on its way through `detached/`: no part of a user has it."""
+
+TEMPORARY_PREFIX = "tmp_"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalPart:
+    """An active part and its directory, whose name is chDB's. `is_ahead`: an ALTER has rewritten it here, so
+    its bytes are not those that Keeper knows; it is not sent."""
+
+    part: Part
+    directory: Path
+    is_ahead: bool = False
+
+    @property
+    def local_name(self) -> str:
+        return self.directory.name
+
+
+@dataclass(slots=True)
+class TableState:
+    """Changed by steps on worker threads; readers get maps that never change."""
+
+    table: TableName
+    uuid: str
+    pool_path: Path
+    data: Path
+    durability: Durability
+    order_matters: bool = False
+    """Rows of equal key are told apart by the order of their parts (Replacing without version, …)."""
+    active: Mapping[PartName, LocalPart] = field(default_factory=dict)
+    active_parts: Mapping[PartName, Part] = field(default_factory=dict)
+    staged: Mapping[PartName, Part] = field(default_factory=dict)
+    local_names: set[str] = field(default_factory=set)
+    """Every directory of a part that was ever seen in `data`."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def staged_root(self) -> Path:
+        return private_directory(self.pool_path) / "staged" / self.uuid
+
+    @property
+    def detached(self) -> Path:
+        return self.data / "detached"
+
+    @property
+    def sending_root(self) -> Path:
+        return self.staged_root / "tmp_sending"
+
+    def staged_directory(self, name: PartName) -> Path:
+        return self.staged_root / str(name)
+
+    def temporary(self, purpose: str, number: int) -> Path:
+        """A directory for a part that is being made; on the file system of the staged ones."""
+        return self.staged_root / f"{TEMPORARY_PREFIX}{purpose}_{number}"
+
+    def directory_of(self, name: PartName) -> Path | None:
+        """Where an active or staged part lies."""
+        local = self.active.get(name)
+        if local is not None:
+            return local.directory
+        return self.staged_directory(name) if name in self.staged else None
+
+    def in_partition(self, partition_id: str) -> list[LocalPart]:
+        """Active parts in the order of their blocks."""
+        return sorted(
+            (local for name, local in self.active.items() if name.partition_id == partition_id),
+            key=lambda local: local.part.name,
+        )
+
+    def change_active(self, *, remove: Iterable[PartName] = (), add: Iterable[LocalPart] = ()) -> None:
+        with self.lock:
+            active = dict(self.active)
+            for name in remove:
+                active.pop(name, None)
+            for local in add:
+                active[local.part.name] = local
+            self.active = MappingProxyType(active)
+            self.active_parts = MappingProxyType({name: local.part for name, local in active.items()})
+
+    def change_staged(self, *, remove: Iterable[PartName] = (), add: Iterable[Part] = ()) -> None:
+        with self.lock:
+            staged = dict(self.staged)
+            for name in remove:
+                staged.pop(name, None)
+            for part in add:
+                staged[part.name] = part
+            self.staged = MappingProxyType(staged)
+
+    def put_in_place(self, temporary: Path, part: Part) -> Part:
+        """A finished directory becomes a staged part; the one that is there already stays."""
+        known = self.staged.get(part.name)
+        if known is None and part.name in self.active:
+            known = self.active[part.name].part
+        if known is not None:
+            remove_tree(temporary)
+            return known
+        target = self.staged_directory(part.name)
+        remove_tree(target)  # of a part that was discarded, when removing it failed
+        temporary.rename(target)
+        force_directory(self.staged_root, self.durability)
+        self.change_staged(add=[part])
+        return part
+
+    def new_local_names(self) -> list[str]:
+        """Directories of parts that came since the last call."""
+        here = {each.name for each in self.data.iterdir() if is_local_name(each.name)}
+        fresh = sorted(here - self.local_names)
+        # chDB uses a number once as long as it runs; a part that is gone needs not be remembered.
+        self.local_names = here
+        return fresh

@@ -1,0 +1,255 @@
+"""Parts on their way from one replica to another: what is sent, and what is believed of what comes.
+
+A part that comes is believed in four steps, before it gets its name among the staged ones: file names by
+grammar; list of files and sizes = its own `checksums.txt`; digest of that and columns = Keeper's header;
+content: `CHECK TABLE` on a scratch table, which reads every byte and compares every hash.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from engine.errors import Code, SqlError
+from engine.part_storage.part_files import (
+    CHECKSUMS_FILE,
+    COLUMNS_FILE,
+    files_of,
+    force_to_disk,
+    is_file_name,
+    link_part,
+    read_part,
+    remove_tree,
+)
+from engine.part_storage.part_uuid import UUID_FILE, uuid_of
+from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.table_state import TableState
+from engine.part_storage.workers import Connection, Length, Workers
+from engine.replication.part_checksums import (
+    MAX_FILE_BYTES,
+    FileChecksum,
+    PartDiffers,
+    check_same_part,
+    parse_checksums_file,
+)
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part, PartFile
+
+_CHUNK_BYTES = 1 << 20
+_MAX_FILES = 200_000
+_LONG_CHECK_BYTES = 64 << 20
+
+_UNLISTED = frozenset(
+    {
+        CHECKSUMS_FILE,
+        COLUMNS_FILE,
+        "columns_substreams.txt",
+        "default_compression_codec.txt",
+        "invalidated_system_columns.txt",
+        "metadata_version.txt",
+        "serialization.json",
+        "count.txt",
+        "partition.dat",
+        "ttl.txt",
+        "txn_version.txt",
+    }
+)
+"""Files that `checksums.txt` need not list."""
+_DROPPED_ON_ARRIVAL = frozenset({"txn_version.txt"})
+
+
+class Outgoing:
+    """Implements `OutgoingPart`: links of a part in a directory of its own."""
+
+    def __init__(self, part: Part, directory: Path, files: Sequence[PartFile], workers: Workers) -> None:
+        self._part = part
+        self._directory = directory
+        self._files = tuple(files)
+        self._workers = workers
+
+    @property
+    def part(self) -> Part:
+        return self._part
+
+    @property
+    def files(self) -> Sequence[PartFile]:
+        return self._files
+
+    async def read(self, file: PartFile) -> AsyncIterator[bytes]:
+        """Chunks of up to 1 MiB. `file` is one of `files`."""
+        if file not in self._files:
+            raise ValueError(f"{file.name} is no file of {self._part.name}")
+        with (self._directory / file.name).open("rb") as stream:
+            if file.size_bytes <= _CHUNK_BYTES:
+                yield stream.read()
+                return
+            while chunk := await asyncio.to_thread(stream.read, _CHUNK_BYTES):
+                yield chunk
+
+
+class Incoming:
+    """Implements `IncomingPart`."""
+
+    def __init__(
+        self, name: PartName, directory: Path, state: TableState, scratch: ScratchTables, workers: Workers
+    ) -> None:
+        self._name = name
+        self._directory = directory
+        self._state = state
+        self._scratch = scratch
+        self._workers = workers
+        self._written: dict[str, int] = {}
+
+    async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
+        """See `IncomingPart.write`."""
+        if not is_file_name(file.name) or file.name == UUID_FILE or file.name.endswith(f"/{UUID_FILE}"):
+            raise self._differs(f"{file.name[:200]!r} is no name of a file")
+        if file.name in self._written or len(self._written) >= _MAX_FILES:
+            raise self._differs(f"file {file.name} comes twice, or is one too many")
+        is_small = "/" not in file.name and file.name in _UNLISTED
+        if file.size_bytes < 0 or (is_small and file.size_bytes > MAX_FILE_BYTES):
+            raise self._differs(f"file {file.name} cannot have {file.size_bytes} bytes")
+        path = self._directory / file.name
+        path.parent.mkdir(exist_ok=True)
+        self._written[file.name] = file.size_bytes
+        size = 0
+        with path.open("xb") as stream:
+            async for chunk in content:
+                size += len(chunk)
+                if size > file.size_bytes:
+                    raise self._differs(f"file {file.name} has more than {file.size_bytes} bytes")
+                if len(chunk) > _CHUNK_BYTES // 4:
+                    await asyncio.to_thread(stream.write, chunk)
+                else:
+                    stream.write(chunk)
+        if size != file.size_bytes:
+            raise self._differs(f"file {file.name} has {size} bytes instead of {file.size_bytes}")
+
+    async def finish(self, expected: PartHeader | None) -> Part:
+        """See `IncomingPart.finish`."""
+        size = sum(self._written.values())
+        length = Length.LONG if size > _LONG_CHECK_BYTES else Length.SHORT
+        return await self._workers.run(lambda connection: self._finish(connection, expected), length=length)
+
+    def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
+        for name in _DROPPED_ON_ARRIVAL & self._written.keys():
+            (self._directory / name).unlink()
+        check_files(self._directory, str(self._name))
+        part = read_part(self._directory, self._name)
+        if expected is not None:
+            check_header(part, expected)
+        check_content(connection, self._scratch, self._directory, self._name)
+        (self._directory / UUID_FILE).write_text(str(uuid_of(self._name)))
+        force_to_disk(self._directory, self._state.durability)
+        return self._state.put_in_place(self._directory, part)
+
+    def _differs(self, reason: str) -> PartDiffers:
+        return PartDiffers(str(self._name), reason)
+
+
+def check_header(part: Part, expected: PartHeader) -> None:
+    """Raises PartDiffers unless the part is the one that Keeper knows."""
+    check_same_part(str(part.name), part.digest, expected.digest)
+    if part.header.columns_hash != expected.columns_hash:
+        raise PartDiffers(str(part.name), "different columns")
+
+
+def check_files(directory: Path, part: str) -> None:
+    """Raises PartDiffers unless the files are those that `checksums.txt` lists, with the sizes it says.
+
+    A projection is listed as one entry and has a list of its own.
+    """
+    sizes = dict(files_of(directory))
+    here = {name: size for name, size in sizes.items() if "/" not in name}
+    projections: dict[str, dict[str, int]] = {}
+    for name, size in sizes.items():
+        projection, slash, file = name.partition("/")
+        if slash:
+            projections.setdefault(projection, {})[file] = size
+    listed = _listed(directory, part)
+    _check_list(here, {name: file for name, file in listed.items() if name not in projections}, part)
+    for projection, files in projections.items():
+        if projection not in listed:
+            raise PartDiffers(part, f"projection {projection} is not listed")
+        _check_list(files, _listed(directory / projection, part), part)
+
+
+def _listed(directory: Path, part: str) -> dict[str, FileChecksum]:
+    try:
+        data = (directory / CHECKSUMS_FILE).read_bytes()
+    except OSError:
+        raise PartDiffers(part, f"it has no {CHECKSUMS_FILE}") from None
+    return {file.name: file for file in parse_checksums_file(data, where=part)}
+
+
+def _check_list(here: dict[str, int], listed: dict[str, FileChecksum], part: str) -> None:
+    for name, file in listed.items():
+        if here.get(name) != file.size:
+            raise PartDiffers(part, f"file {name} has {here.get(name)} bytes instead of {file.size}")
+    strange = sorted(here.keys() - listed.keys() - _UNLISTED)
+    if strange:
+        raise PartDiffers(part, f"file {strange[0]} is not listed")
+
+
+def check_content(connection: Connection, scratch: ScratchTables, directory: Path, name: PartName) -> None:
+    """Read every byte of a part and compare every hash. Raises PartDiffers."""
+    with scratch.made(connection, "check") as table:
+        link_part(directory, table.path / "detached" / f"{name.partition_id}_1_1_0", name=None)
+        try:
+            connection.execute(f"ALTER TABLE {table.name.quoted} ATTACH PART '{name.partition_id}_1_1_0'")
+            found = connection.rows(
+                f"CHECK TABLE {table.name.quoted} SETTINGS check_query_single_value_result = 0"
+            )
+        except SqlError as error:
+            if error.code == Code.NOT_ENOUGH_SPACE:
+                raise
+            raise PartDiffers(str(name), error.message) from None
+    for _, is_passed, message in found:
+        if not int(is_passed):
+            raise PartDiffers(str(name), str(message))
+    if len(found) != 1:
+        raise PartDiffers(str(name), "chDB does not find it")
+
+
+@asynccontextmanager
+async def sending(state: TableState, name: PartName, workers: Workers) -> AsyncIterator[Outgoing]:
+    """See `PartStore.send`."""
+    target = state.sending_root / str(workers.next_number())
+    outgoing = await workers.run(lambda connection: _link_outgoing(state, name, target, workers))
+    try:
+        yield outgoing
+    finally:
+        workers.in_background(lambda connection: remove_tree(target))
+
+
+def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Workers) -> Outgoing:
+    for _ in range(5):  # it may move from staged to active, and to another directory, while it is linked
+        local = state.active.get(name)
+        if local is not None and local.is_ahead:
+            break
+        directory = state.directory_of(name)
+        if directory is None:
+            break
+        try:
+            link_part(directory, target, name=None)
+        except FileNotFoundError:
+            continue
+        files = [PartFile(file, size) for file, size in files_of(target)]
+        return Outgoing(read_part(target, name), target, files, workers)
+    raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in table {state.table}")
+
+
+@asynccontextmanager
+async def receiving(
+    state: TableState, scratch: ScratchTables, name: PartName, workers: Workers
+) -> AsyncIterator[Incoming]:
+    """See `PartStore.receive`."""
+    directory = state.temporary("fetch", workers.next_number())
+    directory.mkdir(parents=True)
+    try:
+        yield Incoming(name, directory, state, scratch, workers)
+    finally:
+        remove_tree(directory)

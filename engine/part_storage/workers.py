@@ -1,0 +1,181 @@
+"""Threads with kept connections, on which all part stores of a node do their work.
+
+A step of a store is one function that runs on one thread from beginning to end: files, statements and the
+view that is kept in memory change together, and a caller that is cancelled leaves nothing half done. Short
+steps and long ones (merges, mutations, checks of big parts) have threads of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Self, TypeVar
+from weakref import WeakKeyDictionary
+
+from engine.errors import OnclusterError
+from engine.names import quote_identifier
+from engine.storage import ChdbPool
+from engine.storage.chdb_pool import ReservedThreads
+from engine.storage.errors import sql_error
+from engine.storage.scope import set_statement
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SCRATCH_DATABASE = "_oncluster"
+"""Of engine Memory: its tables have no metadata on disk, cost 2 ms to make, and are gone after a restart."""
+
+_SETTINGS = {
+    "implicit_select": "0",
+    "log_queries": "0",
+    "mutations_sync": "2",
+    "alter_sync": "2",
+    "allow_replace_partition_from_empty_source": "1",
+    "allow_nondeterministic_mutations": "1",
+    "check_query_single_value_result": "1",
+    "max_partition_size_to_drop": "0",
+    "max_table_size_to_drop": "0",
+    "lock_acquire_timeout": "600",
+}
+
+
+class Length(enum.Enum):
+    """How long a step may take."""
+
+    SHORT = "milliseconds"
+    LONG = "as long as a merge"
+
+
+class Connection:
+    """A connection to chDB on a worker thread. Every failure is a SqlError."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self.execute(set_statement(_SETTINGS))
+
+    def execute(self, sql: str) -> None:
+        try:
+            self._connection.query(sql, "Null")
+        except RuntimeError as error:
+            raise sql_error(str(error)) from None
+
+    def rows(self, sql: str) -> list[list[Any]]:
+        """Rows of JSON values; numbers of 64 bits come as text."""
+        try:
+            data: bytes = self._connection.query(sql, "JSONCompactEachRow").bytes()
+        except RuntimeError as error:
+            raise sql_error(str(error)) from None
+        return [json.loads(line) for line in data.decode("utf-8", "surrogateescape").splitlines() if line]
+
+    def text(self, sql: str) -> str:
+        """The one value of a result, unescaped; empty for no row."""
+        try:
+            data: bytes = self._connection.query(sql, "TSVRaw").bytes()
+        except RuntimeError as error:
+            raise sql_error(str(error)) from None
+        return data.decode("utf-8", "surrogateescape").removesuffix("\n")
+
+    def commented(self, sql: str, comment: str) -> None:
+        """Run something that `ChdbPool.kill(comment)` can find."""
+        self.execute(set_statement({"log_comment": comment}))
+        try:
+            self.execute(sql)
+        finally:
+            self.execute("SET `log_comment` = ''")
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Workers:
+    """One per pool, shared by its stores: `Workers.of(pool)`, and `release` for each."""
+
+    _shared: ClassVar[WeakKeyDictionary[ChdbPool, Workers]] = WeakKeyDictionary()
+
+    def __init__(self, pool: ChdbPool, *, short: int, long: int) -> None:
+        self.pool = pool
+        self._threads: Mapping[Length, ReservedThreads] = {
+            Length.SHORT: pool.reserve(short),
+            Length.LONG: pool.reserve(long),
+        }
+        self._local = threading.local()
+        self._connections: list[Connection] = []
+        self._background: set[asyncio.Task[None]] = set()
+        self._users = 0
+        self._number = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, pool: ChdbPool) -> Self:
+        workers = cls._shared.get(pool)
+        if workers is None:
+            workers = cls._shared[pool] = cls(pool, short=3, long=2)
+        workers._users += 1
+        assert isinstance(workers, cls)
+        return workers
+
+    async def release(self) -> None:
+        """A store needs them no more; the last one closes the connections."""
+        self._users -= 1
+        if self._users == 0:
+            while self._background:
+                await asyncio.wait(self._background)
+            connections, self._connections = self._connections, []
+            self._local = threading.local()
+            for connection in connections:
+                await self.pool.control(connection.close)
+
+    def next_number(self) -> int:
+        """A number that no other call of this process got."""
+        with self._lock:
+            self._number += 1
+            return self._number
+
+    async def run(
+        self, step: Callable[[Connection], T], *, length: Length = Length.SHORT, kill: str = ""
+    ) -> T:
+        """Run a step. A cancelled caller waits for its end, after KILL of the statements commented `kill`."""
+
+        def run() -> T:
+            return step(self._connection())
+
+        future = asyncio.ensure_future(self._threads[length].call(run))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            if kill and not future.done():
+                await self.pool.kill(kill)
+            await asyncio.wait([future])
+            if not future.cancelled():
+                future.exception()  # seen: the caller is gone
+            raise
+
+    def in_background(self, step: Callable[[Connection], None]) -> None:
+        """Run a step that nobody waits for; the last `release` does."""
+        task = asyncio.get_running_loop().create_task(self._logged(step))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _logged(self, step: Callable[[Connection], None]) -> None:
+        try:
+            await self.run(step)
+        except (OnclusterError, OSError) as error:
+            log.warning("part_storage.background_failed error=%s", error)
+
+    def _connection(self) -> Connection:
+        connection: Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._local.connection = Connection(self.pool.connect())
+            with self._lock:
+                self._connections.append(connection)
+                is_first = len(self._connections) == 1
+            if is_first:
+                connection.execute(
+                    f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
+                )
+        return connection
