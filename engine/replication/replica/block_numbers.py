@@ -112,8 +112,12 @@ class BlockNumber:
 
         Raises UnknownOutcome; call it again then.
         """
-        answer = await try_remove(keeper or self.keeper, self.path)
         self.locks.held.discard(self.path)
+        try:
+            answer = await try_remove(keeper or self.keeper, self.path)
+        except BaseException:  # a cancelled caller, too, leaves it to `remove_unknown_locks`
+            self.locks.doubtful.add(self.partition_id)
+            raise
         return Abandoned.WAS_GONE if answer is not None else Abandoned.REMOVED
 
 

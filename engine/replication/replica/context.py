@@ -76,8 +76,8 @@ class InFlight:
         return part in self._parts or part in self._kept
 
     def keep(self, part: PartName) -> None:
-        """A staged part whose name is void, and that is to get another: it is no leftover, and nobody waits for
-        it. Until `let_go`."""
+        """A staged part whose name is void, and that is to get another: it is no leftover, and nobody waits
+        for it. Until `let_go`."""
         self._kept.add(part)
 
     def let_go(self, part: PartName) -> None:

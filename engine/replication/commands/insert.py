@@ -1,0 +1,269 @@
+"""INSERT into a replicated table: from parts that are written to parts that all replicas will have.
+
+Safety argument. Parts of one `commit` go together (one by one if quorums may not run in parallel):
+
+1. Numbers are allocated, one transaction for all, which also looks for the block ids
+   (`replica.block_numbers`). Whose id is known is a duplicate. A crash leaves nothing: the numbers are
+   abandoned with the session.
+2. Each part is staged under its name: durable, read by nobody. A crash leaves a staged part that Keeper does
+   not know; start-up throws it away.
+3. One transaction commits all of them: log entries, removal of the number locks, quorum nodes with the checks
+   that this replica is still active, block ids, the replica's `parts`. All or nothing. A crash after it
+   leaves staged parts that Keeper knows; start-up publishes them.
+4. The parts are published; from then on readers see them.
+5. With a quorum: wait for the other replicas. A crash, or giving up, changes nothing any more.
+
+No answer to 3 is resolved by looking, never by sending it again. First the number lock is removed, on a new
+session if the old one is over. If that removes it, the transaction did not happen and cannot happen any more:
+it contains that very removal. If the lock is gone already, the replica's `parts` say what happened; nobody
+removes a node there while the part is in flight (`InFlight`). Only then a new number is taken, and the staged
+part renamed. A block id that is found then and names one of our own earlier names is our own success.
+
+What is not known in the end (Keeper stays away) is 319 UNKNOWN_STATUS_OF_INSERT, and the part is left staged
+for the part check and the next activation to decide. Repeating the INSERT is safe with deduplication. An
+INSERT of more parts than fit into one transaction that fails after the first ends with 319, too.
+
+Block ids are written to `blocks/` as `<partition>_<low>_<high>`: of the data's hash, or of `<token>_<n>`
+where n counts the parts of that partition in this INSERT. That is the layout that servers of all versions
+read, unless they are set to `new_unified_hash`, and `compatible_double_hashes` of 26.x writes it, too. What
+newer servers write to `deduplication_hashes` is hashed from rows in a way that depends on their block
+structure; the same rows inserted through such a server and through us are not recognised as one insert.
+
+Source: ClickHouse's ReplicatedMergeTreeSink.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    KeeperUnavailable,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.replication.block_id import BlockId
+from engine.replication.commands.insert_group import (
+    Inserted,
+    Pending,
+    Quorum,
+    insert_group,
+    pause_s,
+    unknown_status,
+)
+from engine.replication.part_name import PartName
+from engine.replication.part_store import NewPart
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.quorum import (
+    QuorumEnd,
+    Wake,
+    any_session,
+    check_quorum,
+    holders,
+    set_failed_aside,
+    wait_for_quorum,
+    wait_until_active,
+)
+
+__all__ = ["AUTO_QUORUM", "InsertOptions", "Inserted", "Inserter"]
+
+AUTO_QUORUM = -1
+"""`insert_quorum = 'auto'`: more than half of the replicas."""
+_GROUP = 40
+"""Parts per transaction: about six operations each, and a request has to stay below 1 MiB."""
+_TRIES_OF_CHECK = 5
+"""How often a read-only replica is asked again before the rows are read."""
+_LEAST_DELAY_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class InsertOptions:
+    """Settings of one INSERT: `insert_deduplicate`, `insert_deduplication_token`, `insert_quorum` (0 and 1
+    are off), `insert_quorum_parallel`, `insert_quorum_timeout`, `insert_keeper_max_retries`."""
+
+    deduplicate: bool = True
+    token: str = ""
+    quorum: int = 0
+    quorum_parallel: bool = True
+    quorum_timeout_s: float = 600.0
+    max_retries: int = 20
+
+
+class Inserter:
+    """One INSERT statement. `commit` may be called several times; parts are numbered on for the token."""
+
+    def __init__(self, ctx: ReplicaContext) -> None:
+        self._ctx = ctx
+        self._ordinals: Counter[str] = Counter()
+
+    async def check(self, options: InsertOptions) -> None:
+        """What has to hold before rows are read; slows the INSERT down when there are many parts.
+
+        Raises SqlError: 242 for a read-only replica, 252 for too many parts, 285 and 286 for a quorum that
+        cannot be had, 164 if the replica is not active.
+        """
+        await self._wait_for_merges()
+        for attempt in range(1, _TRIES_OF_CHECK + 1):
+            is_last = attempt == _TRIES_OF_CHECK
+            try:
+                keeper = self._ctx.session()
+                quorum = await self._quorum(options)
+                if quorum is not None:
+                    await check_quorum(self._ctx, keeper, quorum.required, is_parallel=quorum.is_parallel)
+                return
+            except (ConnectionLoss, OperationTimeout, SessionExpired):
+                if is_last:
+                    raise
+            except SqlError as error:
+                if is_last or error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
+                    raise
+            await self._ctx.env.sleep(pause_s(self._ctx, attempt))
+
+    async def commit(self, parts: Sequence[NewPart], options: InsertOptions) -> Sequence[Inserted]:
+        """Insert what the store has written, in order. All `parts` are used up when this returns.
+
+        Raises SqlError: 319 when it is not known whether all was inserted; with any other code, and with
+        KeeperUnavailable, nothing was.
+        """
+        pending = [Pending(new, self._block_id(new, options)) for new in parts]
+        results: dict[str, Inserted] = {}
+        try:
+            while waiting := [each for each in pending if each.new.handle not in results]:
+                quorum = await self._quorum(options)
+                group = _next_group(waiting, quorum)
+                inserted = await insert_group(self._ctx, group, quorum, max_retries=options.max_retries)
+                for each, result in zip(group, inserted, strict=True):
+                    if quorum is None or await self._is_reached(each, result, quorum, options):
+                        results[each.new.handle] = result
+                    # Otherwise the block was forgotten meanwhile: the rows are new, and inserted now.
+        except OnclusterError as error:
+            if results and error.code != Code.UNKNOWN_STATUS_OF_INSERT:
+                reason = f"{len(results)} of {len(parts)} parts were inserted, then: {error}"
+                raise unknown_status(self._ctx, reason) from error
+            raise
+        finally:
+            for each in pending:
+                if not each.names:
+                    await self._ctx.store.discard_inserted(each.new)
+        return [results[new.handle] for new in parts]
+
+    def _block_id(self, new: NewPart, options: InsertOptions) -> BlockId | None:
+        ordinal = self._ordinals[new.partition_id]
+        self._ordinals[new.partition_id] += 1
+        if not options.deduplicate or not self._ctx.settings.replicated_deduplication_window:
+            return None
+        if options.token:
+            return BlockId.of_token(new.partition_id, f"{options.token}_{ordinal}")
+        low, high = (int.from_bytes(new.data_hash[at : at + 8], "little") for at in (0, 8))
+        return BlockId(new.partition_id, low, high)
+
+    async def _wait_for_merges(self) -> None:
+        """`parts_to_delay_insert`, `parts_to_throw_insert`. Raises SqlError 252."""
+        ctx, settings = self._ctx, self._ctx.settings
+        counts = Counter(part.partition_id for part in ctx.store.active)
+        count = max(counts.values(), default=0)
+        if count >= settings.parts_to_throw_insert > 0:
+            raise SqlError(
+                Code.TOO_MANY_PARTS,
+                f"Too many parts ({count} in one partition of {ctx.name}). Merges are processing "
+                "significantly slower than inserts.",
+                hint="Insert more rows at once, into fewer partitions.",
+            )
+        if count < settings.parts_to_delay_insert or not settings.parts_to_delay_insert:
+            return
+        steps = max(1, settings.parts_to_throw_insert - settings.parts_to_delay_insert)
+        over = min(1.0, (count - settings.parts_to_delay_insert + 1) / steps)
+        await ctx.env.sleep(max(_LEAST_DELAY_S, settings.max_delay_to_insert * over))
+
+    # -- quorum --------------------------------------------------------------------------------------------
+
+    async def _quorum(self, options: InsertOptions) -> Quorum | None:
+        """With 'auto', of the replicas that there are now. Waits for Keeper as long as retries say."""
+        required, attempt = options.quorum, 0
+        while required == AUTO_QUORUM:
+            try:
+                keeper = await any_session(self._ctx, timeout_s=pause_s(self._ctx, 10))
+                required = len((await keeper.children(self._ctx.paths.replicas)).names) // 2 + 1
+            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable) as error:
+                attempt += 1
+                if attempt > options.max_retries:
+                    raise KeeperUnavailable(f"Nothing was inserted into {self._ctx.name}: {error}") from error
+                await self._ctx.env.sleep(pause_s(self._ctx, attempt))
+        return Quorum(required, options.quorum_parallel) if required > 1 else None
+
+    async def _is_reached(
+        self, pending: Pending, result: Inserted, quorum: Quorum, options: InsertOptions
+    ) -> bool:
+        """Wait for the quorum of a part. False: it was a duplicate of one whose block was forgotten since.
+
+        Raises SqlError 319 after `quorum_timeout_s`, 285 if the quorum of our own part was given up.
+        """
+        assert result.name is not None
+        deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
+        end = await wait_for_quorum(self._ctx, result.name, deadline_s=deadline_s)
+        if end is QuorumEnd.REACHED and result.is_duplicate:
+            # The first insert may have asked for fewer replicas, or for none.
+            end = await self._wait_for_holders(pending, result.name, quorum.required, deadline_s)
+        if end is QuorumEnd.TIMEOUT:
+            raise unknown_status(self._ctx, "Timeout while waiting for quorum")
+        if end is QuorumEnd.FAILED:
+            if not pending.names:
+                return False
+            await set_failed_aside(self._ctx, result.name)
+            raise SqlError(
+                Code.TOO_FEW_LIVE_REPLICAS,
+                f"The quorum of part {result.name} of {self._ctx.name} was given up while this replica was "
+                "not active: no other replica had got it. It is not inserted.",
+                hint="Repeat the INSERT.",
+            )
+        if not result.is_duplicate and not await wait_until_active(self._ctx, deadline_s=deadline_s):
+            raise unknown_status(self._ctx, "Replica became inactive while waiting for quorum")
+        return True
+
+    async def _wait_for_holders(
+        self, pending: Pending, part: PartName, required: int, deadline_s: float
+    ) -> QuorumEnd:
+        """Until `required` replicas have `part`; FAILED when its block id does not name it any more."""
+        ctx = self._ctx
+        while (left_s := deadline_s - ctx.env.monotonic_s()) > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    keeper = await any_session(ctx)
+                    wake = Wake()
+                    if len(await holders(keeper, ctx.paths, part, watch=wake)) >= required:
+                        return QuorumEnd.REACHED
+                    if pending.block_id is not None:
+                        try:
+                            block = await keeper.get(ctx.paths.block(pending.block_id), watch=wake)
+                        except NoNode:
+                            return QuorumEnd.FAILED
+                        if block.data != str(part).encode():
+                            return QuorumEnd.FAILED
+                    await wake.wait()
+            except TimeoutError:
+                break
+            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable):
+                await ctx.env.sleep(pause_s(ctx, 3))
+        return QuorumEnd.TIMEOUT
+
+
+def _next_group(waiting: Sequence[Pending], quorum: Quorum | None) -> Sequence[Pending]:
+    """Parts for one transaction: with one block id each, and only one if quorums come one after the other."""
+    if quorum is not None and not quorum.is_parallel:
+        return waiting[:1]
+    group: list[Pending] = []
+    block_ids: set[BlockId] = set()
+    for each in waiting:
+        if len(group) == _GROUP or each.block_id in block_ids:
+            break
+        group.append(each)
+        if each.block_id is not None:
+            block_ids.add(each.block_id)
+    return group

@@ -1,0 +1,358 @@
+"""Parts of one INSERT that are committed together: steps 1 to 4 of `commands.insert`, and what follows when
+one of them gets no answer.
+
+Safety argument: see there. The rule here: as long as it is not known whether the transaction was executed,
+the names stay in flight, the staged parts stay staged, and nothing is sent but removals of the number locks
+and reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    KeeperUnavailable,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+    Unavailable,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Op
+from engine.replication.block_id import BlockId
+from engine.replication.log_actions import GetPart
+from engine.replication.log_entry import LogEntry
+from engine.replication.part_name import PartName, inserted
+from engine.replication.part_store import NewPart, Part
+from engine.replication.replica.block_numbers import Abandoned, BlockNumber, Known, Wanted, allocate_all
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.quorum import Alive, any_session, check_quorum, pending_quorum, quorum_create
+from engine.replication.text import encode_bytes, time_text
+
+log = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
+_CHECK_AFTER_S = 300.0
+"""When the part check looks at a part whose insert ended without an answer, as in ClickHouse."""
+_LOOKS = 20
+"""How often Keeper is asked what became of an insert before that is given up."""
+_LAST_LOOK_S = 5.0
+"""How long a cancelled insert may look what became of it."""
+
+
+@dataclass(slots=True)
+class Pending:
+    """A part on its way. `staged` is the name it is staged under, `names` are all that it had so far: none
+    means that `new` has not been used up."""
+
+    new: NewPart
+    block_id: BlockId | None
+    staged: PartName | None = None
+    names: list[PartName] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of one part. `name` of a duplicate is the part that was written for it before."""
+
+    new: NewPart
+    name: PartName | None
+    is_duplicate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quorum:
+    """How many replicas an insert waits for."""
+
+    required: int
+    is_parallel: bool
+
+
+class _StartOver(Unavailable):
+    """Nothing was committed, and with other numbers it may work."""
+
+
+class _Kind(enum.Enum):
+    """What an operation of the transaction is for, by which its refusal is understood."""
+
+    LOG = "log"
+    UNLOCK = "unlock"
+    QUORUM = "quorum"
+    ALIVE = "alive"
+    BLOCK = "block"
+    PART = "part"
+
+
+def pause_s(ctx: ReplicaContext, attempt: int) -> float:
+    """Before the `attempt`-th repetition, counted from 1; with jitter."""
+    longest_s: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 10))
+    return longest_s * ctx.env.rng.uniform(0.5, 1.0)
+
+
+async def insert_group(
+    ctx: ReplicaContext, group: Sequence[Pending], quorum: Quorum | None, *, max_retries: int
+) -> Sequence[Inserted]:
+    """Commit and publish all of `group`, or nothing of it, except what was inserted before. Block ids differ.
+
+    Raises SqlError: 319 when it is not known whether the group was inserted, 242, 285, 286 and the store's
+    codes when nothing was; KeeperUnavailable, too, means that nothing was.
+    """
+    done: dict[int, Inserted] = {}
+    failure: OnclusterError | None = None
+    try:
+        for attempt in range(max_retries + 1):
+            if attempt:
+                await ctx.env.sleep(pause_s(ctx, attempt))
+            open_parts = {index: each for index, each in enumerate(group) if index not in done}
+            try:
+                done |= await _attempt(ctx, open_parts, quorum)
+            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable, _StartOver) as error:
+                failure = error
+            except SqlError as error:
+                if error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
+                    raise
+                failure = error
+            if len(done) == len(group):
+                return [done[index] for index in range(len(group))]
+    finally:
+        for each in group:
+            await _discard(ctx, each)
+    assert failure is not None
+    if isinstance(failure, SqlError):
+        raise failure
+    raise KeeperUnavailable(
+        f"Nothing was inserted into {ctx.name}: {failure}", hint="The INSERT may be repeated."
+    ) from failure
+
+
+async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
+    """Throw away what is staged and was not committed. A part in doubt is not `staged` any more by then."""
+    if pending.staged is not None:
+        name, pending.staged = pending.staged, None
+        try:
+            await ctx.store.discard(name)
+        finally:
+            ctx.in_flight.let_go(name)
+
+
+async def _attempt(
+    ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None
+) -> dict[int, Inserted]:
+    """One round. What is known already is in the result, and so is all else, or _StartOver is raised."""
+    keeper = ctx.session()
+    alive = None
+    if quorum is not None:
+        alive = await check_quorum(ctx, keeper, quorum.required, is_parallel=quorum.is_parallel)
+    wanted = [Wanted(each.new.partition_id, each.block_id) for each in pending.values()]
+    done: dict[int, Inserted] = {}
+    locks: dict[int, BlockNumber] = {}
+    for (index, each), found in zip(pending.items(), await allocate_all(ctx, wanted), strict=True):
+        if isinstance(found, Known):
+            is_ours = found.part in each.names
+            done[index] = Inserted(each.new, found.part, is_duplicate=not is_ours)
+        else:
+            locks[index] = found
+    if locks:
+        transaction = _Transaction(ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()])
+        names = await transaction.run()
+        done |= {
+            index: Inserted(pending[index].new, name, is_duplicate=False)
+            for index, name in zip(locks, names, strict=True)
+        }
+    return done
+
+
+class _Transaction:
+    """Steps 2 to 4 for parts that have numbers."""
+
+    def __init__(
+        self,
+        ctx: ReplicaContext,
+        quorum: Quorum | None,
+        alive: Alive | None,
+        pending: Sequence[Pending],
+        locks: Sequence[BlockNumber],
+    ) -> None:
+        self._ctx = ctx
+        self._quorum = quorum
+        self._alive = alive
+        self._pending = pending
+        self._locks = locks
+        self._names = [inserted(lock.partition_id, lock.number) for lock in locks]
+        self._kinds: list[_Kind] = []
+        self._is_in_doubt = False
+
+    async def run(self) -> Sequence[PartName]:
+        """The names of the parts, committed and published. Raises _StartOver or SqlError."""
+        async with AsyncExitStack() as stack:
+            for name in self._names:
+                await stack.enter_async_context(self._ctx.in_flight.hold(name))
+            try:
+                await self._commit()
+            except BaseException:
+                await self._leave()
+                raise
+            for lock in self._locks:
+                lock.used()
+            await self._publish()
+        return self._names
+
+    async def _commit(self) -> None:
+        keeper = self._locks[0].keeper
+        ops = self._ops([await self._stage(*each) for each in zip(self._pending, self._names, strict=True)])
+        self._is_in_doubt = True
+        try:
+            await keeper.multi(ops)
+        except MultiFailed as failed:
+            self._is_in_doubt = False
+            raise self._refusal(failed) from failed
+        except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
+            log.info("replication.insert_in_doubt table=%s parts=%s", self._ctx.name, self._names)
+            if not await self._find_out():
+                self._is_in_doubt = False
+                raise _StartOver("The transaction of the insert got lost") from error
+
+    async def _stage(self, pending: Pending, name: PartName) -> Part:
+        if pending.staged is None:
+            part = await self._ctx.store.stage_inserted(pending.new, name)
+        else:
+            part = await self._ctx.store.rename_staged(pending.staged, name)
+            self._ctx.in_flight.let_go(pending.staged)
+        pending.staged = name
+        pending.names.append(name)
+        return part
+
+    def _ops(self, parts: Sequence[Part]) -> Sequence[Op]:
+        ctx = self._ctx
+        ops: list[tuple[_Kind, Op]] = []
+        for part, pending, lock in zip(parts, self._pending, self._locks, strict=True):
+            block_id = str(pending.block_id) if pending.block_id is not None else ""
+            entry = LogEntry(
+                GetPart(part.name),
+                source_replica=ctx.replica,
+                create_time=time_text(ctx.env.now_s()),
+                block_id=block_id,
+                quorum=self._quorum.required if self._quorum else 0,
+            )
+            node = Create(ctx.paths.log_prefix, entry.to_bytes(), CreateMode.PERSISTENT_SEQUENTIAL)
+            ops += [(_Kind.LOG, node), (_Kind.UNLOCK, lock.unlock)]
+            if self._quorum is not None and self._alive is not None:
+                required, is_parallel = self._quorum.required, self._quorum.is_parallel
+                ops.append((_Kind.QUORUM, quorum_create(ctx, part.name, required, is_parallel=is_parallel)))
+                ops += [(_Kind.ALIVE, check) for check in self._alive.checks(ctx)]
+            if pending.block_id is not None:
+                written = encode_bytes(str(part.name))
+                ops.append((_Kind.BLOCK, Create(ctx.paths.block(pending.block_id), written)))
+            ops.append((_Kind.PART, Create(ctx.me.part(part.name), part.header.to_bytes())))
+        self._kinds = [kind for kind, _ in ops]
+        return [op for _, op in ops]
+
+    def _refusal(self, failed: MultiFailed) -> OnclusterError:
+        ctx = self._ctx
+        match self._kinds[failed.index]:
+            case _Kind.UNLOCK:
+                return _StartOver(
+                    "The block number was taken away: by a dropped partition, or a lost session"
+                )
+            case _Kind.ALIVE:
+                return _StartOver("The replica was activated anew since the insert began")
+            case _Kind.BLOCK if isinstance(failed.error, NodeExists):
+                return _StartOver("The same block was inserted by somebody else right now")
+            case _Kind.QUORUM if isinstance(failed.error, NodeExists):
+                return pending_quorum(ctx)
+            case _Kind.PART if isinstance(failed.error, NoNode):
+                return SqlError(
+                    Code.UNEXPECTED_ZOOKEEPER_ERROR,
+                    f"Replica {ctx.me.root} of {ctx.name} is not in Keeper any more; nothing was inserted.",
+                    hint="SYSTEM RESTORE REPLICA makes it anew.",
+                )
+        return SqlError(
+            Code.UNEXPECTED_ZOOKEEPER_ERROR,
+            f"Nothing was inserted into {ctx.name}: {failed}",
+        )
+
+    # -- no answer -----------------------------------------------------------------------------------------
+
+    async def _find_out(self) -> bool:
+        """Whether the transaction was executed; if not, it cannot be any more. Raises SqlError 319 when
+        Keeper stays away."""
+        attempt = 0
+        while True:
+            try:
+                return await self._look(await any_session(self._ctx, timeout_s=_LONGEST_PAUSE_S))
+            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable) as error:
+                attempt += 1
+                if attempt > _LOOKS:
+                    raise unknown_status(self._ctx, f"Keeper does not answer: {error}") from error
+                await self._ctx.env.sleep(pause_s(self._ctx, attempt))
+
+    async def _look(self, keeper: Keeper) -> bool:
+        """The removal is what makes the read final: see `Abandoned`. One lock stands for all, the transaction
+        removes all or none."""
+        if await self._locks[0].abandon(keeper) is Abandoned.REMOVED:
+            return False
+        found = await keeper.exists_many([self._ctx.me.part(name) for name in self._names])
+        if any(stat is not None for stat in found):
+            return True
+        if await keeper.exists(self._ctx.me.parts) is None:
+            raise unknown_status(self._ctx, f"replica {self._ctx.me.root} was dropped meanwhile")
+        return False
+
+    async def _leave(self) -> None:
+        """The insert ends with an error, or is cancelled. Numbers that stay behind would stop merges."""
+        if self._is_in_doubt:
+            with suppress(OnclusterError, TimeoutError):
+                async with asyncio.timeout(_LAST_LOOK_S):
+                    if await self._look(await any_session(self._ctx)):
+                        await self._publish()
+                        return
+                    self._is_in_doubt = False
+        if self._is_in_doubt:
+            now_s = self._ctx.env.monotonic_s()
+            for name in self._names:
+                self._ctx.parts_to_check[name] = now_s + _CHECK_AFTER_S
+            for pending in self._pending:
+                pending.staged = None
+        for pending in self._pending:
+            if pending.staged is not None:
+                self._ctx.in_flight.keep(pending.staged)
+        for lock in self._locks:
+            with suppress(OnclusterError):
+                await lock.abandon()
+
+    async def _publish(self) -> None:
+        """The transaction was executed. A part that something else covers already must not be shown twice."""
+        ctx = self._ctx
+        for pending, name in zip(self._pending, self._names, strict=True):
+            ctx.queue.add_virtual(name)
+            pending.staged = None
+        active = tuple(ctx.store.active)
+        covered = [n for n in self._names if any(other != n and other.contains(n) for other in active)]
+        try:
+            await ctx.store.publish([name for name in self._names if name not in covered])
+            for name in covered:
+                await ctx.store.discard(name)
+        except (SqlError, OSError) as error:
+            for name in self._names:
+                ctx.parts_to_check[name] = ctx.env.monotonic_s()
+            raise unknown_status(ctx, f"the parts are stored but could not be shown: {error}") from error
+        ctx.merge_wanted.set()
+
+
+def unknown_status(ctx: ReplicaContext, reason: str) -> SqlError:
+    """319. The message is ClickHouse's."""
+    return SqlError(
+        Code.UNKNOWN_STATUS_OF_INSERT,
+        f"Unknown status of INSERT into {ctx.name}, client must retry. Reason: {reason}",
+        hint="A repetition is not stored twice, if deduplication is on.",
+    )
