@@ -26,6 +26,11 @@ class Signal:
         if not self._future.done():
             self._future.set_result(event)
 
+    @property
+    def is_set(self) -> bool:
+        """Whether the watch has fired, or the session is over."""
+        return self._future.done()
+
     async def wait(self) -> WatchEvent:
         event = await asyncio.shield(self._future)
         if event.type is EventType.SESSION:

@@ -1,12 +1,59 @@
-"""ALTER … UPDATE, DELETE: a mutation."""
+"""Mutations: `ALTER … UPDATE`, `DELETE` and what else rewrites parts. Creating, waiting, killing.
+
+Safety argument. A mutation concerns the rows that were there when it was created, in every partition.
+
+1. Read the version of `mutations`.
+2. Take a block number in every partition concerned, all in one multi. If that is all partitions the multi
+   checks that none was added. The numbers are held: nothing below them counts as settled yet.
+3. One multi makes the entry and sets `mutations` with the version of 1. If another mutation was made since,
+   it is refused: so the numbers of two mutations have the same order in every partition, and in `mutations`.
+4. Give the numbers up. Inserts that come later have larger ones.
+
+A crash after 2 leaves locks that end with the session, after 3 a mutation that is carried out. After a lost
+reply to 3 the entry is looked for by its bytes, in which the block numbers occur once. It is never sent
+again. Rows are only rewritten by what merge assignment makes of the entry.
+
+Source: ClickHouse's StorageReplicatedMergeTree::mutate.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from engine.keeper.base import Op
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync
+from engine.errors import (
+    BadVersion,
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NoNode,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, SetData, Watch
+from engine.replication.commands.waiting import (
+    DEFAULT_INACTIVE_TIMEOUT_S,
+    Sync,
+    replicas_of,
+    unfinished,
+    wait_on_replicas,
+    with_session,
+)
+from engine.replication.mutation_entry import MutationEntry, mutation_number
+from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.mutation_tracker import refresh_mutations
+from engine.replication.text import time_text
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 1000
+_PAUSE_S = 0.2
+_RELEASE_ATTEMPTS = 5
 
 
 async def create_mutation(
@@ -17,7 +64,127 @@ async def create_mutation(
     alter_version: int = -1,
     fence: Sequence[Op] = (),
 ) -> int:
-    raise NotImplementedError
+    """Make a mutation of `commands`, for all partitions or those given; returns its number.
+
+    Raises SqlError 692 TOO_MANY_MUTATIONS, 242 while the replica is read-only; MultiFailed if an operation of
+    `fence`, which goes into the same multi, is refused.
+    """
+    for _ in range(_ATTEMPTS):
+        keeper = ctx.session()
+        check_room(ctx)
+        try:
+            version = await mutations_version(keeper, ctx.paths)
+            held = await allocate_everywhere(ctx, keeper, partition_ids)
+        except (ConnectionLoss, OperationTimeout, SessionExpired):
+            await ctx.env.sleep(_PAUSE_S)
+            continue
+        try:
+            draft = MutationDraft.of(ctx, held, commands, alter_version=alter_version, version=version)
+            number = await _send(ctx, keeper, draft, fence)
+        finally:
+            await release(ctx, held)
+        if number is not None:
+            log.info("replication.mutation_created table=%s number=%010d", ctx.name, number)
+            return number
+    raise SqlError(
+        Code.UNFINISHED, f"Cannot create a mutation of {ctx.name}: other mutations keep coming first"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MutationDraft:
+    """The two operations that make a mutation: `ops` of one multi."""
+
+    raw: bytes
+    ops: tuple[SetData, Create]
+
+    @classmethod
+    def of(
+        cls, ctx: ReplicaContext, held: BlockNumbers, commands: str, *, alter_version: int, version: int
+    ) -> MutationDraft:
+        """`version` is that of `mutations`, read before the numbers were taken."""
+        entry = MutationEntry(
+            create_time=time_text(ctx.env.now_s()),
+            source_replica=ctx.replica,
+            block_numbers=tuple(sorted(held.numbers.items())),
+            commands=commands,
+            alter_version=alter_version,
+        )
+        raw = entry.to_bytes()
+        return cls(
+            raw,
+            (
+                SetData(ctx.paths.mutations, b"", version),
+                Create(ctx.paths.mutation_prefix, raw, CreateMode.PERSISTENT_SEQUENTIAL),
+            ),
+        )
+
+
+def check_room(ctx: ReplicaContext) -> None:
+    """Raises SqlError 692 if too many mutations are unfinished."""
+    limit = ctx.settings.number_of_mutations_to_throw
+    unfinished_count = sum(not state.is_done for state in ctx.queue.mutations.values())
+    if limit and unfinished_count >= limit:
+        raise SqlError(
+            Code.TOO_MANY_MUTATIONS,
+            f"Too many unfinished mutations ({unfinished_count}) in table {ctx.name}; the limit is {limit}.",
+            hint="See system.mutations; KILL MUTATION removes one that fails.",
+        )
+
+
+async def mutations_version(keeper: Keeper, paths: TablePaths) -> int:
+    """Raises NoNode if the table is gone."""
+    stat = await keeper.exists(paths.mutations)
+    if stat is None:
+        raise NoNode(paths.mutations)
+    return stat.version
+
+
+async def find_mutation(ctx: ReplicaContext, raw: bytes) -> int | None:
+    """The number of the mutation with these bytes."""
+
+    async def look(keeper: Keeper) -> int | None:
+        await keeper.sync(ctx.paths.mutations)
+        names = (await keeper.children(ctx.paths.mutations)).names
+        numbers = [number for name in names if (number := mutation_number(name)) is not None]
+        nodes = await keeper.get_many([ctx.paths.mutation(number) for number in numbers])
+        for number, node in zip(numbers, nodes, strict=True):
+            if isinstance(node, Node) and node.data == raw:
+                return number
+        return None
+
+    return await with_session(ctx, look)
+
+
+async def release(ctx: ReplicaContext, held: BlockNumbers) -> None:
+    """Give numbers up, whatever happens: one that stays held would stop merges in its partition."""
+    for _ in range(_RELEASE_ATTEMPTS):
+        try:
+            await held.release()
+            return
+        except (ConnectionLoss, OperationTimeout):
+            await ctx.env.sleep(_PAUSE_S)
+        except SessionExpired:
+            return
+    for number in held.held:  # the next who asks for a number in that partition removes them
+        ctx.block_locks.held.discard(number.path)
+        ctx.block_locks.doubtful.add(number.partition_id)
+
+
+async def _send(ctx: ReplicaContext, keeper: Keeper, draft: MutationDraft, fence: Sequence[Op]) -> int | None:
+    """None: another mutation was first, or it is certain that nothing was made."""
+    try:
+        results = await keeper.multi([*draft.ops, *fence])
+    except MultiFailed as failed:
+        if failed.index == 0 and isinstance(failed.error, BadVersion):
+            return None
+        raise
+    except (ConnectionLoss, OperationTimeout, SessionExpired):
+        return await find_mutation(ctx, draft.raw)
+    return mutation_number(str(results[1]).rpartition("/")[2])
+
+
+# -- waiting ------------------------------------------------------------------------------------------------
 
 
 async def wait_for_mutation(
@@ -27,9 +194,93 @@ async def wait_for_mutation(
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
 ) -> None:
-    raise NotImplementedError
+    """Wait until `sync` (`mutations_sync`) has finished the mutation.
+
+    Raises SqlError 341 UNFINISHED: it was killed, it fails on this replica, or replicas were inactive for too
+    long.
+    """
+    replicas = await replicas_of(ctx, sync)
+    if not replicas:
+        return
+    waits = [(replica, _FinishedMutation(ctx.paths, replica, number).is_done) for replica in replicas]
+    done = asyncio.ensure_future(wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s))
+    failing = asyncio.ensure_future(_own_failure(ctx, number))
+    try:
+        await asyncio.wait([done, failing], return_when=asyncio.FIRST_COMPLETED)
+        if not done.done():
+            raise SqlError(Code.UNFINISHED, failing.result())
+        if late := done.result():
+            raise unfinished(late, f"finish mutation {number:010} of {ctx.paths.root}")
+    finally:
+        done.cancel()
+        failing.cancel()
+        await asyncio.gather(done, failing, return_exceptions=True)
+
+
+class _FinishedMutation:
+    """Looks whether one replica is through with one mutation."""
+
+    def __init__(self, paths: TablePaths, replica: ReplicaPaths, number: int) -> None:
+        self._paths = paths
+        self._replica = replica
+        self._number = number
+
+    async def is_done(self, keeper: Keeper, watch: Watch) -> bool:
+        if await self._is_passed(keeper, watch):
+            return True
+        if await keeper.exists(self._paths.mutation(self._number), watch=watch) is not None:
+            return False
+        # What is done everywhere may have been cleaned up between the two looks.
+        if await self._is_passed(keeper, watch):
+            return True
+        raise SqlError(
+            Code.UNFINISHED, f"Mutation {self._number:010} of {self._paths.root} was killed or does not exist"
+        )
+
+    async def _is_passed(self, keeper: Keeper, watch: Watch) -> bool:
+        pointer = (await keeper.get(self._replica.mutation_pointer, watch=watch)).data
+        done = mutation_number(pointer.decode("ascii", "replace"))
+        return done is not None and done >= self._number
+
+
+async def _own_failure(ctx: ReplicaContext, number: int) -> str:
+    """Returns when a part cannot be mutated on this replica, with the reason."""
+    while True:
+        state = ctx.queue.mutations.get(number)
+        if state is not None and state.latest_fail_reason and not state.is_done:
+            return (
+                f"Exception happened during execution of mutation {number:010} with part "
+                f"{state.latest_failed_part}, reason: {state.latest_fail_reason}. It is tried again; "
+                "KILL MUTATION gives it up."
+            )
+        await ctx.mutation_news.wait()
+
+
+# -- killing ------------------------------------------------------------------------------------------------
 
 
 async def kill_mutation(ctx: ReplicaContext, number: int) -> bool:
-    """Whether it was there."""
-    raise NotImplementedError
+    """Remove a mutation; whether there was one. Parts that it has rewritten stay as they are.
+
+    All replicas hear of it by their watch. What executes now becomes a part like any other; parts that are
+    still to be made leave the mutation out.
+    """
+    keeper = ctx.session()
+    try:
+        await keeper.remove(ctx.paths.mutation(number))
+    except NoNode:
+        return False
+    except (ConnectionLoss, OperationTimeout, SessionExpired):
+        # Removing it again is all that is wanted; it was there a moment ago as far as anybody knows.
+        await with_session(ctx, lambda again: _remove_if_there(again, ctx.paths.mutation(number)))
+    log.info("replication.mutation_killed table=%s number=%010d", ctx.name, number)
+    if not ctx.is_readonly:
+        await refresh_mutations(ctx, ctx.session())
+    return True
+
+
+async def _remove_if_there(keeper: Keeper, path: str) -> None:
+    try:
+        await keeper.remove(path)
+    except NoNode:
+        return

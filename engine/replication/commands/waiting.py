@@ -24,6 +24,7 @@ from engine.keeper.base import Keeper, Watch
 from engine.keeper.recipes import SessionHolder, Signal
 from engine.replication.paths import ReplicaPaths, sequence_number
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_commit import find_entry
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,6 @@ DEFAULT_INACTIVE_TIMEOUT_S = 120.0
 """`replication_wait_for_inactive_replica_timeout`: 0 does not wait for inactive replicas, less waits for
 ever."""
 
-_BATCH = 100
 _PAUSE_S = 0.2
 
 T = TypeVar("T")
@@ -61,7 +61,7 @@ async def wait_for_entry(
     if number is None:
         raise SqlError(Code.BAD_ARGUMENTS, f"{log_name[:200]!r} is not the name of an entry.")
     waits = [
-        (replica, _ProcessedEntry(replica, number, raw).is_done) for replica in await _replicas(ctx, sync)
+        (replica, _ProcessedEntry(replica, number, raw).is_done) for replica in await replicas_of(ctx, sync)
     ]
     late = await wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s)
     if late:
@@ -85,19 +85,23 @@ Look = Callable[[Keeper, Watch], Awaitable[bool]]
 async def wait_on_replicas(
     ctx: ReplicaContext, waits: Sequence[tuple[ReplicaPaths, Look]], *, inactive_timeout_s: float
 ) -> list[str]:
-    """Wait for all at once; the names of replicas that stayed inactive for too long."""
-    async with asyncio.TaskGroup() as group:
-        tasks = [
-            (
-                replica.name,
-                group.create_task(
-                    _wait_on_replica(
-                        ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s
-                    )
-                ),
-            )
-            for replica, look in waits
-        ]
+    """Wait for all at once; the names of replicas that stayed inactive for too long. The first error of a
+    `Look` ends the waiting."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                (
+                    replica.name,
+                    group.create_task(
+                        _wait_on_replica(
+                            ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s
+                        )
+                    ),
+                )
+                for replica, look in waits
+            ]
+    except BaseExceptionGroup as several:
+        raise several.exceptions[0] from None
     return [name for name, task in tasks if not task.result()]
 
 
@@ -114,20 +118,16 @@ async def with_session(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T
             continue
 
 
-async def _replicas(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
+async def replicas_of(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
+    """Who has to be done, as of now; by name."""
     match sync:
         case Sync.NONE:
             return []
         case Sync.OWN:
             return [ctx.me]
         case Sync.ALL:
-            return await all_replicas(ctx)
-
-
-async def all_replicas(ctx: ReplicaContext) -> list[ReplicaPaths]:
-    """The replicas of the table as of now, by name."""
-    found = await with_session(ctx, lambda keeper: keeper.children(ctx.paths.replicas))
-    return [ctx.paths.replica(name) for name in found.names]
+            found = await with_session(ctx, lambda keeper: keeper.children(ctx.paths.replicas))
+            return [ctx.paths.replica(name) for name in found.names]
 
 
 class _ProcessedEntry:
@@ -154,19 +154,6 @@ class _ProcessedEntry:
         except NoNode:
             return True
         return False
-
-
-async def find_entry(keeper: Keeper, directory: str, raw: bytes) -> str | None:
-    """The name of the newest child of `directory` (a log or a queue) with exactly these bytes."""
-    names = [name for name in (await keeper.children(directory)).names if sequence_number(name) is not None]
-    names.reverse()
-    for start in range(0, len(names), _BATCH):
-        batch = names[start : start + _BATCH]
-        nodes = await keeper.get_many([f"{directory}/{name}" for name in batch])
-        for name, node in zip(batch, nodes, strict=True):
-            if not isinstance(node, Exception) and node.data == raw:
-                return name
-    return None
 
 
 async def _wait_on_replica(

@@ -1,10 +1,79 @@
-"""MUTATE_PART."""
+"""Executes MUTATE_PART: rewrites a part by the mutations between its version and the wanted one.
+
+Safety argument: as for merges (`execute_merge`). A mutation that was killed meanwhile is left out; then the
+result may differ from that of a replica that was faster, and is fetched from there. What fails is noted with
+the mutations for `system.mutations`, and the entry is tried again later.
+
+Source: ClickHouse's MutateFromLogEntryTask.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
+
+from engine.errors import OnclusterError, SqlError
+from engine.replication.log_actions import MutatePart
+from engine.replication.part_checksums import PartDiffers
+from engine.replication.replica import execute_get
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.execute_merge import commit_or_fetch, have_already
+from engine.replication.replica.execution import Postponed
+from engine.replication.replica.queue import MutationState, QueuedEntry
+from engine.replication.replica.switches import Activity
+
+log = logging.getLogger(__name__)
 
 
 async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
-    raise NotImplementedError
+    """Have the result, whichever way. Raises SqlError, Postponed, or what a fetch raises."""
+    action = queued.entry.action
+    assert isinstance(action, MutatePart)
+    if await have_already(ctx, action.result):
+        return
+    if reason := _why_fetch(ctx, action):
+        log.info("replica.mutation_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
+        await execute_get.fetch_result(ctx, action.result)
+        return
+    if ctx.switches.is_stopped(Activity.MERGES):
+        raise Postponed(f"Not mutating into {action.result} because mutations are stopped now")
+    states = ctx.queue.mutation_commands(action.source, action.result.mutation)
+    try:
+        if action.result not in ctx.store.staged:
+            commands = ", ".join(state.entry.commands for state in states)
+            await ctx.store.mutate(action.source, action.result, commands)
+    except PartDiffers as error:
+        log.warning("replica.source_damaged table=%s part=%s error=%s", ctx.name, action.source, error)
+        ctx.check_later(action.source)
+        await execute_get.fetch_result(ctx, action.result)
+    except SqlError as error:
+        _note_failure(ctx, states, action, error)
+        raise
+    else:
+        await commit_or_fetch(ctx, action.result)
+    _note_success(states, action)
+
+
+def _why_fetch(ctx: ReplicaContext, action: MutatePart) -> str:
+    if ctx.settings.always_fetch_merged_part:
+        return "always_fetch_merged_part is set"
+    if action.source not in ctx.store.active:
+        return f"source {action.source} is not here"
+    return ""
+
+
+def _note_failure(
+    ctx: ReplicaContext, states: Sequence[MutationState], action: MutatePart, error: OnclusterError
+) -> None:
+    for state in states:
+        state.latest_failed_part = str(action.source)
+        state.latest_fail_s = ctx.env.now_s()
+        state.latest_fail_reason = str(error)
+    ctx.mutation_news.announce()
+
+
+def _note_success(states: Sequence[MutationState], action: MutatePart) -> None:
+    """A part that failed and was done in the end does not count as failed any more."""
+    for state in states:
+        if state.latest_failed_part == str(action.source):
+            state.latest_failed_part, state.latest_fail_s, state.latest_fail_reason = "", 0.0, ""

@@ -1,10 +1,299 @@
-"""Assigning merges and mutations of parts."""
+"""Decides what is merged and mutated, and writes it into the log for all replicas.
+
+Safety argument. Every replica that may lead does this at the same time; there is no lock and no election.
+
+1. `load_predicate` reads what exists, what is being inserted, and the version of `log`.
+2. A choice is made in memory: it looks at nothing that is not in 1 or came later.
+3. One multi appends the entries and sets `log` with that version. If anybody assigned or dropped something
+   since, it is refused as a whole, and 1 begins anew at once. So of two that choose the same sources, one is
+   refused.
+4. After a lost reply the log is searched for the entry (`log_commit`). A crash before 3 leaves nothing, after
+   3 an entry like any other.
+
+Servers before 20.6 elect one leader, who assigns without looking at the version of `log`. Where such a server
+stands in `leader_election`, nothing is assigned here. It never assigns what a replica could not make: all
+sources are this replica's in Keeper.
+
+Source: ClickHouse's StorageReplicatedMergeTree::mergeSelectingTask.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty
+from engine.keeper.base import Keeper, Op, SetData, Stat
+from engine.keeper.recipes import Signal
+from engine.replication.creation import leader_election_ops
+from engine.replication.log_actions import MergeParts, MutatePart
+from engine.replication.log_entry import LogEntry
+from engine.replication.merge_selector import Candidate, SelectorSettings, select_merge
+from engine.replication.part_name import PartName, merged
+from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_commit import Logged, commit_logged, log_op
+from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
+from engine.replication.replica.switches import Activity
+from engine.replication.text import time_text
+
+log = logging.getLogger(__name__)
+
+MISSING_PART_PATIENCE_S = 300.0
+"""A part that is not in Keeper may be one that is being committed, unless it is older than that."""
+
+_MULTIPLE_LEADERS = b"(multiple leaders Ok)"
+_BATCH = 100
+_SETTLE_S = 0.03
+"""After a wake-up replicas wait up to this long, so that not all of them choose at the same moment."""
+
+
+class NotAssigned(enum.Enum):
+    """Why an assignment was not made."""
+
+    LOG_CHANGED = "somebody else assigned or dropped something: look again at once"
+    PART_MISSING = "a source is not this replica's in Keeper"
+
+
+class Round(enum.Enum):
+    """What a round of the loop came to."""
+
+    ASSIGNED = "assigned"
+    LOG_CHANGED = "log changed"
+    NOTHING = "nothing to do"
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """`log_version` is that of `log` after the assignment, None if it is not known."""
+
+    entries: tuple[Logged, ...]
+    log_version: int | None
+
+
+Action = MergeParts | MutatePart
 
 
 async def run(ctx: ReplicaContext) -> None:
     """Until cancelled or until the session is over (SessionExpired)."""
-    raise NotImplementedError
+    ctx.is_leader = False
+    leadership = Leadership()
+    pause = _Pause()
+
+    async def step(ctx: ReplicaContext) -> None:
+        if not await leadership.is_given(ctx, ctx.session()):
+            await _wait_at_most(
+                _woken(ctx, leadership.changed), ctx.settings.max_merge_selecting_sleep_ms / 1e3
+            )
+            return
+        outcome = await assign_round(ctx)
+        if outcome is Round.NOTHING:
+            await _wait_at_most(_woken(ctx, leadership.changed), pause.next_s(ctx))
+            await ctx.env.sleep(_SETTLE_S * ctx.env.rng.random())
+        else:
+            pause.reset()
+
+    try:
+        await keep_running(ctx, "assign merges", step)
+    finally:
+        ctx.is_leader = False
+
+
+class Leadership:
+    """Whether this replica may assign: asked once, and again when `leader_election` changes."""
+
+    def __init__(self) -> None:
+        self.changed: Signal | None = None
+        self._nobody_elects = False
+
+    async def is_given(self, ctx: ReplicaContext, keeper: Keeper) -> bool:
+        """Sets `ctx.is_leader`, too."""
+        if self.changed is None or self.changed.is_set:
+            self.changed = Signal()
+            self._nobody_elects = await nobody_elects(ctx, keeper, self.changed)
+        ctx.is_leader = self._nobody_elects and bool(ctx.settings.replicated_can_become_leader)
+        return ctx.is_leader
+
+
+async def nobody_elects(ctx: ReplicaContext, keeper: Keeper, watch: Signal | None = None) -> bool:
+    """Whether `leader_election` says that all replicas lead. Where it is empty (the last server that elected
+    has gone) it is made to say so."""
+    directory = ctx.paths.leader_election
+    while True:
+        children = await keeper.children(directory, watch=watch)
+        nodes = await keeper.get_many([f"{directory}/{name}" for name in children.names])
+        values = [node.data for node in nodes if not isinstance(node, Exception)]
+        if values:
+            return all(_MULTIPLE_LEADERS in value for value in values)
+        try:
+            await keeper.multi(leader_election_ops(ctx.paths))
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NotEmpty | NodeExists | NoNode):
+                raise
+        watch = None if watch is None or watch.is_set else watch
+
+
+async def assign_round(ctx: ReplicaContext) -> Round:
+    """One look, and one assignment if there is something to assign."""
+    settings, queue = ctx.settings, ctx.queue
+    merges, mutations = queue.count(MergeParts), queue.count(MutatePart)
+    room = settings.max_replicated_merges_in_queue - merges - mutations
+    if room <= 0 or ctx.switches.is_stopped(Activity.MERGES):
+        return Round.NOTHING
+    room_for_mutations = min(room, settings.max_replicated_mutations_in_queue - mutations, _BATCH)
+    guess = MergePredicate(queue, queue.virtual_parts, {}, frozenset(), -1)
+    if not _choose_merge(ctx, guess) and not _choose_mutations(ctx, guess, room_for_mutations):
+        return Round.NOTHING  # without asking Keeper: what it knows beyond the queue only forbids more
+    keeper = ctx.session()
+    predicate = await load_predicate(ctx)
+    actions: Sequence[Action] = ()
+    if parts := _choose_merge(ctx, predicate):
+        actions = [MergeParts(parts, merged(parts))]
+    else:
+        actions = _choose_mutations(ctx, predicate, room_for_mutations)
+    if not actions:
+        return Round.NOTHING
+    match await assign(ctx, keeper, predicate, actions):
+        case Assigned():
+            return Round.ASSIGNED
+        case NotAssigned.LOG_CHANGED:
+            return Round.LOG_CHANGED
+        case NotAssigned.PART_MISSING:
+            return Round.NOTHING
+
+
+async def assign(
+    ctx: ReplicaContext,
+    keeper: Keeper,
+    predicate: MergePredicate,
+    actions: Sequence[Action],
+    *,
+    fence: Sequence[Op] = (),
+) -> Assigned | NotAssigned:
+    """Append entries for `actions`, all or none. `fence` goes into the same multi, behind everything else.
+
+    Raises MultiFailed if the fence refuses.
+    """
+    sources = [source for action in actions for source in sources_of(action)]
+    stats = await keeper.exists_many([ctx.me.part(source) for source in sources])
+    missing = [source for source, stat in zip(sources, stats, strict=True) if stat is None]
+    if missing:
+        _look_after(ctx, missing)
+        return NotAssigned.PART_MISSING
+    create_time = time_text(ctx.env.now_s())
+    entries = [LogEntry(action, ctx.replica, create_time) for action in actions]
+    ops: list[Op] = [log_op(ctx.paths, entry) for entry in entries]
+    ops.append(SetData(ctx.paths.log, b"", predicate.log_version))
+    own = len(ops)
+    try:
+        done = await commit_logged(ctx, keeper, [*ops, *fence])
+    except MultiFailed as failed:
+        if failed.index < own and isinstance(failed.error, BadVersion):
+            return NotAssigned.LOG_CHANGED
+        raise
+    if done is None:
+        return NotAssigned.LOG_CHANGED
+    for action, logged in zip(actions, done.entries, strict=True):
+        log.info("replica.assigned table=%s entry=%s part=%s", ctx.name, logged.name, action.result)
+    stat = done.results[own - 1] if done.results is not None else None
+    ctx.log_changed.set()
+    return Assigned(done.entries, stat.version if isinstance(stat, Stat) else None)
+
+
+def sources_of(action: Action) -> Sequence[PartName]:
+    return action.sources if isinstance(action, MergeParts) else (action.source,)
+
+
+def runs_of(ctx: ReplicaContext, predicate: MergePredicate) -> list[list[Candidate]]:
+    """The parts that readers see here, cut wherever two neighbours may not be merged."""
+    now_s = ctx.env.now_s()
+    runs: list[list[Candidate]] = []
+    last: PartName | None = None
+    for name, part in sorted(ctx.store.active.items()):
+        if predicate.why_not(name):
+            last = None
+            continue
+        if last is None or predicate.why_not_together(last, name):
+            runs.append([])
+        runs[-1].append(Candidate(name, part.size_bytes, max(0.0, now_s - part.modified_s)))
+        last = name
+    return runs
+
+
+def selector_settings(ctx: ReplicaContext) -> SelectorSettings:
+    """As the table's settings say."""
+    return SelectorSettings(
+        max_parts_at_once=ctx.settings.max_parts_to_merge_at_once,
+        max_total_bytes=ctx.settings.max_bytes_to_merge_at_max_space_in_pool,
+    )
+
+
+def _choose_merge(ctx: ReplicaContext, predicate: MergePredicate) -> tuple[PartName, ...]:
+    selected = select_merge(runs_of(ctx, predicate), selector_settings(ctx))
+    return selected.parts if selected is not None else ()
+
+
+def _choose_mutations(ctx: ReplicaContext, predicate: MergePredicate, room: int) -> list[MutatePart]:
+    chosen: list[MutatePart] = []
+    if not any(not state.is_done for state in ctx.queue.mutations.values()):
+        return chosen
+    for part in sorted(ctx.store.active):
+        if len(chosen) >= room:
+            break
+        version = predicate.wanted_version(part)
+        if version is not None:
+            last = ctx.queue.mutation_commands(part, version)[-1]
+            chosen.append(MutatePart(part, part.mutated(version), alter_version=last.alter_version))
+    return chosen
+
+
+def _look_after(ctx: ReplicaContext, missing: Sequence[PartName]) -> None:
+    for name in missing:
+        part = ctx.store.active.get(name)
+        if part is not None and ctx.env.now_s() - part.modified_s > MISSING_PART_PATIENCE_S:
+            log.warning("replica.part_not_in_keeper table=%s part=%s", ctx.name, name)
+            ctx.check_later(name)
+
+
+class _Pause:
+    """Between rounds that found nothing: longer and longer, up to a limit."""
+
+    def __init__(self) -> None:
+        self._rounds = 0
+
+    def reset(self) -> None:
+        self._rounds = 0
+
+    def next_s(self, ctx: ReplicaContext) -> float:
+        settings = ctx.settings
+        pause_ms = settings.merge_selecting_sleep_ms * 1.2 ** min(self._rounds, 50)
+        self._rounds += 1
+        return min(pause_ms, settings.max_merge_selecting_sleep_ms) / 1e3
+
+
+async def _woken(ctx: ReplicaContext, leadership_changed: Signal | None) -> None:
+    """Until there may be something to do. Raises SessionExpired."""
+    waits: list[Awaitable[object]] = [ctx.merge_wanted.wait(), ctx.mutation_news.wait()]
+    if leadership_changed is not None:
+        waits.append(leadership_changed.wait())
+    tasks = [asyncio.ensure_future(each) for each in waits]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _wait_at_most(event: Awaitable[None], timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event
+    except TimeoutError:
+        return

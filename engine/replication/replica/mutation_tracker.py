@@ -1,16 +1,114 @@
-"""What mutations there are, and which are done."""
+"""Which mutations there are, and which of them are done.
+
+Safety argument. A mutation is done on a replica when no part that it applies to is here, is in the queue, or
+can still come from an insert that has its block number already (`MergePredicate.is_finished`). The block
+numbers being committed are read before the log is pulled, so an insert is seen on one side or the other.
+
+1. `mutation_pointer` is set to the last mutation up to which all are done. It only grows; others read it to
+   wait, and the cleanup removes a mutation only when all pointers have passed it.
+2. Then the mutations count as done in memory. A crash between 1 and 2 leaves a pointer that the next start
+   reads.
+
+It never removes a mutation, and never passes over one that is not done.
+
+Source: ClickHouse's ReplicatedMergeTreeQueue::tryFinalizeMutations.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 from engine.keeper.base import Keeper, Watch
+from engine.keeper.recipes import Signal
+from engine.replication.replica import queue_loader
+from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.queue import MutationState
+
+log = logging.getLogger(__name__)
+
+RECHECK_S = 1.0
+"""While something is unfinished, it is looked at that often: an insert that gives up its block number makes
+no other noise."""
 
 
 async def refresh_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> None:
-    """Make `ctx.queue.mutations` what `mutations/` is. The log puller calls it after listing the log."""
-    raise NotImplementedError
+    """Make `ctx.queue.mutations` what `mutations/` is, and wake whoever waits for a change of that."""
+    before = set(ctx.queue.mutations)
+    killed = await queue_loader.load_mutations(ctx, keeper, watch=watch)
+    if killed:
+        log.info("replica.mutations_gone table=%s numbers=%s", ctx.name, list(killed))
+    if killed or set(ctx.queue.mutations) != before:
+        ctx.merge_wanted.set()
+        ctx.queue_changed.set()
+        ctx.mutation_news.announce()
 
 
 async def run(ctx: ReplicaContext) -> None:
     """Until cancelled or until the session is over (SessionExpired)."""
-    raise NotImplementedError
+    watched: Signal | None = None
+
+    async def step(ctx: ReplicaContext) -> None:
+        nonlocal watched
+        if watched is None or watched.is_set:
+            fresh = Signal()
+            await refresh_mutations(ctx, ctx.session(), watch=fresh)
+            watched = fresh
+        news = asyncio.ensure_future(ctx.mutation_news.wait())
+        changed = asyncio.ensure_future(watched.wait())
+        try:
+            is_open = await finish_mutations(ctx)
+            await asyncio.wait(
+                [news, changed], timeout=RECHECK_S if is_open else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            if changed.done():
+                changed.result()
+        finally:
+            news.cancel()
+            changed.cancel()
+            await asyncio.gather(news, changed, return_exceptions=True)
+
+    await keep_running(ctx, "track mutations", step)
+
+
+async def finish_mutations(ctx: ReplicaContext) -> bool:
+    """Note what is done now; returns whether anything is not."""
+    candidates = _candidates(ctx)
+    if not candidates:
+        return any(not state.is_done for state in ctx.queue.mutations.values())
+    predicate = await load_predicate(ctx)
+    finished: list[MutationState] = []
+    for state in candidates:
+        if not predicate.is_finished(state.number, state.entry):
+            break
+        finished.append(state)
+    if finished:
+        last = finished[-1].number
+        await ctx.session().set(ctx.me.mutation_pointer, f"{last:010}".encode())
+        for state in finished:
+            state.is_done = True
+            state.latest_failed_part, state.latest_fail_s, state.latest_fail_reason = "", 0.0, ""
+        log.info("replica.mutations_done table=%s last=%d", ctx.name, last)
+        ctx.queue_changed.set()
+        ctx.merge_wanted.set()
+        ctx.mutation_news.announce()
+    return any(not state.is_done for state in ctx.queue.mutations.values())
+
+
+def _candidates(ctx: ReplicaContext) -> list[MutationState]:
+    """The unfinished mutations, from the first on, that no part known here has to do with any more.
+
+    An ALTER's mutation counts only when its metadata is applied: until then the table could not read what
+    the mutation makes.
+    """
+    candidates: list[MutationState] = []
+    for state in ctx.queue.mutations.values():
+        if state.is_done:
+            continue
+        version = state.alter_version
+        if ctx.queue.parts_to_do(state.number) or (version is not None and version > ctx.metadata_version):
+            break
+        candidates.append(state)
+    return candidates

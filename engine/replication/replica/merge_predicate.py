@@ -1,0 +1,164 @@
+"""Which parts may be merged or mutated now, so that no replica ever has to make a part that cannot be made.
+
+Safety argument. Block numbers rise within a partition, and a part covers every block between its first and
+its last. Two neighbours may be merged only if nothing will ever appear between them:
+
+1. `known` is a copy of what the replica will have, taken first.
+2. Then the block numbers are read that are allocated and not yet committed (by holders that live). A number
+   between two parts of `known` was allocated before the right one appeared, so it is among these, or was
+   given up, or was committed before this reading.
+3. Then the log is pulled: what was committed is in `queue.virtual_parts` now.
+4. `log_version` is the version that `log` had when it was pulled. Whoever assigns a merge or a mutation, or
+   drops a range, raises it; an assignment that sets `log` with this version is refused if another came
+   between.
+   Inserts do not raise it and need not: by 2 and 3 none of them lies between known neighbours.
+
+So of any number of replicas that assign at once, each assignment is one that the next one has seen. A crash
+at any point leaves nothing: this module only reads. It never looks at parts on the disk.
+
+Source: ClickHouse's ReplicatedMergeTreeMergePredicate.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from engine.errors import NoNode
+from engine.keeper.base import Keeper
+from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+from engine.replication.part_set import ActivePartSet
+from engine.replication.quorum import QuorumStatus
+from engine.replication.replica import block_numbers, log_puller
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import ReplicaQueue
+
+
+@dataclass(frozen=True, slots=True)
+class MergePredicate:
+    """Valid as long as `log` has version `log_version`. `queue` is live: it only makes the answers stricter.
+
+    `committing` are block numbers by partition, ascending; `awaiting_quorum` are parts of inserts whose
+    quorum is not reached; `assigned` are results that the owner of this predicate has assigned since.
+    """
+
+    queue: ReplicaQueue
+    known: ActivePartSet
+    committing: Mapping[str, Sequence[int]]
+    awaiting_quorum: AbstractSet[PartName]
+    log_version: int
+    assigned: tuple[PartName, ...] = ()
+
+    def after_assigning(self, results: Sequence[PartName], log_version: int) -> MergePredicate:
+        """The predicate after an assignment of one's own, which was the only thing that raised the
+        version."""
+        return replace(self, assigned=(*self.assigned, *results), log_version=log_version)
+
+    def why_not(self, part: PartName) -> str:
+        """Why `part` can be neither merged nor mutated now; empty if it can."""
+        if self.known.get_containing(part) is None:
+            return f"part {part} does not exist in the queue yet"
+        if part in self.awaiting_quorum:
+            return f"quorum insert of part {part} is in progress"
+        covering = self.queue.virtual_parts.get_containing(part)
+        if covering != part:
+            return f"part {part} has already been assigned a merge into {covering}"
+        for result in self.assigned:
+            if result.contains(part):
+                return f"part {part} has just been assigned a merge into {result}"
+        return ""
+
+    def why_not_together(self, left: PartName, right: PartName) -> str:
+        """Why the neighbours `left` and `right` cannot be merged now; empty if they can."""
+        if left.partition_id != right.partition_id:
+            return f"parts {left} and {right} belong to different partitions"
+        if reason := self.why_not(left) or self.why_not(right):
+            return reason
+        first, last = left.max_block + 1, right.min_block - 1
+        if first <= last:
+            numbers = self.committing.get(left.partition_id, ())
+            at = bisect.bisect_left(numbers, first)
+            if at < len(numbers) and numbers[at] <= last:
+                return f"block number {numbers[at]} is still being inserted between parts {left} and {right}"
+            gap = PartName(left.partition_id, first, last, 0)
+            between = (
+                *self.queue.virtual_parts.intersecting(gap),
+                *(result for result in self.assigned if result.intersects(gap)),
+            )
+            if between:
+                return f"there are parts (such as {between[0]}) between {left} and {right}"
+        of_left, of_right = self.mutation_version(left), self.mutation_version(right)
+        if of_left != of_right:
+            return f"current mutation versions of parts {left} and {right} differ: {of_left} and {of_right}"
+        return ""
+
+    def why_not_merged(self, parts: Sequence[PartName]) -> str:
+        """Why `parts`, in order, cannot be merged into one; empty if they can. One part needs to be free."""
+        if len(parts) == 1:
+            return self.why_not(parts[0])
+        for left, right in itertools.pairwise(parts):
+            if reason := self.why_not_together(left, right):
+                return reason
+        return ""
+
+    def mutation_version(self, part: PartName) -> int:
+        """The block number of the last mutation that is already in `part`, 0 if none is.
+
+        Parts with different ones must not be merged: a later mutation would not know which half it was
+        applied to.
+        """
+        latest = 0
+        for state in self.queue.mutations.values():
+            number = state.entry.number_in(part.partition_id)
+            if number is not None and number <= part.data_version:
+                latest = max(latest, number)
+        return latest
+
+    def wanted_version(self, part: PartName) -> int | None:
+        """To which data version `part` has to be mutated; None if it need not or cannot be."""
+        return None if self.why_not(part) else self.queue.target_version(part)
+
+    def is_finished(self, number: int, entry: MutationEntry) -> bool:
+        """Whether nothing that mutation `number` applies to exists, is coming, or can still be inserted."""
+        for partition_id, block_number in entry.block_numbers:
+            numbers = self.committing.get(partition_id, ())
+            if numbers and numbers[0] < block_number:
+                return False
+        return not self.queue.parts_to_do(number)
+
+
+async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
+    """Read what is needed, in the order that the safety argument asks for."""
+    keeper = ctx.session()
+    known = ctx.queue.virtual_parts.copy()
+    committing = await block_numbers.committing(ctx)
+    log_version = await log_puller.pull(ctx)
+    awaiting = await parts_awaiting_quorum(ctx, keeper)
+    return MergePredicate(
+        queue=ctx.queue,
+        known=known,
+        committing={partition_id: sorted(numbers) for partition_id, numbers in committing.items()},
+        awaiting_quorum=awaiting,
+        log_version=log_version,
+    )
+
+
+async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozenset[PartName]:
+    """The parts of quorum inserts under way. Only that of `quorum/status` keeps others from merging: parts
+    of parallel quorum inserts may be merged, as in ClickHouse."""
+    try:
+        node = await keeper.get(ctx.paths.quorum_status)
+    except NoNode:
+        return frozenset()
+    return frozenset({QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status).part})
+
+
+def pinned_uuids(data: bytes) -> frozenset[UUID]:
+    """What `pinned_part_uuids` holds. Raises ValueError."""
+    return frozenset(UUID(text) for text in json.loads(json.loads(data)["part_uuids"]))
