@@ -318,9 +318,8 @@ class _Transaction:
                         return
                     self._is_in_doubt = False
         if self._is_in_doubt:
-            now_s = self._ctx.env.monotonic_s()
             for name in self._names:
-                self._ctx.parts_to_check[name] = now_s + _CHECK_AFTER_S
+                self._ctx.check_later(name, delay_s=_CHECK_AFTER_S)
             for pending in self._pending:
                 pending.staged = None
         for pending in self._pending:
@@ -344,7 +343,7 @@ class _Transaction:
                 await ctx.store.discard(name)
         except (SqlError, OSError) as error:
             for name in self._names:
-                ctx.parts_to_check[name] = ctx.env.monotonic_s()
+                ctx.check_later(name)
             raise unknown_status(ctx, f"the parts are stored but could not be shown: {error}") from error
         ctx.merge_wanted.set()
 

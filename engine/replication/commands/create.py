@@ -1,0 +1,289 @@
+"""Making a replicated table in Keeper, or joining it.
+
+Safety argument.
+
+1. The nodes above the table's path are made; they stay, whatever happens.
+2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`).
+3. The table with its first replica is one transaction, a further replica another. The second checks that
+   the list of replicas and the table's structure are still what they were when they were compared. A crash
+   before it leaves nothing; after it there is a replica that was never active.
+4. If the reply was lost, or the statement is repeated after a crash, the replica is found, with this table's
+   and this server's id in `creator_info` and untouched since: it is ours, and taken as made. A replica with
+   another creator, or one that was active, is refused (253).
+5. Nodes of newer servers and the mark that every replica may lead come after that, one by one. A crash leaves
+   some of them out; each start makes what is missing (`complete_table`).
+
+It never changes a replica that exists, and removes only what a DROP has left, and its own new replica if
+another structure is found when the statement is repeated.
+
+Source: ClickHouse's ReplicatedMergeTree.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import replace
+
+from engine.errors import (
+    BadVersion,
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    OperationTimeout,
+    SqlError,
+)
+from engine.keeper.base import Check, Keeper, Node, Stat
+from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.replication.columns import Columns
+from engine.replication.commands.drop import drop_replica, finish_dropping, remove_table_without_replicas
+from engine.replication.creation import (
+    NewReplica,
+    later_nodes,
+    leader_election_ops,
+    pristine_checks,
+    replica_ops,
+    table_ops,
+)
+from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.table_definition import TableDefinition
+from engine.replication.table_metadata import TableMetadata, Weight, check_metadata
+
+log = logging.getLogger(__name__)
+
+_ROUNDS = 1000
+"""As in ClickHouse: others create and drop at the same path meanwhile."""
+_ROUNDS_OF_A_STRANGER = 10
+"""After so many rounds a node that is neither a table nor being dropped is taken for something else."""
+_LOST_REPLIES = 20
+_SHARD_HINT = (
+    "If the two are different shards, their path must differ: put {shard} into it, as in "
+    "'/clickhouse/tables/{shard}/{database}/{table}'."
+)
+
+
+class Created(enum.Enum):
+    """What `create_replica` found or made."""
+
+    TABLE = "table"
+    """The table, and this is its first replica."""
+    REPLICA = "replica"
+    """A further replica; it will copy the data at its first start."""
+    REUSED = "reused"
+    """The replica had been made before by the same statement, and never been used."""
+
+
+class Leadership(enum.Enum):
+    """Who assigns merges."""
+
+    ALL = "all replicas"
+    ELECTED = "one elected replica"
+    """A server before 20.6 takes part; only the leader it knows may assign merges."""
+
+
+async def create_replica(
+    keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewReplica, definition: TableDefinition
+) -> Created:
+    """Make the table with this replica, or join the table. Repeatable after a crash with the same `new`.
+
+    Raises SqlError: 253 REPLICA_ALREADY_EXISTS, 122 or 342 for a table of another structure; SessionExpired,
+    ConnectionLoss and OperationTimeout when Keeper does not answer: call it again.
+    """
+    lost = 0
+    strangers = 0
+    await _above(keeper, paths)
+    for _ in range(_ROUNDS):
+        try:
+            replicas = await keeper.exists(paths.replicas)
+            created = None
+            if replicas is not None:
+                created = await _join(keeper, paths, me, new, definition)
+            elif await keeper.exists(paths.dropped) is not None:
+                await finish_dropping(keeper, paths)
+            else:
+                created = await _found(keeper, paths, me, new)
+            if created is not None:
+                await complete_table(keeper, paths, new)
+                log.info("replication.created replica=%s what=%s", me.root, created.value)
+                return created
+            strangers += await _is_stranger(keeper, paths)
+            if strangers > _ROUNDS_OF_A_STRANGER:
+                break
+        except (ConnectionLoss, OperationTimeout):
+            lost += 1
+            if lost > _LOST_REPLIES:
+                raise
+    raise SqlError(
+        Code.REPLICA_ALREADY_EXISTS,
+        f"Cannot create table at {paths.root}: "
+        + (
+            "there is a node that is no replicated table."
+            if strangers > _ROUNDS_OF_A_STRANGER
+            else "it is being created and dropped by others all the time, or was not wholly dropped."
+        ),
+        hint="Choose another path, or remove what is there by hand.",
+    )
+
+
+async def complete_table(keeper: Keeper, paths: TablePaths, new: NewReplica) -> Leadership:
+    """Make the nodes that the table of an older server, or of a crashed CREATE, lacks. At every start.
+
+    Repeatable; raises UnknownOutcome.
+    """
+    nodes = later_nodes(paths, new)
+    stats = await keeper.exists_many([node.path for node in nodes])
+    for node, stat in zip(nodes, stats, strict=True):
+        if stat is None:
+            await create_if_not_exists(keeper, node.path, node.data)
+    return await open_leadership(keeper, paths)
+
+
+async def open_leadership(keeper: Keeper, paths: TablePaths) -> Leadership:
+    """Let every replica lead, unless servers before 20.6 hold an election right now.
+
+    They make ephemeral nodes without the words `multiple leaders`; once they are gone this opens it to all.
+    """
+    try:
+        await keeper.multi(leader_election_ops(paths))
+        return Leadership.ALL
+    except MultiFailed as failed:
+        if isinstance(failed.error, NoNode):
+            await create_if_not_exists(keeper, paths.leader_election)
+            return await open_leadership(keeper, paths)
+        if not isinstance(failed.error, NotEmpty | NodeExists):
+            raise
+    names = (await keeper.children(paths.leader_election)).names
+    for node in await keeper.get_many([f"{paths.leader_election}/{name}" for name in names]):
+        if isinstance(node, Node) and b"multiple leaders" not in node.data:
+            return Leadership.ELECTED
+    return Leadership.ALL
+
+
+async def check_structure(
+    keeper: Keeper,
+    paths: TablePaths,
+    definition: TableDefinition,
+    *,
+    allowed: frozenset[Weight] = frozenset(),
+) -> tuple[Stat, Stat]:
+    """Compare a table with Keeper's `metadata` and `columns`; returns the bookkeeping of the two nodes.
+
+    Raises SqlError 342 for the metadata (but for what is `allowed`), 122 for the columns, MalformedEntry, and
+    NoNode when the table is gone.
+    """
+    metadata = await keeper.get(paths.metadata)
+    columns = await keeper.get(paths.columns)
+    stored = TableMetadata.from_bytes(metadata.data, where=paths.metadata)
+    check_metadata(definition.metadata, stored, table=paths.root, allowed=allowed)
+    definition.columns.check_same(Columns.from_bytes(columns.data, where=paths.columns), where=paths.columns)
+    return metadata.stat, columns.stat
+
+
+async def _above(keeper: Keeper, paths: TablePaths) -> None:
+    for last in (*[False] * _LOST_REPLIES, True):
+        try:
+            await create_ancestors(keeper, paths.root)
+            return
+        except (ConnectionLoss, OperationTimeout):
+            if last:
+                raise
+
+
+async def _found(keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewReplica) -> Created | None:
+    try:
+        await keeper.multi(table_ops(paths, me, replace(new, metadata_version=0)))
+    except MultiFailed as failed:
+        if isinstance(failed.error, NoNode):
+            await create_ancestors(keeper, paths.root)
+        elif not isinstance(failed.error, NodeExists):
+            raise
+        return None
+    return Created.TABLE
+
+
+async def _join(
+    keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewReplica, definition: TableDefinition
+) -> Created | None:
+    """One attempt. None: something changed meanwhile, look again."""
+    try:
+        existing = await keeper.get(me.creator_info)
+    except NoNode:
+        existing = None
+    if existing is not None or await keeper.exists(me.root) is not None:
+        return await _reuse(keeper, paths, me, new, definition, existing)
+    try:
+        replicas = await keeper.get(paths.replicas)
+        if not replicas.stat.num_children:
+            await remove_table_without_replicas(keeper, paths)
+            return None
+        metadata, columns = await _checked(keeper, paths, definition)
+        ops = replica_ops(
+            paths,
+            me,
+            replace(new, metadata_version=metadata.version),
+            replica_count=replicas.stat.num_children,
+            replicas_version=replicas.stat.version,
+        )
+        await keeper.multi(
+            (*ops, Check(paths.metadata, metadata.version), Check(paths.columns, columns.version))
+        )
+    except NoNode:
+        return None  # the last replica was dropped right now
+    except MultiFailed as failed:
+        if isinstance(failed.error, BadVersion | NoNode | NodeExists):
+            return None
+        raise
+    return Created.REPLICA
+
+
+async def _reuse(
+    keeper: Keeper,
+    paths: TablePaths,
+    me: ReplicaPaths,
+    new: NewReplica,
+    definition: TableDefinition,
+    creator: Node | None,
+) -> Created | None:
+    stats = await keeper.exists_many([check.path for check in pristine_checks(me)])
+    if creator is None and await keeper.exists(me.root) is None:
+        return None  # it was dropped meanwhile
+    if stats[0] is None:  # without `host`: a DROP of it has stopped half-way, it can never be active again
+        await drop_replica(keeper, paths, me)
+        return None
+    if (
+        creator is not None
+        and creator.data == new.creator_info
+        and all(stat is not None and stat.version == 0 for stat in stats)
+    ):
+        try:
+            await _checked(keeper, paths, definition)
+        except NoNode:
+            return None
+        except SqlError:
+            await drop_replica(keeper, paths, me)
+            raise
+        return Created.REUSED
+    raise SqlError(
+        Code.REPLICA_ALREADY_EXISTS,
+        f"Replica {me.root} already exists",
+        hint="Each replica needs a name of its own ({replica} in the configuration's macros); the table of a "
+        f"server that is gone is removed by SYSTEM DROP REPLICA. {_SHARD_HINT}",
+    )
+
+
+async def _checked(keeper: Keeper, paths: TablePaths, definition: TableDefinition) -> tuple[Stat, Stat]:
+    try:
+        return await check_structure(keeper, paths, definition)
+    except SqlError as error:
+        raise SqlError(
+            error.code, f"{error.message} The table at {paths.root} exists already.", hint=_SHARD_HINT
+        ) from None
+
+
+async def _is_stranger(keeper: Keeper, paths: TablePaths) -> bool:
+    """Whether there is a node at the table's path that no CREATE and no DROP of a table left."""
+    root, replicas, dropped = await keeper.exists_many([paths.root, paths.replicas, paths.dropped])
+    return root is not None and replicas is None and dropped is None

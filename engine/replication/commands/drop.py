@@ -1,0 +1,200 @@
+"""Removing a replica from Keeper, and with the last one the table.
+
+Safety argument.
+
+1. `is_lost` becomes 1: other replicas stop keeping the log for this one, and do not clone from it.
+2. `host` is removed: from here on the replica cannot be activated any more (activation sets it). For a dead
+   replica this is one transaction with the proof that it is not active.
+3. Everything below the replica goes, children first. A crash leaves a replica without `host`; the same
+   command again goes on, and so does a CREATE of that replica.
+4. If no replica is left, one transaction removes `replicas` and makes `dropped` with an ephemeral lock. From
+   then on nobody can join the table. A crash before it leaves a table without replicas, which the next DROP
+   or CREATE at that path finishes off, because what it says about inserted blocks is about data that is gone.
+5. Under the lock all other children go, and a last transaction removes lock, `dropped` and the table. A crash
+   leaves `dropped`, and whoever creates a table there takes the lock and goes on.
+
+The lock lasts as long as the session, and everything is removed through that session: who has lost the lock
+cannot remove anything any more. All steps may be repeated; a lost reply is followed by looking again.
+
+It never removes a table that has a replica, and never a node above the table's path.
+
+Source: ClickHouse's ReplicatedMergeTree.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Collection
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    NotEmpty,
+    OperationTimeout,
+    SqlError,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
+from engine.keeper.recipes import remove_recursive, try_remove
+from engine.replication.paths import ReplicaPaths, TablePaths
+
+log = logging.getLogger(__name__)
+
+_TRIES = 5
+_ROUNDS = 10
+
+
+class Dropped(enum.Enum):
+    """What `drop_replica` removed."""
+
+    NOTHING = "nothing"
+    """There was no such replica."""
+    REPLICA = "replica"
+    TABLE = "table"
+    """It was the last replica, and the table went with it (or somebody else removes it right now)."""
+
+
+async def drop_replica(keeper: Keeper, paths: TablePaths, me: ReplicaPaths) -> Dropped:
+    """Remove a replica whose background work has ended, and the table with its last replica.
+
+    Asks again a few times when a reply is lost, then raises UnknownOutcome: call it again, on a new session
+    if the old one is over.
+    """
+    for last in (*[False] * (_TRIES - 1), True):
+        try:
+            return await _drop(keeper, paths, me)
+        except (ConnectionLoss, OperationTimeout):
+            if last:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def drop_dead_replica(
+    keeper: Keeper, paths: TablePaths, name: str, *, local_replicas: Collection[str] = ()
+) -> Dropped:
+    """SYSTEM DROP REPLICA: remove what a server that is gone has left.
+
+    `local_replicas` are the names of this server's own replicas of the table. Raises SqlError 305
+    TABLE_WAS_NOT_DROPPED for one of those, for an active replica, and where no replicated table is;
+    otherwise as `drop_replica`.
+    """
+    if name in local_replicas:
+        raise SqlError(
+            Code.TABLE_WAS_NOT_DROPPED,
+            f"We can't drop local replica {name} of {paths.root}, please use `DROP TABLE` if you want to "
+            "clean the data and drop this replica",
+        )
+    dead = paths.replica(name)
+    replicas, dropped = await keeper.exists_many([paths.replicas, paths.dropped])
+    if replicas is None and dropped is None:
+        raise SqlError(Code.TABLE_WAS_NOT_DROPPED, f"{paths.root} does not look like a table path.")
+    for last in (*[False] * (_TRIES - 1), True):
+        try:
+            await _retire(keeper, dead)
+            return await drop_replica(keeper, paths, dead)
+        except (ConnectionLoss, OperationTimeout):
+            if last:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _retire(keeper: Keeper, dead: ReplicaPaths) -> None:
+    """Make it impossible that the replica becomes active, if it is not. Raises SqlError 305 if it is."""
+    active = SqlError(
+        Code.TABLE_WAS_NOT_DROPPED,
+        f"Can't remove replica: {dead.name}, because it's active (replica path: {dead.root})",
+        hint="Stop its server first, or drop the table there.",
+    )
+    if await keeper.exists(dead.is_active) is not None:
+        raise active
+    ops: list[Op] = [Create(dead.is_active), Remove(dead.is_active), Remove(dead.host)]
+    try:
+        await keeper.multi(ops)
+    except MultiFailed as failed:
+        if isinstance(failed.error, NodeExists):
+            raise active from None
+        if not isinstance(failed.error, NoNode):
+            raise
+        # No replica, or one that a former attempt has left without `host`: that one cannot become active.
+
+
+async def _drop(keeper: Keeper, paths: TablePaths, me: ReplicaPaths) -> Dropped:
+    found = Dropped.NOTHING
+    if await keeper.exists(me.root) is not None:
+        found = Dropped.REPLICA
+        try:
+            await keeper.set(me.is_lost, b"1")
+        except NoNode:
+            pass  # a former attempt came this far
+        await try_remove(keeper, me.host)
+        for _ in range(_ROUNDS):
+            if await remove_recursive(keeper, me.root):
+                break
+        log.info("replication.replica_dropped replica=%s", me.root)
+    return Dropped.TABLE if await remove_table_without_replicas(keeper, paths) else found
+
+
+async def remove_table_without_replicas(keeper: Keeper, paths: TablePaths) -> bool:
+    """Remove the table if it has no replica; true if it had none. Steps 4 and 5; repeatable."""
+    ops: list[Op] = [
+        Remove(paths.replicas),
+        Create(paths.dropped),
+        Create(paths.dropped_lock, mode=CreateMode.EPHEMERAL),
+    ]
+    try:
+        if (await keeper.children(paths.replicas)).names:
+            return False
+        await keeper.multi(ops)
+    except NoNode:
+        return await finish_dropping(keeper, paths)
+    except MultiFailed as failed:
+        if isinstance(failed.error, NotEmpty):
+            return False  # a replica appeared
+        if isinstance(failed.error, NoNode):
+            return await finish_dropping(keeper, paths)
+        raise
+    await _remove_table_nodes(keeper, paths)
+    return True
+
+
+async def finish_dropping(keeper: Keeper, paths: TablePaths) -> bool:
+    """Go on where somebody who dropped the table has stopped. True if the table is being dropped, or was.
+
+    Does nothing while somebody else holds the lock.
+    """
+    try:
+        await keeper.create(paths.dropped_lock, mode=CreateMode.EPHEMERAL)
+    except NoNode:
+        return await keeper.exists(paths.root) is None
+    except NodeExists:
+        stat = await keeper.exists(paths.dropped_lock)
+        if stat is None or stat.ephemeral_owner != keeper.session_id:
+            return True
+        # Our own, from an attempt whose reply was lost, or another statement of this server: removing twice
+        # does no harm.
+    await _remove_table_nodes(keeper, paths)
+    return True
+
+
+async def _remove_table_nodes(keeper: Keeper, paths: TablePaths) -> None:
+    """Under the lock. What is left (somebody added nodes meanwhile) is for the next who creates a table."""
+    try:
+        names = (await keeper.children(paths.root)).names
+    except NoNode:
+        return
+    for name in names:
+        child = f"{paths.root}/{name}"
+        if child != paths.dropped:
+            await remove_recursive(keeper, child)
+    ops: list[Op] = [Remove(paths.dropped_lock), Remove(paths.dropped), Remove(paths.root)]
+    try:
+        await keeper.multi(ops)
+    except MultiFailed as failed:
+        if not isinstance(failed.error, NotEmpty | NoNode):
+            raise
+        log.warning("replication.table_not_wholly_dropped path=%s reason=%s", paths.root, failed)
+        return
+    log.info("replication.table_dropped path=%s", paths.root)
