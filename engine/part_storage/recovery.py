@@ -26,8 +26,9 @@ from engine.part_storage.part_files import (
     partition_of,
     read_part,
     remove_tree,
+    write_durably,
 )
-from engine.part_storage.part_uuid import UUID_FILE, part_of_text
+from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.part_storage.publishing import Publisher, forget_marks, live_marks
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import ATTACHED_LEVEL, TEMPORARY_PREFIX, LocalPart, TableState
@@ -140,6 +141,9 @@ def _load_staged(state: TableState, broken: list[str]) -> None:
             found.append(read_part(directory, name))
         except PartDiffers:
             broken.append(f"staged/{directory.name}")
+            continue
+        if name_in(directory, name.partition_id) != name:  # it was being renamed
+            write_durably(directory / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
     state.change_staged(remove=tuple(state.staged), add=found)
 
 

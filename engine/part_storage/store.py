@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -21,7 +22,7 @@ from engine.part_storage.publishing import Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
-from engine.part_storage.transfer import check_content, check_files, receiving, sending
+from engine.part_storage.transfer import check_content, check_files, receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
@@ -154,14 +155,15 @@ class ChdbPartStore:
             part = state.staged.get(staged)
             if part is None:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {staged} is not staged")
-            temporary = state.temporary("part", self._workers.next_number())
-            state.staged_directory(staged).rename(temporary)
-            state.change_staged(remove=[staged])
-            write_durably(temporary / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
-            return state.put_in_place(
-                temporary,
-                Part(name, part.digest, part.columns, part.rows, part.size_bytes, part.modified_s),
-            )
+            # The directory's name counts; `load` makes the file agree with it.
+            target = state.staged_directory(name)
+            remove_tree(target)
+            state.staged_directory(staged).rename(target)
+            force_directory(state.staged_root, state.durability)
+            renamed = replace(part, name=name)
+            state.change_staged(remove=[staged], add=[renamed])
+            write_durably(target / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
+            return renamed
 
         return await self._workers.run(rename)
 
@@ -212,6 +214,9 @@ class ChdbPartStore:
 
     def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
         return receiving(self._state, self._scratch, name, self._workers)
+
+    def receive_detached(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
+        return receiving_detached(self._state, self._scratch, name, self._workers)
 
     async def discard(self, staged: PartName) -> None:
         def discard(connection: Connection) -> None:

@@ -8,7 +8,7 @@ content: `CHECK TABLE` on a scratch table, which reads every byte and compares e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COLUMNS_FILE,
     files_of,
+    force_directory,
     force_to_disk,
     is_file_name,
     link_part,
@@ -94,13 +95,20 @@ class Incoming:
     """Implements `IncomingPart`."""
 
     def __init__(
-        self, name: PartName, directory: Path, state: TableState, scratch: ScratchTables, workers: Workers
+        self,
+        name: PartName,
+        directory: Path,
+        state: TableState,
+        scratch: ScratchTables,
+        workers: Workers,
+        keep: Callable[[Path, Part], Part],
     ) -> None:
         self._name = name
         self._directory = directory
         self._state = state
         self._scratch = scratch
         self._workers = workers
+        self._keep = keep
         self._written: dict[str, int] = {}
 
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
@@ -142,9 +150,7 @@ class Incoming:
         if expected is not None:
             check_header(part, expected)
         check_content(connection, self._scratch, self._directory, self._name)
-        (self._directory / UUID_FILE).write_text(str(uuid_of(self._name)))
-        force_to_disk(self._directory, self._state.durability)
-        return self._state.put_in_place(self._directory, part)
+        return self._keep(self._directory, part)
 
     def _differs(self, reason: str) -> PartDiffers:
         return PartDiffers(str(self._name), reason)
@@ -247,9 +253,41 @@ async def receiving(
     state: TableState, scratch: ScratchTables, name: PartName, workers: Workers
 ) -> AsyncIterator[Incoming]:
     """See `PartStore.receive`."""
+
+    def keep(directory: Path, part: Part) -> Part:
+        (directory / UUID_FILE).write_text(str(uuid_of(name)))
+        force_to_disk(directory, state.durability)
+        return state.put_in_place(directory, part)
+
     directory = state.temporary("fetch", workers.next_number())
     directory.mkdir(parents=True)
     try:
-        yield Incoming(name, directory, state, scratch, workers)
+        yield Incoming(name, directory, state, scratch, workers, keep)
+    finally:
+        remove_tree(directory)
+
+
+@asynccontextmanager
+async def receiving_detached(
+    state: TableState, scratch: ScratchTables, name: PartName, workers: Workers
+) -> AsyncIterator[Incoming]:
+    """See `PartStore.receive_detached`."""
+    target = state.detached / str(name)
+    if target.exists():
+        raise SqlError(Code.DUPLICATE_DATA_PART, f"Detached part {name} exists already")
+
+    def keep(directory: Path, part: Part) -> Part:
+        force_to_disk(directory, state.durability)
+        try:
+            directory.rename(target)
+        except OSError:
+            raise SqlError(Code.DUPLICATE_DATA_PART, f"Detached part {name} exists already") from None
+        force_directory(state.detached, state.durability)
+        return part
+
+    directory = state.temporary("fetch", workers.next_number())
+    directory.mkdir(parents=True)
+    try:
+        yield Incoming(name, directory, state, scratch, workers, keep)
     finally:
         remove_tree(directory)
