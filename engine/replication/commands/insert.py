@@ -51,7 +51,7 @@ from engine.errors import (
 )
 from engine.replication.block_id import BlockId
 from engine.replication.commands.insert_group import (
-    Inserted,
+    Committed,
     Pending,
     Quorum,
     insert_group,
@@ -59,7 +59,7 @@ from engine.replication.commands.insert_group import (
     unknown_status,
 )
 from engine.replication.part_name import PartName
-from engine.replication.part_store import NewPart
+from engine.replication.part_store import NewPart, Part
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.quorum import (
     QuorumEnd,
@@ -94,6 +94,15 @@ class InsertOptions:
     quorum_parallel: bool = True
     quorum_timeout_s: float = 600.0
     max_retries: int = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Inserted:
+    """What became of one part. `name` of a duplicate is the part that was written for it before."""
+
+    new: NewPart
+    name: PartName
+    is_duplicate: bool
 
 
 class Inserter:
@@ -132,16 +141,18 @@ class Inserter:
         Raises SqlError: 319 when it is not known whether all was inserted; with any other code, and with
         KeeperUnavailable, nothing was.
         """
-        pending = [Pending(new, self._block_id(new, options)) for new in parts]
-        results: dict[str, Inserted] = {}
+        pending = [self._pending(new, options) for new in parts]
+        results: dict[int, Inserted] = {}
         try:
-            while waiting := [each for each in pending if each.new.handle not in results]:
+            while waiting := [index for index in range(len(parts)) if index not in results]:
                 quorum = await self._quorum(options)
-                group = _next_group(waiting, quorum)
-                inserted = await insert_group(self._ctx, group, quorum, max_retries=options.max_retries)
-                for each, result in zip(group, inserted, strict=True):
+                chosen = _next_group([(index, pending[index]) for index in waiting], quorum)
+                group = [pending[index] for index in chosen]
+                done = await insert_group(self._ctx, group, quorum, max_retries=options.max_retries)
+                for index, result in zip(chosen, done, strict=True):
+                    each = pending[index]
                     if quorum is None or await self._is_reached(each, result, quorum, options):
-                        results[each.new.handle] = result
+                        results[index] = Inserted(parts[index], result.name, result.is_duplicate)
                     # Otherwise the block was forgotten meanwhile: the rows are new, and inserted now.
         except OnclusterError as error:
             if results and error.code != Code.UNKNOWN_STATUS_OF_INSERT:
@@ -149,10 +160,16 @@ class Inserter:
                 raise unknown_status(self._ctx, reason) from error
             raise
         finally:
-            for each in pending:
+            for new, each in zip(parts, pending, strict=True):
                 if not each.names:
-                    await self._ctx.store.discard_inserted(each.new)
-        return [results[new.handle] for new in parts]
+                    await self._ctx.store.discard_inserted(new)
+        return [results[index] for index in range(len(parts))]
+
+    def _pending(self, new: NewPart, options: InsertOptions) -> Pending:
+        async def stage(name: PartName) -> Part:
+            return await self._ctx.store.stage_inserted(new, name)
+
+        return Pending(new.partition_id, self._block_id(new, options), stage)
 
     def _block_id(self, new: NewPart, options: InsertOptions) -> BlockId | None:
         ordinal = self._ordinals[new.partition_id]
@@ -199,13 +216,12 @@ class Inserter:
         return Quorum(required, options.quorum_parallel) if required > 1 else None
 
     async def _is_reached(
-        self, pending: Pending, result: Inserted, quorum: Quorum, options: InsertOptions
+        self, pending: Pending, result: Committed, quorum: Quorum, options: InsertOptions
     ) -> bool:
         """Wait for the quorum of a part. False: it was a duplicate of one whose block was forgotten since.
 
         Raises SqlError 319 after `quorum_timeout_s`, 285 if the quorum of our own part was given up.
         """
-        assert result.name is not None
         deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
         end = await wait_for_quorum(self._ctx, result.name, deadline_s=deadline_s)
         if end is QuorumEnd.REACHED and result.is_duplicate:
@@ -254,16 +270,15 @@ class Inserter:
         return QuorumEnd.TIMEOUT
 
 
-def _next_group(waiting: Sequence[Pending], quorum: Quorum | None) -> Sequence[Pending]:
+def _next_group(waiting: Sequence[tuple[int, Pending]], quorum: Quorum | None) -> Sequence[int]:
     """Parts for one transaction: with one block id each, and only one if quorums come one after the other."""
-    if quorum is not None and not quorum.is_parallel:
-        return waiting[:1]
-    group: list[Pending] = []
+    group: list[int] = []
     block_ids: set[BlockId] = set()
-    for each in waiting:
-        if len(group) == _GROUP or each.block_id in block_ids:
+    for index, each in waiting:
+        is_alone = quorum is not None and not quorum.is_parallel
+        if group and (is_alone or len(group) == _GROUP or each.block_id in block_ids):
             break
-        group.append(each)
+        group.append(index)
         if each.block_id is not None:
             block_ids.add(each.block_id)
     return group

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, field
 
@@ -30,10 +30,10 @@ from engine.errors import (
 )
 from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.replication.block_id import BlockId
-from engine.replication.log_actions import GetPart
+from engine.replication.log_actions import Action, AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, inserted
-from engine.replication.part_store import NewPart, Part
+from engine.replication.part_store import Part
 from engine.replication.replica.block_numbers import Abandoned, BlockNumber, Known, Wanted, allocate_all
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.quorum import Alive, any_session, check_quorum, pending_quorum, quorum_create
@@ -50,23 +50,35 @@ _LAST_LOOK_S = 5.0
 """How long a cancelled insert may look what became of it."""
 
 
+def get_part(part: Part) -> Action:
+    """The entry of an inserted part: others fetch it."""
+    return GetPart(part.name)
+
+
+def attach_part(part: Part) -> Action:
+    """The entry of an attached part: who has the same in `detached/` takes that, others fetch it."""
+    return AttachPart(part.name, part.digest.hash_text)
+
+
 @dataclass(slots=True)
 class Pending:
-    """A part on its way. `staged` is the name it is staged under, `names` are all that it had so far: none
-    means that `new` has not been used up."""
+    """A part on its way. `stage` makes it a staged part of the name that it gets, and is called once;
+    `action` is what the log will say. `staged` is the name it is staged under, `names` are all that it had so
+    far: none means that it has not been staged."""
 
-    new: NewPart
+    partition_id: str
     block_id: BlockId | None
+    stage: Callable[[PartName], Awaitable[Part]]
+    action: Callable[[Part], Action] = get_part
     staged: PartName | None = None
     names: list[PartName] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
-class Inserted:
-    """What became of one part. `name` of a duplicate is the part that was written for it before."""
+class Committed:
+    """What became of one part. The name of a duplicate is that of the part that was written for it before."""
 
-    new: NewPart
-    name: PartName | None
+    name: PartName
     is_duplicate: bool
 
 
@@ -101,13 +113,13 @@ def pause_s(ctx: ReplicaContext, attempt: int) -> float:
 
 async def insert_group(
     ctx: ReplicaContext, group: Sequence[Pending], quorum: Quorum | None, *, max_retries: int
-) -> Sequence[Inserted]:
+) -> Sequence[Committed]:
     """Commit and publish all of `group`, or nothing of it, except what was inserted before. Block ids differ.
 
     Raises SqlError: 319 when it is not known whether the group was inserted, 242, 285, 286 and the store's
     codes when nothing was; KeeperUnavailable, too, means that nothing was.
     """
-    done: dict[int, Inserted] = {}
+    done: dict[int, Committed] = {}
     failure: OnclusterError | None = None
     try:
         for attempt in range(max_retries + 1):
@@ -147,28 +159,25 @@ async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
 
 async def _attempt(
     ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None
-) -> dict[int, Inserted]:
+) -> dict[int, Committed]:
     """One round. What is known already is in the result, and so is all else, or _StartOver is raised."""
     keeper = ctx.session()
     alive = None
     if quorum is not None:
         alive = await check_quorum(ctx, keeper, quorum.required, is_parallel=quorum.is_parallel)
-    wanted = [Wanted(each.new.partition_id, each.block_id) for each in pending.values()]
-    done: dict[int, Inserted] = {}
+    wanted = [Wanted(each.partition_id, each.block_id) for each in pending.values()]
+    done: dict[int, Committed] = {}
     locks: dict[int, BlockNumber] = {}
     for (index, each), found in zip(pending.items(), await allocate_all(ctx, wanted), strict=True):
         if isinstance(found, Known):
             is_ours = found.part in each.names
-            done[index] = Inserted(each.new, found.part, is_duplicate=not is_ours)
+            done[index] = Committed(found.part, is_duplicate=not is_ours)
         else:
             locks[index] = found
     if locks:
         transaction = _Transaction(ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()])
         names = await transaction.run()
-        done |= {
-            index: Inserted(pending[index].new, name, is_duplicate=False)
-            for index, name in zip(locks, names, strict=True)
-        }
+        done |= {index: Committed(name, is_duplicate=False) for index, name in zip(locks, names, strict=True)}
     return done
 
 
@@ -224,7 +233,7 @@ class _Transaction:
 
     async def _stage(self, pending: Pending, name: PartName) -> Part:
         if pending.staged is None:
-            part = await self._ctx.store.stage_inserted(pending.new, name)
+            part = await pending.stage(name)
         else:
             part = await self._ctx.store.rename_staged(pending.staged, name)
             self._ctx.in_flight.let_go(pending.staged)
@@ -238,7 +247,7 @@ class _Transaction:
         for part, pending, lock in zip(parts, self._pending, self._locks, strict=True):
             block_id = str(pending.block_id) if pending.block_id is not None else ""
             entry = LogEntry(
-                GetPart(part.name),
+                pending.action(part),
                 source_replica=ctx.replica,
                 create_time=time_text(ctx.env.now_s()),
                 block_id=block_id,
