@@ -7,12 +7,14 @@ ZooKeeper, both listen on loopback, and both are spoken to by the same HTTP clie
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 import aiohttp
+import psutil
 
 from engine.config.model import DistributedDdl, ZooKeeper
 from engine.env import Env
@@ -39,6 +41,16 @@ class System:
     start: Callable[[int], Awaitable[None]]
     stop: Callable[[int], Awaitable[object]]
     pids: Callable[[], Sequence[int | None]]
+
+    def processor_time_s(self) -> float:
+        """What all its running processes have used up to now, in ticks of 10 ms."""
+        used_s = 0.0
+        for pid in self.pids():
+            if pid is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    times = psutil.Process(pid).cpu_times()
+                    used_s += times.user + times.system
+        return used_s
 
     async def query(self, http: aiohttp.ClientSession, sql: str, *, node: int = 0) -> str:
         """Run `sql` on one node and read the whole answer. Raises RuntimeError with the server's message."""

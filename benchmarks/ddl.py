@@ -3,13 +3,15 @@ ZooKeeper.
 
     python -m benchmarks.ddl --rounds 40 --json ddl.json
 
-Measured: - CREATE and DROP of a table ON CLUSTER over HTTP, from request to the last host's row, on 2, 4 and
-6 nodes; - draining: 200 entries (100 times CREATE, DROP) appear at once in the queue of six live nodes, until
-every host has an
-  outcome for every entry;
+Measured:
+
+- CREATE and DROP of a table ON CLUSTER over HTTP, from request to the last host's row, on 2, 4 and 6 nodes;
+- draining: 200 entries (100 times CREATE, DROP) appear at once in the queue of six live nodes, until every
+  host has an outcome for every entry;
 - backlog: the same 200 entries, on one node that was down while the others drained them, from the start of
-its
-  process, and from its first outcome to its last (ZooKeeper's clock).
+  its process, and from its first outcome to its last (ZooKeeper's clock);
+- the processor time that the nodes took for it, which a busy machine changes less than the time on the clock;
+- the floor: the same 200 statements on chDB alone, in six processes at once, without a queue.
 
 A round runs everything once, in an order shuffled by `--seed`, so that what else the machine does hits both
 sides. Shown are medians. Entries of the drains are written by the benchmark itself, for both sides alike, in
@@ -22,8 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -33,6 +37,7 @@ import aiohttp
 import click
 from rich.progress import Progress
 
+from benchmarks._bare_chdb import bare_processes, run_statements
 from benchmarks._clusters import (
     NODES,
     SIZES,
@@ -69,11 +74,21 @@ class Bench:
         self._engine = ENGINES[table_engine]
         self._number = 0
 
+    async def bare(self, processes: Sequence[Process], entries: int) -> None:
+        """What the drain takes on chDB alone."""
+        started_s = self._env.monotonic_s()
+        used_ms = await run_statements(processes, self._number + 1, entries)
+        self._number += entries // 2
+        what = f"{entries} statements on chDB alone, {len(processes)} processes"
+        self.figures["engine", what].append((self._env.monotonic_s() - started_s) * 1000)
+        self.figures["engine", f"{what}, processor time"].append(used_ms)
+
     async def statements(self, system: System, cluster: str) -> None:
         """One CREATE and one DROP ON CLUSTER, over HTTP on the first node."""
         self._number += 1
         table = f"default.s{self._number}"
         size = SIZES[cluster]
+        used_s = system.processor_time_s()
         started_s = self._env.monotonic_s()
         created = await system.query(
             self._http, f"CREATE TABLE {table} ON CLUSTER {cluster} {COLUMNS} ENGINE = {self._engine}"
@@ -87,15 +102,17 @@ class Bench:
         self._note(system, f"CREATE, {size} nodes", between_s - started_s)
         self._note(system, f"DROP, {size} nodes", ended_s - between_s)
         self._note(system, f"CREATE + DROP, {size} nodes", ended_s - started_s)
+        self._note(system, f"CREATE + DROP, {size} nodes, processor time", system.processor_time_s() - used_s)
 
     async def drain(self, system: System, entries: int) -> None:
         """All nodes live."""
+        used_s = system.processor_time_s()
         started_s = self._env.monotonic_s()
         names = await self._enqueue(system, entries)
         await self._wait(system, names, system.hosts)
-        self._note(
-            system, f"drain {entries} entries, {NODES} live nodes", self._env.monotonic_s() - started_s
-        )
+        what = f"drain {entries} entries, {NODES} live nodes"
+        self._note(system, what, self._env.monotonic_s() - started_s)
+        self._note(system, f"{what}, processor time", system.processor_time_s() - used_s)
         await self._forget(system, names)
 
     async def backlog(self, system: System, entries: int, *, node: int) -> None:
@@ -185,10 +202,13 @@ def _wake(event: WatchEvent, changed: asyncio.Event) -> None:
     changed.set()
 
 
-def report_of(figures: Figures, peer: str | None) -> Report:
+def add_rows(report: Report, figures: Figures, peer: str | None) -> None:
     """The table's rows in the order of measurement, and what was wanted."""
-    report = Report("ddl")
-    medians = {key: median(values) for key, values in figures.items()}
+    medians = {
+        # Processor time is counted in ticks, which a mean evens out.
+        (system, what): statistics.fmean(values) if what.endswith("processor time") else median(values)
+        for (system, what), values in figures.items()
+    }
     for system, what in sorted(figures, key=lambda key: _order(key[1])):
         if system == "engine":
             other = medians.get((peer, what)) if peer else None
@@ -209,7 +229,7 @@ def report_of(figures: Figures, peer: str | None) -> Report:
         met=None if most.ratio is None else most.ratio <= BETTER_THAN,
     )
     for row in report.rows:
-        if row.name.startswith("drain") or row.name.endswith("outcome"):
+        if row.name.endswith(("live nodes", "outcome")):
             report.aim(f"{row.name}: no slower", met=None if row.ratio is None else row.ratio <= 1)
     few = rows["CREATE + DROP, 2 nodes"].ours
     flat = most.ours / few if most.ours and few else None
@@ -219,12 +239,11 @@ def report_of(figures: Figures, peer: str | None) -> Report:
     )
     if peer is None:
         report.note("No clickhouse-server is installed or wanted: the engine was measured alone.")
-    return report
 
 
 def _order(what: str) -> tuple[int, int, str]:
     """Statements first, by number of nodes; the others as they were measured."""
-    parts = ("CREATE + DROP", "CREATE", "DROP", "drain", "backlog")
+    parts = ("CREATE + DROP", "CREATE", "DROP", "drain", "backlog", "")
     part = next(i for i, start in enumerate(parts) if what.startswith(start))
     size = next((size for size in SIZES.values() if f"{size} nodes" in what), 0)
     return (0 if part < 3 else part, size, what)
@@ -234,6 +253,7 @@ async def run(
     *, rounds: int, drains: int, entries: int, seed: int, with_real: bool, table_engine: str, directory: Path
 ) -> Report:
     env = SystemEnv()
+    report = Report("ddl")
     rng = random.Random(seed)
     async with AsyncExitStack() as stack:
         ours = await stack.enter_async_context(engine_cluster(directory, env=env))
@@ -259,15 +279,19 @@ async def run(
             for system, cluster in steps:
                 await bench.statements(system, cluster)
             progress.advance(step)
-        for _ in range(drains):
-            for system in rng.sample(systems, len(systems)):
-                await bench.drain(system, entries)
-            progress.advance(step)
+        create = f"CREATE TABLE {{table}} {COLUMNS} ENGINE = {ENGINES[table_engine]}"
+        async with bare_processes(directory, NODES, create) as processes:
+            for _ in range(drains):
+                for system in rng.sample(systems, len(systems)):
+                    await bench.drain(system, entries)
+                await bench.bare(processes, entries)
+                progress.advance(step)
         for _ in range(drains):
             for system in rng.sample(systems, len(systems)):
                 await bench.backlog(system, entries, node=NODES - 1)
             progress.advance(step)
-        return report_of(bench.figures, systems[1].name if real is not None else None)
+        add_rows(report, bench.figures, systems[1].name if real is not None else None)
+        return report
 
 
 @click.command(help=(__doc__ or "").split("\n", maxsplit=1)[0])

@@ -2,7 +2,9 @@
 `engine.ddl.intents`.
 
 A run belongs to the process, not to a Keeper session: when the session ends in the middle, the statement
-goes on, and the next session finds its outcome here instead of starting it again.
+goes on, and the next session finds its outcome here instead of starting it again. Its entry may have been
+removed meanwhile, so that the next session does not know of it: `wait_for_earlier` keeps later statements on
+the same object from taking effect before it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from engine.ddl.executor import (
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
 from engine.ddl.recovery import Family, NextStep, family_of, next_step, unknown_outcome
 from engine.ddl.status import SUCCESS, ExecutionStatus
-from engine.ddl.task import Task
+from engine.ddl.task import Task, footprint_of
 from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
 from engine.keeper.base import Op
@@ -102,6 +104,7 @@ class StatementRunner:
             self._blocking_intents = intents
         self._known: dict[IntentKey, Intent] = {}
         self._runs: dict[IntentKey, asyncio.Task[ExecutionStatus]] = {}
+        self._under_way: dict[asyncio.Task[ExecutionStatus], Task] = {}
         self._is_loaded = False
 
     async def load(self) -> None:
@@ -136,9 +139,22 @@ class StatementRunner:
         run = self._runs.get(key)
         if run is None:
             run = asyncio.create_task(self._run(_Attempt(task, fence)), name=f"ddl {task.name}")
-            run.add_done_callback(_log_failure)
+            self._under_way[run] = task
+            run.add_done_callback(self._run_is_over)
             self._runs[key] = run
         return await self._wait_for(key, run)
+
+    async def wait_for_earlier(self, task: Task) -> None:
+        """Until nothing that an earlier session began is under way on what this task touches."""
+        footprint, key = footprint_of(task), self.key(task)
+        before = [
+            run
+            for run, other in self._under_way.items()
+            if self.key(other) != key and footprint.conflicts_with(footprint_of(other))
+        ]
+        if before:
+            logger.info("ddl.waits_for_earlier entry=%s runs=%d", task.name, len(before))
+            await asyncio.wait(before)
 
     async def _wait_for(self, key: IntentKey, run: asyncio.Task[ExecutionStatus]) -> ExecutionStatus:
         """A run is forgotten when somebody has taken note of its end."""
@@ -209,6 +225,12 @@ class StatementRunner:
             self._runs.pop(key, None)
 
     # --- one run ------------------------------------------------------------------------------------------
+
+    def _run_is_over(self, run: asyncio.Task[ExecutionStatus]) -> None:
+        """It may end after the session that waited for it; the next one asks it again."""
+        del self._under_way[run]
+        if not run.cancelled() and run.exception() is not None:
+            logger.info("ddl.run_without_outcome run=%s error=%s", run.get_name(), run.exception())
 
     async def _run(self, attempt: _Attempt) -> ExecutionStatus:
         task = attempt.task
@@ -333,9 +355,3 @@ def _status_after(step: NextStep, task: Task) -> ExecutionStatus | None:
             return unknown_outcome(task.statement, begun_by="an earlier process of this host")
         case NextStep.EXECUTE:
             return None
-
-
-def _log_failure(run: asyncio.Task[ExecutionStatus]) -> None:
-    """A run may end after the session that waited for it; the next one asks it again."""
-    if not run.cancelled() and run.exception() is not None:
-        logger.info("ddl.run_without_outcome run=%s error=%s", run.get_name(), run.exception())

@@ -322,6 +322,7 @@ class DDLWorker:
         """The report of a claimed task; None when the entry went away or waits for another time."""
         logger.info("ddl.claimed entry=%s host=%s object=%s", task.name, task.host, task.object_text)
         self._memory.latest_executed = max(self._memory.latest_executed, entry_number(task.name) or 0)
+        await self._runner.wait_for_earlier(task)
         while True:
             try:
                 return await self._run_here_or_for_the_shard(keeper, task)

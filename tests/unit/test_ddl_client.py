@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from typing import cast
 
 import pytest
 
@@ -12,12 +13,13 @@ from engine.ddl.client import DDLQueueClient, SubmitOutcome
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import EntryStatus, HostState
 from engine.errors import Refused, SessionExpired, SqlError
-from engine.keeper.base import Create, CreateMode, Remove
+from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
 from engine.keeper.recipes import SessionHolder, create_ancestors
 from tests.unit.ddl_support import PATHS, Bench, host, run, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
 DROP = "DROP TABLE d.t ON CLUSTER c"
+SEQUENTIAL = CreateMode.PERSISTENT_SEQUENTIAL
 
 
 def test_a_token_is_enqueued_once_and_attached_to_after_that() -> None:
@@ -90,6 +92,67 @@ def test_the_initiator_that_died_before_it_named_the_entry_is_found_by_transacti
         named = json.loads((await keeper.get(PATHS.token("t1"))).data)
         assert named["entry"] == "query-0000000001"
         assert set((await keeper.children(PATHS.entry("query-0000000001"))).names) == {"active", "finished"}
+
+    run(main)
+
+
+def test_an_entry_its_directories_and_its_name_are_one_transaction() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE, "earlier")  # the queue is there, so that a name can be guessed
+        entry = (await bench.submit(CREATE, "t")).entry
+        keeper = await bench.keeper()
+        paths = [PATHS.token("t"), PATHS.entry(entry), PATHS.active(entry), PATHS.finished(entry)]
+        made = {stat.czxid for stat in await keeper.exists_many(paths) if stat is not None}
+        assert len(made) == 1
+        named = await keeper.get(PATHS.token("t"))
+        assert (json.loads(named.data)["entry"], named.stat.version) == (entry, 0)
+
+    run(main)
+
+
+@pytest.mark.parametrize("directories", ["whole", "without directories"])
+def test_whoever_is_overtaken_by_another_initiator_gets_the_next_name(directories: str) -> None:
+    async def main(bench: Bench) -> None:
+        # 1. we look at the queue, 2. another initiator puts an entry into it, 3. we submit
+        await bench.submit(CREATE, "earlier")
+        other = await bench.keeper("another initiator")
+
+        class Overtaken:
+            def __init__(self, keeper: Keeper) -> None:
+                self._keeper = keeper
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self._keeper, name)
+
+            async def exists(self, path: str) -> Stat | None:
+                stat = await self._keeper.exists(path)
+                if path == PATHS.root:
+                    name = (await other.create(PATHS.entry_prefix, b"x", mode=SEQUENTIAL)).rsplit("/", 1)[1]
+                    if directories == "whole":
+                        await other.multi([Create(PATHS.active(name)), Create(PATHS.finished(name))])
+                return stat
+
+        client = DDLQueueClient(cast(Keeper, Overtaken(await bench.keeper("initiator"))), bench.env, PATHS)
+        submission = await client.submit(bench.prepared(CREATE, "t"))
+        assert submission.entry == "query-0000000002"
+        assert json.loads((await other.get(PATHS.token("t"))).data)["entry"] == submission.entry
+        for entry in ("query-0000000001", "query-0000000002"):
+            assert set((await other.children(PATHS.entry(entry))).names) == {"active", "finished"}
+
+    run(main)
+
+
+def test_the_initiator_that_died_after_it_guessed_wrong_is_found_by_transaction() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        others = await bench.submit(CREATE, "t0")
+        wrong = (await keeper.get(PATHS.token("t0"))).data
+        create = Create(PATHS.entry_prefix, bench.prepared(DROP, "t1").data, SEQUENTIAL)
+        await keeper.multi([Create(PATHS.token("t1"), wrong), create])
+        submission = await bench.submit(DROP, "t1")
+        assert others.entry == "query-0000000000"
+        assert (submission.entry, submission.outcome) == ("query-0000000001", SubmitOutcome.ATTACHED)
+        assert json.loads((await keeper.get(PATHS.token("t1"))).data)["entry"] == submission.entry
 
     run(main)
 

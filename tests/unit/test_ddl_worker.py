@@ -19,7 +19,7 @@ from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.errors import NoNode, SqlError
-from engine.keeper.base import Create, CreateMode
+from engine.keeper.base import Create, CreateMode, Remove
 from engine.names import HostId, TableName
 from engine.testing.ddl_model import ModelDatabase
 from engine.testing.ddl_process import IntentDisk
@@ -333,6 +333,27 @@ def test_a_statement_that_outlives_the_session_runs_once() -> None:
         await bench.env.sleep(60)
         assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
         assert bench.executors["a"].executed == [submission.entry]
+
+    run(main, "a")
+
+
+def test_a_statement_whose_entry_was_removed_meanwhile_still_goes_before_later_ones_on_its_object() -> None:
+    async def main(bench: Bench) -> None:
+        # 1. it begins and takes long, 2. the session ends, 3. the entry is removed, 4. the next one is read
+        bench.start("a")
+        bench.executors["a"].duration_s = (40.0, 40.0)
+        first = await bench.submit(CREATE, "t1")
+        await bench.env.sleep(5)
+        for session in bench.server.session_ids("a"):
+            bench.server.expire_session(session)
+        keeper = await bench.keeper()
+        entry = first.entry
+        await keeper.multi([Remove(path(entry)) for path in (PATHS.active, PATHS.finished, PATHS.entry)])
+        bench.executors["a"].duration_s = (1.0, 1.0)
+        second = await bench.submit(ADD, "t2")
+        await bench.env.sleep(60)
+        assert bench.executors["a"].executed == [first.entry, second.entry]
+        assert await status_on(bench, second.entry, "a") == ExecutionStatus()
 
     run(main, "a")
 
