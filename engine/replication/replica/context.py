@@ -127,6 +127,8 @@ class ReplicaContext:
     metadata_version: int = 0
     is_leader: bool = False
     last_keeper_error: str = ""
+    term_began: Broadcast = field(default_factory=Broadcast)
+    """The replica accepts writes (again)."""
     queue_changed: Signal = field(default_factory=Signal)
     """There may be an entry that can run."""
     merge_wanted: Signal = field(default_factory=Signal)

@@ -46,10 +46,15 @@ async def pull(ctx: ReplicaContext, *, watch: Watch | None = None) -> int:
     Raises SqlError 242 without a term, MalformedEntry for an entry that this version does not understand,
     TermOver.
     """
+    return await pull_on(ctx, ctx.session(), watch=watch)
+
+
+async def pull_on(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> int:
+    """As `pull`, on a session whose term has not begun yet."""
     async with ctx.pulling:
         ctx.pull_started_s = ctx.env.now_s()
         try:
-            version = await _pull(ctx, ctx.session(), watch)
+            version = await _pull(ctx, keeper, watch)
         except OnclusterError as error:
             ctx.last_pull_error = str(error)
             raise

@@ -1,0 +1,273 @@
+"""Makes a replica that is lost, or new, like another one.
+
+Safety argument. `is_lost` says 1 until the end, so a crash at any step repeats everything; `is_active` is
+ours, so
+nobody else does the same.
+
+1. Choose the source: of the replicas that are not lost the one with the least to do.
+2. Empty `queue/`.
+3. List the source's parts and queue, then one multi: set `log_pointer` to the source's, with checks that the
+   source's `is_lost` and `log_pointer` have not changed since. Nothing can have been removed from the log
+   behind that pointer then, and what the source had not copied yet, this replica will copy itself.
+4. Parts that the source does not have, will not make, and that no later entry of the log speaks of, are taken
+   out of `parts/` and moved to `detached/clone_…`. Nothing is deleted.
+5. For every part of the source that is not here: GET_PART into `queue/`; ATTACH_PART where `detached/` may
+   have it. Then the rest of the source's queue, byte for byte.
+6. `is_lost` becomes 0.
+
+Source: ClickHouse's StorageReplicatedMergeTree::cloneReplica.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import (
+    BadVersion,
+    Code,
+    ConnectionLoss,
+    KeeperAnswer,
+    MultiFailed,
+    NoNode,
+    OperationTimeout,
+    SqlError,
+)
+from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData
+from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
+from engine.replication.log_actions import Action, AlterMetadata, AttachPart, DropRange, GetPart, ReplaceRange
+from engine.replication.log_entry import LogEntry
+from engine.replication.part_name import PartName
+from engine.replication.part_set import ActivePartSet
+from engine.replication.part_store import Fate
+from engine.replication.paths import ReplicaPaths, sequence_number
+from engine.replication.replica import peers
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.startup_check import own_entry
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 100
+_LOST = b"1"
+
+
+@dataclass(frozen=True, slots=True)
+class _Queued:
+    entry: LogEntry
+    raw: bytes
+
+
+async def clone_if_lost(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether the replica was lost and is whole now (its queue will bring the parts).
+
+    Raises SqlError 415 ALL_REPLICAS_LOST, 416 REPLICA_STATUS_CHANGED: try again later.
+    """
+    try:
+        node = await keeper.get(ctx.me.is_lost)
+    except NoNode:
+        return False
+    if node.data != _LOST:
+        return False
+    source = await _choose_source(ctx, keeper)
+    log.warning("replica.cloning table=%s source=%s is_new=%s", ctx.name, source.name, node.stat.version == 0)
+    for name in (await keeper.children(ctx.me.queue)).names:
+        await try_remove(keeper, ctx.me.queue_entry(name))
+    queue = await _take_position(ctx, keeper, source)
+    await _clone_from(ctx, keeper, source, queue)
+    await _set(keeper, ctx.me.is_lost, b"0")
+    return True
+
+
+async def _choose_source(ctx: ReplicaContext, keeper: Keeper) -> ReplicaPaths:
+    log_numbers = [sequence_number(name) or 0 for name in (await keeper.children(ctx.paths.log)).names]
+    log_end = max(log_numbers) + 1 if log_numbers else 0
+    best: tuple[int, str] | None = None
+    replicas = {replica.name: replica for replica in await peers.others(ctx, keeper)}
+    for name, replica in sorted(replicas.items()):
+        is_lost, pointer = await keeper.get_many([replica.is_lost, replica.log_pointer])
+        queue = await keeper.exists(replica.queue)
+        if isinstance(pointer, KeeperAnswer) or queue is None:
+            continue
+        if not isinstance(is_lost, KeeperAnswer) and is_lost.data == _LOST:
+            continue
+        to_do = log_end - peers.number(pointer.data) + queue.num_children
+        if best is None or to_do < best[0]:
+            best = (to_do, name)
+    if best is None:
+        raise SqlError(
+            Code.ALL_REPLICAS_LOST,
+            f"All replicas of table {ctx.name} are lost, none can be copied",
+            hint="Decide which one has the data and set its is_lost to 0.",
+        )
+    return replicas[best[1]]
+
+
+async def _take_position(ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths) -> list[_Queued]:
+    """Stand at the source's place in the log; returns its queue as it was there."""
+    for _ in range(_ATTEMPTS):
+        pointer = await keeper.get(source.log_pointer)
+        lost = await keeper.exists(source.is_lost)
+        queue = await _read_queue(keeper, source)
+        ops: list[Op] = [SetData(ctx.me.log_pointer, pointer.data)]
+        if lost is not None:
+            ops.append(Check(source.is_lost, lost.version))
+        ops.append(Check(source.log_pointer, pointer.stat.version))
+        try:
+            await keeper.multi(ops)
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(ctx.me.log_pointer)
+            continue
+        except MultiFailed as failed:
+            if failed.error.path == source.is_lost:
+                raise SqlError(
+                    Code.REPLICA_STATUS_CHANGED, f"Replica {source.name} was marked as lost just now"
+                ) from failed
+            if isinstance(failed.error, BadVersion):
+                continue
+            raise
+        now = await keeper.get(source.is_lost) if lost is not None else None
+        if now is not None and now.data == _LOST:
+            raise SqlError(Code.REPLICA_STATUS_CHANGED, f"Replica {source.name} is lost")
+        return queue
+    raise SqlError(
+        Code.REPLICA_STATUS_CHANGED,
+        f"Replica {source.name} goes on copying its log, no copy of it can be made",
+    )
+
+
+async def _read_queue(keeper: Keeper, source: ReplicaPaths) -> list[_Queued]:
+    names = [
+        name for name in (await keeper.children(source.queue)).names if sequence_number(name) is not None
+    ]
+    names.sort(key=lambda name: sequence_number(name) or 0)
+    queue: list[_Queued] = []
+    for name, node in zip(
+        names, await keeper.get_many([source.queue_entry(name) for name in names]), strict=True
+    ):
+        if isinstance(node, NoNode):
+            continue  # Done in the meantime: its part is in the listing of parts, which follows.
+        if isinstance(node, KeeperAnswer):
+            raise node
+        queue.append(_Queued(LogEntry.from_bytes(node.data, where=f"{source.queue}/{name}"), node.data))
+    return queue
+
+
+async def _clone_from(
+    ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths, queue: Sequence[_Queued]
+) -> None:
+    await _adopt_metadata(ctx, keeper, source)
+    wanted = _wanted(_names((await keeper.children(source.parts)).names), queue)
+    kept = ActivePartSet(wanted)
+    to_come = [part for each in queue for part in each.entry.new_parts]
+    for part in [*to_come, *await _named_later(ctx, keeper)]:
+        if not kept.intersecting(part):
+            kept.add(part)
+    own = _names((await keeper.children(ctx.me.parts)).names)
+    have = {*ctx.store.active, *(ctx.store.staged.keys() & set(own))}
+    stray = sorted(
+        part for part in ctx.store.active if kept.get_containing(part) is None and part not in ctx.in_flight
+    )
+    await ctx.store.remove(stray, fate=Fate.DETACH, prefix="clone")
+    here = {part for part in have if part not in stray}
+    for part in own:
+        is_wanted = kept.get_containing(part) is not None
+        if part not in ctx.in_flight and not (is_wanted and any(name.contains(part) for name in here)):
+            await try_remove(keeper, ctx.me.part(part))
+    missing = [part for part in wanted if not any(name.contains(part) for name in here)]
+    actions = await _fetches(ctx, keeper, source, missing)
+    entries = [own_entry(ctx, action).to_bytes() for action in actions]
+    entries += [each.raw for each in queue if not isinstance(each.entry.action, GetPart | AttachPart)]
+    await _append(ctx, keeper, entries)
+    log.info("replica.cloned table=%s parts_to_fetch=%d entries=%d", ctx.name, len(missing), len(entries))
+
+
+def _names(names: Iterable[str]) -> list[PartName]:
+    return sorted(part for name in names if (part := PartName.try_parse(name)) is not None)
+
+
+def _wanted(parts: Sequence[PartName], queue: Sequence[_Queued]) -> ActivePartSet:
+    """The source's parts, and those it is still to fetch itself, without what it is about to drop."""
+    dropped = [
+        each.entry.action.range
+        for each in queue
+        if isinstance(each.entry.action, DropRange)
+        or (isinstance(each.entry.action, ReplaceRange) and each.entry.action.drops)
+    ]
+    wanted = ActivePartSet(parts)
+    for each in queue:
+        if isinstance(each.entry.action, GetPart | AttachPart):
+            part = each.entry.action.part
+            if not any(span.contains(part) for span in dropped):
+                wanted.add(part)
+    return wanted
+
+
+async def _named_later(ctx: ReplicaContext, keeper: Keeper) -> list[PartName]:
+    """Parts that the log will speak of, from the new position on: what is here of them must stay, because
+    nobody else may have it yet."""
+    start = peers.number((await keeper.get(ctx.me.log_pointer)).data)
+    names = [n for n in (await keeper.children(ctx.paths.log)).names if (sequence_number(n) or 0) >= start]
+    named: list[PartName] = []
+    for first in range(0, len(names), MULTI_BATCH_SIZE):
+        batch = names[first : first + MULTI_BATCH_SIZE]
+        for name, node in zip(
+            batch, await keeper.get_many([ctx.paths.log_entry(name) for name in batch]), strict=True
+        ):
+            if not isinstance(node, KeeperAnswer):
+                named += LogEntry.from_bytes(node.data, where=name).new_parts
+    return named
+
+
+async def _fetches(
+    ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths, missing: Sequence[PartName]
+) -> list[Action]:
+    detached = {
+        each.name.partition_id for each in await ctx.store.detached() if each.name and not each.prefix
+    }
+    actions: list[Action] = []
+    for part in missing:
+        header = await peers.header(keeper, source, part) if part.partition_id in detached else None
+        actions.append(GetPart(part) if header is None else AttachPart(part, header.digest.hash_text))
+    return actions
+
+
+async def _adopt_metadata(ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths) -> None:
+    """If the source's metadata is of another version, an entry that makes it ours comes first."""
+    theirs, metadata, columns = await keeper.get_many(
+        [source.metadata_version, source.metadata, source.columns]
+    )
+    if any(isinstance(node, KeeperAnswer) for node in (theirs, metadata, columns)):
+        return
+    assert not isinstance(theirs, KeeperAnswer)
+    assert not isinstance(metadata, KeeperAnswer) and not isinstance(columns, KeeperAnswer)
+    version = peers.number(theirs.data)
+    if version == ctx.metadata_version:
+        return
+    action = AlterMetadata(
+        version,
+        have_mutation=False,
+        columns=columns.data.decode("utf-8", "surrogateescape"),
+        metadata=metadata.data.decode("utf-8", "surrogateescape"),
+    )
+    await _append(ctx, keeper, [own_entry(ctx, action).to_bytes()])
+
+
+async def _append(ctx: ReplicaContext, keeper: Keeper, entries: Sequence[bytes]) -> None:
+    """Nothing is repeated here after a lost reply: the error goes up, and cloning begins anew."""
+    for first in range(0, len(entries), MULTI_BATCH_SIZE):
+        await keeper.multi(
+            [
+                Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL)
+                for data in entries[first : first + MULTI_BATCH_SIZE]
+            ]
+        )
+
+
+async def _set(keeper: Keeper, path: str, data: bytes) -> None:
+    while True:
+        try:
+            await keeper.set(path, data)
+            return
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(path)

@@ -1,0 +1,218 @@
+"""Terms of a replica: from its activation to the end of its session, again and again.
+
+Safety argument. A replica acts only while the ephemeral `is_active` is its own session's.
+
+1. Activation: `is_active` and the address in one multi. What an earlier session of this server left there is
+   removed first, by content and version; another server's node means that somebody else runs this replica: it
+   stays read-only (224) and tries again.
+2. Then, still read-only: clone if lost, load the queue, copy the log, compare parts on disk with Keeper.
+   Each of these may be repeated; a crash or a lost session leads back to 1.
+3. Only then `ctx.keeper` is set: writes are accepted and the loops run.
+4. The session's end makes the replica read-only at once (`is_readonly` asks the session itself), cancels the
+   loops and leads back to 1. So does the loss of `is_active` for another reason.
+
+It never removes another server's `is_active`.
+
+Source: ClickHouse's ReplicatedMergeTreeRestartingThread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    Corrupt,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OnclusterError,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, SetData
+from engine.keeper.recipes import Signal as WatchSignal
+from engine.keeper.recipes import try_remove
+from engine.replication.replica import clone, log_puller, peers, queue_loader, startup_check
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.execution import TermOver
+
+log = logging.getLogger(__name__)
+
+Loop = Callable[[ReplicaContext], Awaitable[None]]
+
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 10.0
+_ATTEMPTS_TO_ACTIVATE = 10
+
+
+@dataclass(slots=True)
+class Startup:
+    """What the first activation has to settle. Once it has, nothing is left here.
+
+    `broken` are directories that the store could not load; `is_forced` skips the sanity checks, as the flag
+    in
+    Keeper does.
+    """
+
+    broken: tuple[str, ...] = ()
+    is_forced: bool = False
+
+
+async def run_terms(ctx: ReplicaContext, startup: Startup, loops: Sequence[Loop]) -> None:
+    """Activate, run the loops until the term is over, and so on. Until cancelled."""
+    failures = 0
+    while True:
+        try:
+            keeper = await ctx.holder.get()
+            await activate(ctx, keeper, startup)
+        except (OnclusterError, OSError) as error:
+            failures += 1
+            ctx.readonly_reason = error.display_text if isinstance(error, SqlError) else str(error)
+            ctx.last_keeper_error = str(error)
+            pause_s = min(FIRST_PAUSE_S * failures * (failures + 1) / 2, LONGEST_PAUSE_S)
+            log.warning(
+                "replica.not_activated table=%s replica=%s retry_in_s=%.1f reason=%s",
+                ctx.name,
+                ctx.replica,
+                pause_s,
+                error,
+            )
+            await ctx.env.sleep(pause_s * ctx.env.rng.uniform(0.8, 1.2))
+            continue
+        failures = 0
+        await _run_term(ctx, keeper, loops)
+
+
+async def _run_term(ctx: ReplicaContext, keeper: Keeper, loops: Sequence[Loop]) -> None:
+    ctx.keeper = keeper
+    ctx.readonly_reason = ""
+    ctx.term_began.announce()
+    reason = "the table is being detached"
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(_until_expired(keeper))
+            tasks.create_task(_until_not_active(ctx, keeper))
+            for loop in loops:
+                tasks.create_task(_run_loop(ctx, loop))
+    except* (SessionExpired, TermOver) as over:
+        reason = str(over.exceptions[0])
+        log.warning("replica.term_over table=%s replica=%s reason=%s", ctx.name, ctx.replica, over.exceptions)
+    finally:
+        ctx.keeper = None
+        ctx.readonly_reason = reason
+        ctx.readonly_since_s = ctx.env.now_s()
+
+
+async def _run_loop(ctx: ReplicaContext, loop: Loop) -> None:
+    await loop(ctx)
+
+
+async def _until_expired(keeper: Keeper) -> None:
+    over = asyncio.Event()
+    keeper.on_expired(over.set)
+    await over.wait()
+    raise SessionExpired("Its session with Keeper is over")
+
+
+async def _until_not_active(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Raises TermOver when `is_active` is not ours any more although the session lives."""
+    while True:
+        signal = WatchSignal()
+        try:
+            stat = await keeper.exists(ctx.me.is_active, watch=signal)
+        except (ConnectionLoss, OperationTimeout):
+            await ctx.env.sleep(1.0)
+            continue
+        if stat is None or stat.ephemeral_owner != keeper.session_id:
+            raise TermOver(f"{ctx.me.is_active} was removed or is another server's")
+        await signal.wait()
+
+
+async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> None:
+    """All that comes before writes are accepted.
+
+    Raises SqlError: 224 REPLICA_IS_ALREADY_ACTIVE, 231 TOO_MANY_UNEXPECTED_DATA_PARTS, 242 if the replica is
+    not in Keeper, 415, 416; Corrupt for a queue that makes no sense; what Keeper and the store raise.
+    """
+    # What an earlier session of this replica wrote has to be seen, whichever server answers.
+    await keeper.sync(ctx.paths.root)
+    if await keeper.exists(ctx.me.root) is None:
+        raise SqlError(
+            Code.TABLE_IS_READ_ONLY,
+            f"No metadata in Keeper for table {ctx.name}: {ctx.me.root} does not exist",
+            hint="SYSTEM RESTORE REPLICA makes it anew from the local parts.",
+        )
+    await become_active(ctx, keeper)
+    try:
+        is_forced = startup.is_forced or await keeper.exists(ctx.me.force_restore_data) is not None
+        if not is_forced:
+            startup_check.check_broken(ctx, startup.broken)
+        ctx.metadata_version = peers.number((await keeper.get(ctx.me.metadata_version)).data)
+        await clone.clone_if_lost(ctx, keeper)
+        await queue_loader.load(ctx, keeper)
+        await log_puller.pull_on(ctx, keeper)
+        if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
+            await queue_loader.load(ctx, keeper)
+        for directory in startup.broken:
+            await ctx.store.set_aside(directory, "broken-on-start")
+        startup.broken, startup.is_forced = (), False
+        await try_remove(keeper, ctx.me.force_restore_data)
+    except (SqlError, Corrupt, OSError):
+        # It will not run soon, and must not seem to: others would wait for it and fetch from it.
+        await retire(ctx, keeper)
+        raise
+    log.info("replica.activated table=%s replica=%s session=%#x", ctx.name, ctx.replica, keeper.session_id)
+
+
+async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Make `is_active` ours. Raises SqlError 224 REPLICA_IS_ALREADY_ACTIVE if it is another server's."""
+    identity = f"UUID_{ctx.server_uuid}".encode()
+    for _ in range(_ATTEMPTS_TO_ACTIVATE):
+        try:
+            node = await keeper.get(ctx.me.is_active)
+        except NoNode:
+            pass
+        else:
+            if node.stat.ephemeral_owner == keeper.session_id:
+                await keeper.set(ctx.me.host, ctx.host.to_bytes())
+                return
+            if node.data != identity:
+                break
+            await try_remove(keeper, ctx.me.is_active, version=node.stat.version)
+        try:
+            await keeper.multi(
+                [
+                    Create(ctx.me.is_active, identity, CreateMode.EPHEMERAL),
+                    SetData(ctx.me.host, ctx.host.to_bytes()),
+                ]
+            )
+            return
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists):
+                raise
+        except (ConnectionLoss, OperationTimeout):
+            await keeper.sync(ctx.me.is_active)
+    raise SqlError(
+        Code.REPLICA_IS_ALREADY_ACTIVE,
+        f"Replica {ctx.me.root} appears to be already active",
+        hint=(
+            "If you're sure it's not, try again in a minute or remove znode "
+            f"{ctx.me.is_active} by hand; otherwise give each server a replica name of its own."
+        ),
+    )
+
+
+async def retire(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Remove `is_active` if it is this session's; the end of the session does it otherwise."""
+    try:
+        stat = await keeper.exists(ctx.me.is_active)
+        if stat is not None and stat.ephemeral_owner == keeper.session_id:
+            await try_remove(keeper, ctx.me.is_active)
+    except OnclusterError as error:
+        log.warning("replica.not_retired table=%s error=%s", ctx.name, error)

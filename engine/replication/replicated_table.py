@@ -1,0 +1,117 @@
+"""A replica of a replicated table, running: what starts it, stops it, and says how it is.
+
+Its loops are those of a term (`replica.term`): copying the log, executing the queue, checking parts, cleaning
+up, assigning merges, finishing mutations. The store is loaded once, before anything else, and with or without
+Keeper: readers never wait for a session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from engine.replication.replica import (
+    log_puller,
+    merge_assigner,
+    mutation_tracker,
+    part_check,
+    quorum,
+    runner,
+)
+from engine.replication.replica.background import keep_running
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue_view import ReplicaStatus, local_status
+from engine.replication.replica.term import Loop, Startup, retire, run_terms
+
+log = logging.getLogger(__name__)
+
+
+async def _settle_quorums(ctx: ReplicaContext) -> None:
+    """Once in a term: what became of quorum inserts while this replica was away."""
+
+    async def step(ctx: ReplicaContext) -> None:
+        await quorum.forget_failed(ctx)
+        await quorum.report_held(ctx)
+        await asyncio.Event().wait()
+
+    await keep_running(ctx, "settle quorums", step)
+
+
+LOOPS: Sequence[Loop] = (
+    log_puller.run,
+    runner.run,
+    part_check.run,
+    merge_assigner.run,
+    mutation_tracker.run,
+    _settle_quorums,
+)
+
+
+class ReplicatedTable:
+    """One replica on this node. `start` and `stop` may alternate; `ctx` is for commands and for looking."""
+
+    def __init__(self, ctx: ReplicaContext, *, loops: Sequence[Loop] = LOOPS) -> None:
+        self.ctx = ctx
+        self._loops = loops
+        self._startup: Startup | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, *, force: bool = False) -> None:
+        """Load the parts, let readers in, and begin to activate in the background; returns before that is
+        done.
+
+        `force` skips the sanity checks of this start (the local flag `force_restore_data`). Raises what the
+        store raises when it cannot load at all.
+        """
+        if self._startup is None:
+            loaded = await self.ctx.store.load()
+            self._startup = Startup(broken=loaded.broken)
+            self.ctx.readonly_since_s = self.ctx.env.now_s()
+        self._startup.is_forced |= force
+        if self._task is None:
+            self._task = asyncio.create_task(
+                run_terms(self.ctx, self._startup, self._loops), name=f"replica {self.ctx.name}"
+            )
+            self._task.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """End the term and give `is_active` up. Operations of users end with 242. Raises what ended the
+        replica, if that was an error in the program."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        keeper = self.ctx.holder.current
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        if keeper is not None and not keeper.is_expired:
+            await retire(self.ctx, keeper)
+
+    async def restart(self) -> None:
+        """End the term and begin another: everything is read from Keeper anew (SYSTEM RESTART REPLICA)."""
+        await self.stop()
+        await self.start()
+
+    async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the replica accepts writes; waits for it at most `timeout_s`, or for ever."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.ctx.is_readonly:
+                    await self.ctx.term_began.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    @property
+    def status(self) -> ReplicaStatus:
+        """What can be said without asking Keeper."""
+        return local_status(self.ctx)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.ctx.readonly_reason = (
+                f"the replica has stopped because of an error in the program: {error!r}"
+            )
+            log.error("replica.died table=%s error=%r", self.ctx.name, error, exc_info=error)
