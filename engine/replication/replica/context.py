@@ -145,6 +145,8 @@ class ReplicaContext:
     """There is a part to be checked."""
     pulling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while log entries are copied to the queue."""
+    is_queue_in_doubt: bool = False
+    """Entries may have been copied to `queue/` that are not in memory yet."""
     pull_started_s: float | None = None
     """Unix time at which the pull under way began."""
     last_pull_s: float = 0.0

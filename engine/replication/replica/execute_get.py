@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 
 from engine.errors import Code, MalformedEntry, NoNode, SqlError
+from engine.keeper.recipes import try_remove
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import AttachPart, GetPart
@@ -29,6 +30,8 @@ from engine.replication.replica.queue import QueuedEntry
 log = logging.getLogger(__name__)
 
 _MAX_DETACHED_TRIED = 16
+_OWN_PREFIXES = ("", "restoring")
+"""What a user detached, and what SYSTEM RESTORE REPLICA did."""
 
 
 async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
@@ -60,7 +63,8 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
 async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
     """Whether the replica has `part` or one covering it; what it has and Keeper does not know is made known.
 
-    A copy that is staged already is committed.
+    A copy that is staged already is committed; if something else covers it by now it is thrown away, with the
+    node that a commit without answer may have made for it.
     """
     keeper = ctx.session()
     covering = next((name for name in ctx.store.active if name.contains(part)), None)
@@ -68,6 +72,9 @@ async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
         if part not in ctx.store.staged:
             return False
         covering = part
+    elif covering != part and part in ctx.store.staged and part not in ctx.in_flight:
+        await try_remove(keeper, ctx.me.part(part))
+        await ctx.store.discard(part)
     if covering in ctx.store.active and await keeper.exists(ctx.me.part(covering)) is not None:
         ctx.queue.add_virtual(covering)
         return True
@@ -140,7 +147,9 @@ async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
     candidates = [
         each
         for each in await ctx.store.detached()
-        if not each.prefix and each.name is not None and each.name.partition_id == action.part.partition_id
+        if each.prefix in _OWN_PREFIXES
+        and each.name is not None
+        and each.name.partition_id == action.part.partition_id
     ]
     candidates.sort(key=lambda each: (each.name != action.part, each.directory))
     for candidate in candidates[:_MAX_DETACHED_TRIED]:

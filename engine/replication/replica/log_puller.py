@@ -8,8 +8,9 @@ Safety argument. One pull at a time (`ctx.pulling`), and only within a term: `is
    bytes, `log_pointer` set behind the last of them *with the version read*. So no entry is copied twice,
    whatever became of an earlier attempt, and a crash between batches leaves a shorter queue and a pointer
    that says so.
-3. Only then the entries are added in memory. When the outcome of 2 is unknown, memory takes over what
-   `queue/` holds, after a sync, before anything else is copied.
+3. Only then the entries are added in memory. When the outcome of 2 is unknown (or the caller was cancelled
+   meanwhile), `ctx.is_queue_in_doubt` stays set: memory takes over what `queue/` holds, after a sync, before
+   anything else is copied.
 
 It never passes an entry over: an entry that does not parse stops the pull for good and its error is shown, an
 entry that is missing although it was not copied ends the term (the replica was given up as lost).
@@ -22,7 +23,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from engine.errors import ConnectionLoss, NoNode, OnclusterError, OperationTimeout
+from engine.errors import NoNode, OnclusterError
 from engine.keeper.base import Create, CreateMode, Keeper, Op, SetData, Watch, WatchEvent
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
@@ -80,6 +81,11 @@ async def _step(ctx: ReplicaContext) -> None:
 
 
 async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int:
+    if ctx.is_queue_in_doubt:
+        await keeper.sync(ctx.me.queue)
+        await queue_loader.add_new_entries(ctx, keeper)
+        ctx.is_queue_in_doubt = False
+        ctx.queue_changed.set()
     pointer = await keeper.get(ctx.me.log_pointer)
     log_now = await keeper.children(ctx.paths.log, watch=watch)
     await queue_loader.load_mutations(ctx, keeper)
@@ -124,16 +130,12 @@ async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], point
     oldest = _oldest_insert(ctx, [entry for entry, _ in entries])
     if oldest:
         ops.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
-    try:
-        results = await keeper.multi(ops)
-    except (ConnectionLoss, OperationTimeout):
-        await keeper.sync(ctx.me.queue)
-        await queue_loader.add_new_entries(ctx, keeper)
-        ctx.queue_changed.set()
-        raise
+    ctx.is_queue_in_doubt = True
+    results = await keeper.multi(ops)
     for (entry, data), path in zip(entries, results, strict=False):
         assert isinstance(path, str)
         ctx.queue.add(QueuedEntry(path.rpartition("/")[2], entry, data))
+    ctx.is_queue_in_doubt = False
     ctx.queue_changed.set()
     ctx.merge_wanted.set()
     log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, len(entries), behind)

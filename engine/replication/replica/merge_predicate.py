@@ -150,13 +150,26 @@ async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
 
 
 async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozenset[PartName]:
-    """The parts of quorum inserts under way. Only that of `quorum/status` keeps others from merging: parts
-    of parallel quorum inserts may be merged, as in ClickHouse."""
+    """The parts of quorum inserts under way or given up.
+
+    Also of parallel ones, other than in ClickHouse: a part that was merged before its quorum is given up
+    would stay in the result, its block id would be forgotten, and a repeated insert would store it twice.
+    One that was given up stays here until whoever has it has set it aside. Given up is read last: a part is
+    in one of the three at any time until the quorum is reached.
+    """
+    awaiting: set[PartName] = set()
     try:
         node = await keeper.get(ctx.paths.quorum_status)
+        awaiting.add(QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status).part)
     except NoNode:
-        return frozenset()
-    return frozenset({QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status).part})
+        pass
+    for directory in (ctx.paths.quorum_parallel, ctx.paths.quorum_failed_parts):
+        try:
+            names = (await keeper.children(directory)).names
+        except NoNode:
+            continue
+        awaiting.update(name for name in map(PartName.try_parse, names) if name is not None)
+    return frozenset(awaiting)
 
 
 def pinned_uuids(data: bytes) -> frozenset[UUID]:

@@ -404,3 +404,4 @@ async def set_failed_aside(ctx: ReplicaContext, part: PartName) -> None:
     log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
     await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
     await ctx.store.discard(part)
+    ctx.queue.forget(part)
