@@ -1,0 +1,51 @@
+"""`select_sequential_consistency`: which parts a SELECT may read, so that it sees all and only what quorum
+inserts have acknowledged. It works with quorums that do not run in parallel, as in ClickHouse.
+
+Nothing is changed. Source: ClickHouse's StorageReplicatedMergeTree::getMaxAddedBlocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.errors import Code, NoNode, SqlError
+from engine.replication.quorum import LastQuorumParts, QuorumStatus
+from engine.replication.replica.context import ReplicaContext
+
+
+async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
+    """By partition, the largest block number that may be read: a part that ends above it is left out, and so
+    are parts of partitions that are not listed.
+
+    Raises SqlError: 289 REPLICA_IS_NOT_IN_QUORUM if this replica lacks a part whose quorum was reached, 242
+    while it is read-only; UnknownOutcome when Keeper does not answer.
+    """
+    keeper = ctx.session()
+    # A follower that lags behind would let a part be missed that was acknowledged before this SELECT.
+    await keeper.sync(ctx.paths.quorum_last_part)
+    pending = await _status(ctx)
+    last_part = await keeper.get(ctx.paths.quorum_last_part)
+    active = tuple(ctx.store.active)
+    limits: dict[str, int] = {}
+    for part in active:
+        limits[part.partition_id] = max(part.max_block, limits.get(part.partition_id, -1))
+    if pending is not None:
+        limits[pending.part.partition_id] = pending.part.min_block - 1
+    for part in LastQuorumParts.from_bytes(last_part.data, where=ctx.paths.quorum_last_part).parts:
+        if not any(each.contains(part) for each in active):
+            raise SqlError(
+                Code.REPLICA_IS_NOT_IN_QUORUM,
+                f"Replica doesn't have part {part} which was successfully written to quorum of other "
+                "replicas.",
+                hint="Send query to another replica or disable 'select_sequential_consistency' setting.",
+            )
+        limits[part.partition_id] = part.max_block
+    return limits
+
+
+async def _status(ctx: ReplicaContext) -> QuorumStatus | None:
+    try:
+        node = await ctx.session().get(ctx.paths.quorum_status)
+    except NoNode:
+        return None
+    return QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status)

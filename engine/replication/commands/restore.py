@@ -1,0 +1,103 @@
+"""SYSTEM RESTORE REPLICA: Keeper has lost the replica, the disk has not.
+
+Safety argument. The replica is read-only, and there is nothing of it in Keeper.
+
+1. All parts go to `detached/restoring_…`. Numbers begin anew with a new table in Keeper, so no part may keep
+   its name. A crash leaves some of them there; the statement again moves the rest.
+2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`). A crash after it
+   leaves a replica that has no part yet; it starts as any new one.
+3. It is activated. A replica that joined clones from the others, and takes what it has under the same
+   checksum from `restoring_…` instead of fetching it.
+4. The replica that made the table attaches its parts as inserts do, in the order of their blocks, each with a
+   block id of its own made of its directory's name: a part that was attached by an attempt that crashed is
+   found there, and not attached twice. The directory goes after that.
+
+Whether 4 is due is not remembered anywhere: a replica made the table exactly if both were created by one
+transaction. It never deletes a part that is not attached: what is left over stays in `detached/`.
+
+Source: ClickHouse's StorageReplicatedMergeTree::restoreMetadataInZooKeeper.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+from engine.errors import Code, SqlError
+from engine.keeper.base import Keeper
+from engine.replication.block_id import BlockId
+from engine.replication.commands.create import Created, create_replica
+from engine.replication.commands.insert_group import Pending, attach_part, insert_group
+from engine.replication.creation import NewReplica
+from engine.replication.part_name import PartName
+from engine.replication.part_store import DetachedPart, Fate, Part
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.table_definition import TableDefinition
+
+log = logging.getLogger(__name__)
+
+RESTORING = "restoring"
+_RETRIES = 20
+
+
+async def restore_replica(ctx: ReplicaContext, new: NewReplica, definition: TableDefinition) -> Created:
+    """Steps 1 and 2, while no background work of the replica runs. Activate it and call `attach_restored`
+    then. Repeatable.
+
+    Raises SqlError: 36 unless the replica is read-only and absent from Keeper, 122 and 342 if a table of
+    another structure is at its path; UnknownOutcome when Keeper does not answer.
+    """
+    keeper = await ctx.holder.get()
+    has_leftovers = any(each.prefix == RESTORING for each in await ctx.store.detached())
+    if await keeper.exists(ctx.me.root) is not None and not (has_leftovers and await is_founder(ctx, keeper)):
+        raise SqlError(
+            Code.BAD_ARGUMENTS,
+            f"Replica path is present at {ctx.me.root} - nothing to restore.",
+            hint="If you are sure that metadata is lost and that the path contains garbage, use SYSTEM DROP "
+            "REPLICA first.",
+        )
+    if not ctx.is_readonly:
+        raise SqlError(Code.BAD_ARGUMENTS, f"Replica of {ctx.name} must be readonly.")
+    await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
+    for name in sorted(ctx.store.staged):
+        await ctx.store.discard(name)
+    created = await create_replica(keeper, ctx.paths, ctx.me, new, definition)
+    log.info("replication.restored table=%s replica=%s what=%s", ctx.name, ctx.me.root, created.value)
+    return created
+
+
+async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether the table was made by the transaction that made this replica."""
+    table, replica = await keeper.exists_many([ctx.paths.root, ctx.me.root])
+    return table is not None and replica is not None and table.czxid == replica.czxid
+
+
+async def attach_restored(ctx: ReplicaContext) -> int:
+    """Step 4, in a term; also after each start, for an attempt that crashed. Returns how many were attached.
+
+    Raises as `insert_group`; PartDiffers for a damaged part, which stays where it is.
+    """
+    waiting = [
+        (each.name, each)
+        for each in await ctx.store.detached()
+        if each.prefix == RESTORING and each.name is not None
+    ]
+    if not waiting or not await is_founder(ctx, ctx.session()):
+        return 0
+    attached = 0
+    for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
+        identity = BlockId.of_bytes(name.partition_id, f"restored {each.directory}".encode())
+        part = Pending(name.partition_id, identity, _stage(ctx, each), action=attach_part)
+        await insert_group(ctx, [part], None, max_retries=_RETRIES)
+        await ctx.store.remove_detached(each.directory)
+        attached += 1
+    return attached
+
+
+def _stage(ctx: ReplicaContext, detached: DetachedPart) -> Callable[[PartName], Awaitable[Part]]:
+    """Stages one directory of `detached/` under the name that it is given."""
+
+    async def stage(name: PartName) -> Part:
+        return await ctx.store.stage_detached(detached.directory, name)
+
+    return stage

@@ -1,0 +1,137 @@
+"""Block ids go when they are old or too many, or when the data that they stand for goes.
+
+Safety argument. An id may go when no client will repeat that insert any more: that is what the window says,
+in numbers and in seconds. "Now" is the newest id's age by Keeper's own clock, so a node whose clock is wrong
+removes nothing too early, and a table that nobody inserts into keeps its ids. Each removal is of the version
+that was judged. A crash leaves fewer ids, and the next round goes on.
+
+It never removes an id inside both windows.
+
+Source: ClickHouse's ReplicatedMergeTreeCleanupThread::clearOldBlocks.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from engine.errors import KeeperAnswer, MultiFailed, NoNode, NotEmpty
+from engine.keeper.base import Children, Keeper, Remove, Stat
+from engine.keeper.recipes import MULTI_BATCH_SIZE, remove_recursive, try_remove
+from engine.replication.part_name import PartName
+from engine.replication.paths import TablePaths
+from engine.replication.replica.context import ReplicaContext
+
+log = logging.getLogger(__name__)
+
+
+class BlockCleanup:
+    """Remembers what it has seen: an id's node is looked at once, its age does not change."""
+
+    def __init__(self, ctx: ReplicaContext) -> None:
+        self._ctx = ctx
+        self._seen: dict[str, Stat] = {}
+
+    async def run_once(self) -> int:
+        """Remove what is outside the window, in each of the directories; returns how many."""
+        keeper = self._ctx.session()
+        removed = 0
+        present: set[str] = set()
+        for directory, children in await _listings(keeper, self._ctx.paths):
+            paths = [f"{directory}/{name}" for name in children.names]
+            present.update(paths)
+            unseen = [path for path in paths if path not in self._seen]
+            for path, stat in zip(unseen, await keeper.exists_many(unseen), strict=True):
+                if stat is not None:
+                    self._seen[path] = stat
+            removed += await self._remove(keeper, self._outdated(paths))
+        self._seen = {path: stat for path, stat in self._seen.items() if path in present}
+        if removed:
+            log.info("replication.blocks_cleaned table=%s removed=%d", self._ctx.name, removed)
+        return removed
+
+    def _outdated(self, paths: Sequence[str]) -> Sequence[str]:
+        """What is behind the first `window` ids, or older than the window's seconds; newest first."""
+        settings = self._ctx.settings
+        dated = sorted(
+            (
+                (stat.ctime_ms, stat.czxid, path)
+                for path in paths
+                if (stat := self._seen.get(path)) is not None
+            ),
+            reverse=True,
+        )
+        if not dated:
+            return ()
+        oldest_ms = dated[0][0] - settings.replicated_deduplication_window_seconds * 1000
+        return [
+            path
+            for place, (ctime_ms, _, path) in enumerate(dated)
+            if place >= settings.replicated_deduplication_window or ctime_ms < oldest_ms
+        ]
+
+    async def _remove(self, keeper: Keeper, paths: Sequence[str]) -> int:
+        removed = 0
+        for start in range(0, len(paths), MULTI_BATCH_SIZE):
+            batch = paths[start : start + MULTI_BATCH_SIZE]
+            try:
+                await keeper.multi([Remove(path, self._seen[path].version) for path in batch])
+                removed += len(batch)
+            except MultiFailed:  # somebody else removes, too: one by one
+                for path in batch:
+                    answer = await try_remove(keeper, path, version=self._seen[path].version)
+                    if isinstance(answer, NotEmpty):  # very old servers kept checksums below the id
+                        await remove_recursive(keeper, path)
+                    removed += answer is None
+            for path in batch:
+                self._seen.pop(path, None)
+        return removed
+
+
+async def removals_of_blocks(keeper: Keeper, paths: TablePaths, dropped: PartName) -> list[Remove]:
+    """The block ids whose part is inside `dropped` (a drop range or a part), as removals for the transaction
+    that drops it. Ids that name no part go, too.
+
+    An insert of the same block after that is a new one. Removals carry the version that was read: BadVersion
+    and NoNode mean that somebody was faster, read again then.
+    """
+    prefix = f"{dropped.partition_id}_"
+    candidates = [
+        f"{directory}/{name}"
+        for directory, children in await _listings(keeper, paths)
+        for name in children.names
+        if name.startswith(prefix)
+    ]
+    ops: list[Remove] = []
+    for path, node in zip(candidates, await keeper.get_many(candidates), strict=True):
+        if isinstance(node, KeeperAnswer):
+            continue
+        part = PartName.try_parse(node.data.decode("utf-8", "replace"))
+        if part is None or dropped.contains(part):
+            ops.append(Remove(path, node.stat.version))
+    return ops
+
+
+async def forget_blocks(keeper: Keeper, paths: TablePaths, lost: PartName) -> int:
+    """Remove the block ids of everything inside `lost` at once; returns how many. Repeatable.
+
+    For parts that no replica has any more: a repeated insert must not be swallowed by what is gone.
+    """
+    ops = await removals_of_blocks(keeper, paths, lost)
+    removed = 0
+    for op in ops:
+        removed += await try_remove(keeper, op.path, version=op.version) is None
+    return removed
+
+
+async def _listings(keeper: Keeper, paths: TablePaths) -> Sequence[tuple[str, Children]]:
+    """The directories of block ids that the table has; we write to the first, newer servers to all."""
+    directories = (paths.blocks, paths.async_blocks, paths.deduplication_hashes)
+    found = await keeper.children_many(directories)
+    if isinstance(found[0], NoNode):
+        raise found[0]
+    return [
+        (directory, children)
+        for directory, children in zip(directories, found, strict=True)
+        if isinstance(children, Children)
+    ]
