@@ -280,6 +280,8 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         interserver_https_port=interserver_https_port,
         interserver_listen_host=reading.text(root, "interserver_listen_host"),
         interserver_access=read_interserver_access(root),
+        default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
+        default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
         topology=read_topology(root),
         zookeeper=read_zookeeper(root),
         queues=queues,

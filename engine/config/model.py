@@ -167,6 +167,7 @@ class NodeConfig:
 
     `max_connections` statements may run at once; more wait for one of them to end. An `interserver_http_port`
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
+    `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
     """
 
@@ -181,6 +182,8 @@ class NodeConfig:
     interserver_https_port: int = 0
     interserver_listen_host: str = ""
     interserver_access: InterserverAccess | None = None
+    default_replica_path: str = "/clickhouse/tables/{uuid}/{shard}"
+    default_replica_name: str = "{replica}"
     topology: Topology = field(default_factory=Topology)
     zookeeper: ZooKeeper | None = None
     queues: tuple[DistributedDdl, ...] = ()

@@ -1,9 +1,9 @@
 """One node, wired: configuration in, a running server out.
 
-Order of start: the directory's lock, chDB, the HTTP server, then the queues in the background. Whatever needs
-Keeper waits for it in the background; what clients ask meanwhile is answered with Keeper's absence. Order of
-stop: no new connections, running statements to their end within a limit, the queue's statement under way to
-its end, Keeper's sessions, chDB.
+Order of start: the directory's lock, chDB, the replicated tables, the HTTP server, then the queues in the
+background. Whatever needs Keeper waits for it in the background; what clients ask meanwhile is answered with
+Keeper's absence. Order of stop: no new connections, running statements to their end within a limit, the
+queue's statement under way to its end, the replicas, Keeper's sessions, chDB.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
 from engine.env import Env
 from engine.errors import Busy, ConfigError
 from engine.keeper import zookeeper
+from engine.keeper.base import KeeperFactory
+from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
 from engine.node.directory import NodeDirectory
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queues import NodeQueues, NoQueues
+from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.resolver import BoundedResolver
 from engine.node.router import StatementRouter
 from engine.node.system_tables import SystemTables
@@ -82,8 +85,17 @@ class Node:
             env=env,
         )
         self._stack.push_async_callback(pool.close)
-        queues = await self._open_queues(directory, pool, identity)
-        if queues is not None:
+        replicated, queues = None, None
+        if config.zookeeper is not None:
+            factory = zookeeper.factory(config.zookeeper, env)
+            holder = SessionHolder(factory, env)
+            self._stack.push_async_callback(holder.close)
+            replicated = ReplicatedNode(
+                config, env=env, pool=pool, holder=holder, identity=identity, topology=self._topology
+            )
+            self._stack.push_async_callback(replicated.stop)
+            await replicated.start()
+            queues = await self._open_queues(directory, pool, identity, factory, holder, replicated)
             self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
         statements = ClusterStatements(
             queues,
@@ -98,9 +110,10 @@ class Node:
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
                 ZooKeeperTable(None if queues is None else queues.holder),
+                *([] if replicated is None else replicated.system_tables()),
             ]
         )
-        router = StatementRouter(tables=tables, run_on_cluster=statements.run)
+        router = StatementRouter(tables=tables, run_on_cluster=statements.run, replicated=replicated)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
         self.http = HttpServer(
             _http_config(config, timezone), pool=pool, router=router, env=env, replicas_status=str
@@ -138,20 +151,25 @@ class Node:
         )
 
     async def _open_queues(
-        self, directory: NodeDirectory, pool: ChdbPool, identity: NodeIdentity
-    ) -> NodeQueues | None:
+        self,
+        directory: NodeDirectory,
+        pool: ChdbPool,
+        identity: NodeIdentity,
+        factory: KeeperFactory,
+        holder: SessionHolder,
+        replicated: ReplicatedNode,
+    ) -> NodeQueues:
         config = self._config
-        if config.zookeeper is None:
-            return None
         executor = ChdbExecutor(pool, lanes=sum(queue.pool_size for queue in config.queues) or 1)
         self._stack.push_async_callback(executor.close)
         intents = SqliteIntentStore(directory.intents_file)
         self._stack.push_async_callback(intents.close)
         return NodeQueues(
             config,
-            factory=zookeeper.factory(config.zookeeper, self._env),
+            factory=factory,
+            holder=holder,
             env=self._env,
-            executor=executor,
+            executor=replicated.executor(executor),
             intents=intents,
             identity=identity,
             resolver=BoundedResolver(SystemResolver(), self._env),

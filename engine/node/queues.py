@@ -1,4 +1,4 @@
-"""The node's part in the DDL queues: one session holder for its clients, a worker and a cleaner per queue.
+"""The node's part in the DDL queues: a worker and a cleaner per queue.
 
 Everything here runs in the background and survives Keeper's absence: a node starts and serves without it.
 """
@@ -39,6 +39,7 @@ class NodeQueues:
         config: NodeConfig,
         *,
         factory: KeeperFactory,
+        holder: SessionHolder,
         env: Env,
         executor: LocalExecutor,
         intents: IntentStore,
@@ -46,7 +47,7 @@ class NodeQueues:
         resolver: Resolver,
         topology: Callable[[], Topology],
     ) -> None:
-        self.holder = SessionHolder(factory, env)
+        self.holder = holder
         self._env = env
         self._queues = config.queues
         self._clients = {q.path: DDLQueueClient(self.holder, env, q.paths) for q in config.queues}
@@ -100,7 +101,7 @@ class NodeQueues:
             await self._env.sleep(_RESTART_PAUSE_S)
 
     async def stop(self, *, grace_s: float) -> None:
-        """Take no more entries, finish the statement under way, end the Keeper sessions."""
+        """Take no more entries, finish the statement under way, end the workers' Keeper sessions."""
         for worker in self._workers:
             worker.stop()
         workers, cleaners = self._tasks[: len(self._workers)], self._tasks[len(self._workers) :]
@@ -112,7 +113,6 @@ class NodeQueues:
             for task in late:
                 task.cancel()
         await asyncio.gather(*self._tasks, *drains, return_exceptions=True)
-        await self.holder.close()
 
     def topology_changed(self) -> None:
         for worker in self._workers:

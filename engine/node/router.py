@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Protocol
 
 from engine.errors import Code, SqlError
 from engine.node.replicated.statements import ReplicatedStatements
@@ -18,6 +19,7 @@ from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
 from engine.sql import Statement, StatementKind, parse_statement
+from engine.storage import QueryResult
 from engine.storage.guard import check_statement
 from engine.storage.statement_text import INPUT_TABLE, InsertText
 
@@ -29,6 +31,28 @@ RunOnCluster = Callable[[Asked, Statement], Awaitable[Answer]]
 """The distributed layer: submit, wait, answer."""
 
 
+class Replicated(ReplicatedStatements, Protocol):
+    """The node's replicated tables, as far as statements go (`engine.node.replicated.assembly`)."""
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        """Run an INSERT whose rows come as a stream; None when the table is not replicated."""
+        ...
+
+    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+        """The request as it has to be given to chDB."""
+        ...
+
+    def changed(self) -> None:
+        """chDB has run a statement that is neither a query nor an INSERT."""
+        ...
+
+
 class StatementRouter:
     """All statements of all clients pass here."""
 
@@ -37,7 +61,7 @@ class StatementRouter:
         *,
         tables: SystemTables,
         run_on_cluster: RunOnCluster,
-        replicated: ReplicatedStatements | None = None,
+        replicated: Replicated | None = None,
     ) -> None:
         self._tables = tables
         self._run_on_cluster = run_on_cluster
@@ -59,6 +83,7 @@ class StatementRouter:
             if answer is not None:
                 yield answer
                 return
+            asked = await self._replicated.prepare_read(asked, statement)
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
             if is_select:
@@ -73,19 +98,25 @@ class StatementRouter:
                 sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
             )
             self._remember(asked, statement)
+            if self._replicated is not None and not statement.is_query:
+                self._replicated.changed()
             yield WholeAnswer(result, format=statement.format or asked.format)
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
         self._check(asked, parse_statement(insert.head))
+        if self._replicated is not None:
+            answer = await self._replicated.insert(asked, insert, rows, self._insert_from_input)
+            if answer is not None:
+                return answer
         if insert.input_structure:
-            return await self._insert_from_input(asked, insert, rows)
+            return WholeAnswer(await self._insert_from_input(asked, insert, rows), format=asked.format)
         result = await asked.session.insert(insert.head, format=insert.format, rows=rows, scope=asked.scope)
         return WholeAnswer(result, format=asked.format)
 
     async def _insert_from_input(
         self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]
-    ) -> Answer:
+    ) -> QueryResult:
         """chDB has no `input()`: the rows wait in a temporary table, in memory, until they are all there."""
         session = asked.session.clone()
         try:
@@ -94,12 +125,11 @@ class StatementRouter:
                     f"CREATE TEMPORARY TABLE {INPUT_TABLE} ({insert.input_structure}) ENGINE = Memory"
                 )
                 await session.insert(f"INSERT INTO {INPUT_TABLE}", format=insert.format, rows=rows)
-            result = await session.query(
+            return await session.query(
                 insert.head, params=asked.params, scope=replace(asked.scope, is_readonly=False), multi=False
             )
         finally:
             await session.close()
-        return WholeAnswer(result, format=asked.format)
 
     def _check(self, asked: Asked, statement: Statement) -> None:
         if asked.is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:

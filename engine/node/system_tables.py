@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from engine.names import quote_identifier
 from engine.node.statement import Asked
@@ -53,10 +53,27 @@ class SystemTable(Protocol):
         ...
 
 
+@runtime_checkable
+class SystemView(Protocol):
+    """A view in the place of chDB's own table of that name."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def is_needed(self) -> bool:
+        """False: chDB's own table is right as it is now."""
+        ...
+
+    async def select(self, asked: Asked, tokens: list[Token]) -> str:
+        """What the view shows; it reads `system.<name>`. `tokens` are those of the statement."""
+        ...
+
+
 class SystemTables:
     """Rewrites statements that name one of `tables`."""
 
-    def __init__(self, tables: Iterable[SystemTable]) -> None:
+    def __init__(self, tables: Iterable[SystemTable | SystemView]) -> None:
         self._tables = {table.name: table for table in tables}
         names = "|".join(map(re.escape, self._tables))
         self._names = re.compile(rf"\b(?:{names})\b")
@@ -78,6 +95,10 @@ class SystemTables:
             async with session.kept_open():
                 for table in used:
                     name = quote_identifier(table.name)
+                    if isinstance(table, SystemView):
+                        select = await table.select(asked, tokens)
+                        await session.query(f"CREATE TEMPORARY VIEW {name} AS {select}")
+                        continue
                     columns = f"({table.columns})" if table.columns else ""
                     source = "" if table.columns else f"AS system.{name}"
                     await session.query(f"CREATE TEMPORARY TABLE {name} {columns} ENGINE = Memory {source}")
@@ -88,13 +109,15 @@ class SystemTables:
         finally:
             await session.close()
 
-    def _rewrite(self, sql: str, tokens: list[Token], *, in_system: bool) -> tuple[list[SystemTable], str]:
-        used: dict[str, SystemTable] = {}
+    def _rewrite(
+        self, sql: str, tokens: list[Token], *, in_system: bool
+    ) -> tuple[list[SystemTable | SystemView], str]:
+        used: dict[str, SystemTable | SystemView] = {}
         pieces: list[str] = []
         at = 0
         for index, token in enumerate(tokens):
             table = self._tables.get(_name(token))
-            if table is None:
+            if table is None or (isinstance(table, SystemView) and not table.is_needed):
                 continue
             before = tokens[max(0, index - 3) : index]
             if len(before) >= 2 and before[-1].text == "." and _name(before[-2]).lower() == "system":

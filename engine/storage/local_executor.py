@@ -124,6 +124,10 @@ class ChdbExecutor:
         )
         return formatted.text.rstrip("\n")
 
+    def new_session(self) -> ChdbSession:
+        """A session on the executor's threads, for statements that are not run by `execute`."""
+        return ChdbSession(self._threads, one_shot=True)
+
     async def close(self) -> None:
         """Close what is idle; call it when nothing runs any more."""
         for session in (self._reader, *self._idle):

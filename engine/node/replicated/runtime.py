@@ -29,23 +29,44 @@ class InsertStage(Protocol):
         """What was inserted, as parts without names."""
         ...
 
+    def part_in_table(self, new: NewPart) -> str:
+        """The value of `_part` in `table` for its rows. There may be rows of other inserts there."""
+        ...
+
 
 class NodePartStore(PartStore, Protocol):
     """What the node needs of a store beside what replication needs."""
 
     def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]: ...
 
+    def renamed(self, name: TableName) -> None:
+        """chDB's table has another name from now on."""
+        ...
+
+    async def close(self) -> None:
+        """Nothing is asked of it any more."""
+        ...
+
+    async def destroy(self) -> None:
+        """After DROP TABLE, instead of `close`: remove what the store kept beside chDB's table."""
+        ...
+
 
 class Replica(Protocol):
     """The running part of a table (`engine.replication.replicated_table.ReplicatedTable`)."""
 
-    async def start(self) -> None:
-        """Begin, in the background; Keeper need not be there."""
+    async def start(self, *, force: bool = False) -> None:
+        """Load the parts, then begin in the background; Keeper need not be there. `force` skips the sanity
+        checks."""
         ...
 
     async def stop(self) -> None: ...
 
     async def restart(self) -> None: ...
+
+    async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
+        """Whether the replica accepts writes, within the time."""
+        ...
 
 
 @dataclass(slots=True, eq=False)

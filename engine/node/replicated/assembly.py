@@ -1,0 +1,236 @@
+"""Everything that a node needs for its replicated tables, put together.
+
+Order of start: the interserver port (peers are told it), then the tables, whose parts are loaded before
+anybody can read them; Keeper is waited for in the background. Order of stop: tables, port, client.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from uuid import UUID
+
+from engine.config.model import NodeConfig, Topology
+from engine.ddl import NodeIdentity
+from engine.env import Env
+from engine.errors import Busy
+from engine.keeper.recipes import SessionHolder
+from engine.names import TableName
+from engine.node.interserver import fetcher_of, server_of
+from engine.node.replicated.catalog import TableCatalog, TableRecord
+from engine.node.replicated.check import CheckStatements
+from engine.node.replicated.create import CreateStatements, Defaults
+from engine.node.replicated.drop_rename import DropRenameStatements
+from engine.node.replicated.executor import ReplicatedExecutor
+from engine.node.replicated.guard import ReplicatedGuard
+from engine.node.replicated.inserts import ReplicatedInserts
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.local_tables import LocalTable, LocalTables
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.show import ShowStatements, TablesView
+from engine.node.replicated.statements import StatementHandlers
+from engine.node.replicated.view_catalog import read_views
+from engine.node.replicated.views import ViewGraph, ViewPush
+from engine.node.statement import Answer, Asked
+from engine.node.system_tables import SystemTable, SystemView
+from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, settings_of
+from engine.replication.fetching import PartFetcher
+from engine.replication.host import ReplicaHost
+from engine.replication.part_store import PartStore
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replicated_table import ReplicatedTable
+from engine.replication.settings import ReplicatedSettings
+from engine.sql import Statement, parse_statement
+from engine.storage import ChdbPool, QueryResult
+from engine.storage.layout import private_directory
+from engine.storage.local_executor import ChdbExecutor
+from engine.storage.statement_text import InsertText
+
+_FORCE_FLAG = "flags/force_restore_data"
+
+
+class ReplicatedNode:
+    """The replicated side of a node. `start` it before clients come, `stop` it after they went."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        env: Env,
+        pool: ChdbPool,
+        holder: SessionHolder,
+        identity: NodeIdentity,
+        topology: Callable[[], Topology],
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._pool = pool
+        self._holder = holder
+        self._topology = topology
+        self.tables = ReplicatedTables()
+        self._local = LocalTables(pool)
+        self._server = server_of(config, find=self._context_at, version=pool.version)
+        self._fetcher = fetcher_of(config)
+        self._graph = ViewGraph(lambda: read_views(self._local))
+        self._defaults = Defaults(
+            config.default_replica_path,
+            config.default_replica_name,
+            identity.server_uuid,
+            identity.host_id,
+            tuple(dict.fromkeys(queue.replicas_path for queue in config.queues)),
+        )
+        self.life = TableLifecycle(
+            env=env,
+            catalog=TableCatalog(private_directory(pool.path) / "replicated"),
+            tables=self.tables,
+            local=self._local,
+            holder=holder,
+            factory=TableMaker(self, pool=pool, env=env, holder=holder, server_uuid=identity.server_uuid),
+            server_uuid=identity.server_uuid,
+            on_change=self._graph.changed,
+        )
+        push = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
+        self._inserts = ReplicatedInserts(self.tables, push)
+        self._create = CreateStatements(
+            self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
+        )
+        self.handlers = StatementHandlers(
+            [
+                self._create,
+                DropRenameStatements(self.life),
+                ShowStatements(self.life),
+                CheckStatements(self.tables),
+                self._inserts,
+                ReplicatedGuard(self.tables),
+            ]
+        )
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises Busy when the interserver port is taken, Corrupt for a record that cannot be read."""
+        try:
+            await self._server.start()
+        except OSError as error:
+            raise Busy(
+                f"Cannot listen on interserver port {self._config.interserver_http_port}: "
+                f"{(error.strerror or str(error)).lower()}.",
+                holder="another process",
+                code=210,
+                hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
+            ) from error
+        flag = Path(self._config.path) / _FORCE_FLAG
+        await self.life.start(force=flag.exists())
+        flag.unlink(missing_ok=True)
+
+    async def stop(self) -> None:
+        await self.life.stop()
+        await self._server.stop()
+        await self._fetcher.close()
+
+    # -- for the router --------------------------------------------------------------------------------------
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        return await self.handlers.run(asked, statement)
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        return await self._inserts.insert(asked, insert, rows, write_input)
+
+    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+        return asked
+
+    def changed(self) -> None:
+        """chDB has run a statement that may have changed a definition."""
+        self._graph.changed()
+
+    async def run_insert(self, asked: Asked) -> None:
+        """Run an INSERT … SELECT of the node's own making, as a client's."""
+        statement = parse_statement(asked.sql)
+        answer = await self.handlers.run(asked, statement)
+        if answer is not None:
+            await answer.finish()
+            return
+        await asked.session.query(asked.sql, format="Null", scope=asked.scope, multi=False)
+
+    def executor(self, inner: ChdbExecutor) -> ReplicatedExecutor:
+        """For the DDL queues."""
+        return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers)
+
+    def system_tables(self) -> list[SystemTable | SystemView]:
+        return [TablesView(self.life)]
+
+    # -- for the tables --------------------------------------------------------------------------------------
+
+    def _context_at(self, path: str) -> ReplicaContext | None:
+        table = self.tables.by_replica_path(path)
+        return None if table is None else table.ctx
+
+    def host_of(self, name: TableName) -> ReplicaHost:
+        """What `host` in Keeper says of a table of this node."""
+        return ReplicaHost(
+            reachable_host(self._config),
+            self._server.port,
+            self._config.tcp_port,
+            name.database,
+            name.table,
+            self._server.scheme,
+        )
+
+    def store_of(self, database: str, table: str) -> PartStore | None:
+        """For partitions that come from, or go to, another table."""
+        found = self.tables.find(TableName(database, table))
+        return None if found is None else found.store
+
+    @property
+    def fetcher(self) -> PartFetcher:
+        return self._fetcher
+
+
+def reachable_host(config: NodeConfig) -> str:
+    """Where peers find the interserver port: a port that listens on loopback only is found only there."""
+    listens_on = config.interserver_listen_host or config.listen_host
+    try:
+        is_loopback = ipaddress.ip_address(listens_on).is_loopback
+    except ValueError:
+        is_loopback = listens_on == "localhost"
+    return listens_on if is_loopback else config.interserver_http_host
+
+
+class TableMaker:
+    """Implements `TableFactory` on chDB."""
+
+    def __init__(
+        self, node: ReplicatedNode, *, pool: ChdbPool, env: Env, holder: SessionHolder, server_uuid: UUID
+    ) -> None:
+        self._node = node
+        self._pool = pool
+        self._env = env
+        self._holder = holder
+        self._server_uuid = server_uuid
+
+    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
+        store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
+        settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
+        ctx = ReplicaContext(
+            name=local.name,
+            paths=record.paths,
+            me=record.me,
+            env=self._env,
+            holder=self._holder,
+            store=store,
+            fetcher=self._node.fetcher,
+            host=self._node.host_of(local.name),
+            server_uuid=str(self._server_uuid),
+            settings=ReplicatedSettings.of({**settings, **record.user_settings}),
+            queue=ReplicaQueue(),
+            other_table=self._node.store_of,
+        )
+        return RunningTable(record, ctx, ReplicatedTable(ctx), store)

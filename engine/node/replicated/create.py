@@ -1,0 +1,358 @@
+"""CREATE TABLE of replicated tables: what the statement says, checked, and the steps of `lifecycle`.
+
+Safety argument: that of `lifecycle`. Before its first step nothing is changed, and everything that can be
+refused without a change is refused: names, macros, Keeper's absence, a replica that another table of this
+node is, a table in Keeper that belongs to another shard. Rows of AS SELECT are inserted when the table is
+there; if that fails, the table is dropped again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from engine.config.model import Topology
+from engine.env import Env
+from engine.errors import Code, KeeperUnavailable, NoNode, OnclusterError, SqlError
+from engine.keeper.base import Keeper, Node
+from engine.names import HostId, TableName
+from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.statements import done
+from engine.node.statement import Answer, Asked
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.sql import Statement, StatementKind, expand_macros
+
+_K = StatementKind
+_KEEPER_WAIT_S = 5.0
+_CREATES = frozenset(
+    {
+        _K.CREATE_TABLE,
+        _K.ATTACH_TABLE,
+        _K.ATTACH_VIEW,
+        _K.CREATE_VIEW,
+        _K.CREATE_MATERIALIZED_VIEW,
+        _K.CREATE_LIVE_VIEW,
+        _K.CREATE_WINDOW_VIEW,
+    }
+)
+
+RunInsert = Callable[[Asked], Awaitable[None]]
+"""Runs an INSERT … SELECT as if a client had sent it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Of the configuration: what an engine without arguments means, and who this server is."""
+
+    replica_path: str
+    replica_name: str
+    server_uuid: UUID
+    host_id: HostId
+    replicas_roots: tuple[str, ...] = ()
+    """Where the servers of the clusters say that they are alive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a table is in Keeper, and how that is shown."""
+
+    me: ReplicaPaths
+    paths: TablePaths
+    shown_path: str
+    shown_replica: str
+
+
+class CreateStatements:
+    """Implements `ReplicatedStatements`."""
+
+    def __init__(
+        self,
+        life: TableLifecycle,
+        *,
+        env: Env,
+        topology: Callable[[], Topology],
+        defaults: Defaults,
+        run_insert: RunInsert,
+    ) -> None:
+        self._life = life
+        self._env = env
+        self._topology = topology
+        self._defaults = defaults
+        self._run_insert = run_insert
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind not in _CREATES:
+            return None
+        definition = await self._definition(asked, statement)
+        if definition is None:
+            await self._protect(asked, statement)
+            return None
+        self._refuse_unsupported(asked, statement)
+        table = statement.tables[0]
+        name = TableName(table.database or asked.current_database, table.table)
+        async with self._life.names.hold([name]):
+            await self._create(asked, statement, definition, name)
+        return done(asked)
+
+    async def _definition(self, asked: Asked, statement: Statement) -> Definition | None:
+        """Of a statement that makes a replicated table; None for any other."""
+        if is_create_of_replicated(asked.sql, statement.kind, statement.engine):
+            return Definition(asked.sql)
+        if statement.kind is not _K.CREATE_TABLE or statement.engine is not None:
+            return None
+        definition = Definition(asked.sql)
+        if definition.source is None:
+            return None
+        source = self._life.tables.find_for(asked, definition.source)
+        if source is None:
+            return None
+        if definition.is_clone:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"CLONE AS is not supported for the replicated table {source.name}.",
+                hint="Create the table with CREATE TABLE … AS, then ATTACH PARTITION ALL FROM.",
+            )
+        local = (await self._life.local.by_uuid([source.uuid]))[source.uuid]
+        record = source.record
+        shown = Definition(local.create_query).shown(
+            record.shown_path, record.shown_replica, hidden=HIDDEN_SETTINGS, user=record.user_settings
+        )
+        return Definition(definition.like(shown))
+
+    async def _protect(self, asked: Asked, statement: Statement) -> None:
+        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back."""
+        if not statement.or_replace or not statement.tables:
+            return
+        table = self._life.tables.find_for(asked, statement.tables[0])
+        if table is not None:
+            raise _no_replace(table.name)
+
+    def _refuse_unsupported(self, asked: Asked, statement: Statement) -> None:
+        if statement.kind is _K.CREATE_MATERIALIZED_VIEW:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "A materialized view cannot have a replicated table of its own.",
+                hint="Create the replicated table first, then the view with TO.",
+            )
+        if statement.kind is _K.ATTACH_TABLE:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "ATTACH TABLE with the definition of a replicated table is not supported.",
+                hint="ATTACH TABLE name attaches what DETACH TABLE detached; CREATE TABLE makes a replica.",
+            )
+        if statement.kind is not _K.CREATE_TABLE or statement.temporary:
+            raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
+        if statement.or_replace:
+            raise _no_replace(statement.tables[0])
+
+    # -- the statement ---------------------------------------------------------------------------------------
+
+    async def _create(
+        self, asked: Asked, statement: Statement, definition: Definition, name: TableName
+    ) -> None:
+        life = self._life
+        if await self._is_there(name):
+            record = life.catalog.named(name)
+            is_same = statement.uuid and record is not None and str(record.uuid) == statement.uuid.lower()
+            if statement.if_not_exists or is_same:
+                return  # the same: an entry of the queue that is executed once more
+            raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {name} already exists.")
+        await self._check_database(name)
+        uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
+        place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
+        keeper = await self._keeper()
+        await self._clear_place(place, uuid)
+        await self._check_shard(keeper, place)
+        record = TableRecord(
+            uuid=uuid,
+            name=name,
+            zookeeper_path=place.paths.root,
+            replica=place.me.name,
+            shown_path=place.shown_path,
+            shown_replica=place.shown_replica,
+            state=TableState.CREATING,
+            user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
+        )
+        life.catalog.put(record)
+        try:
+            await asked.session.query(
+                definition.for_chdb(uuid, name, HIDDEN_SETTINGS),
+                format="Null",
+                params=asked.params,
+                scope=asked.scope,
+                multi=False,
+            )
+        except SqlError:
+            await life.local.drop(name, uuid)
+            life.catalog.remove(uuid)
+            raise
+        if uuid not in await life.local.by_uuid([uuid]):
+            # IF NOT EXISTS, and somebody else's plain table was there in the meantime.
+            life.catalog.remove(uuid)
+            return
+        try:
+            table = await life.finish_create(record, keeper)
+        except OnclusterError:
+            await life.undo_create(record)
+            raise
+        await life.wait_until_active(table)
+        if definition.select is not None:
+            await self._fill(asked, table.record, definition.select)
+
+    async def _is_there(self, name: TableName) -> bool:
+        """Whether a table of this name exists; what an earlier CREATE left half done is finished first."""
+        life = self._life
+        record = life.catalog.named(name)
+        if record is not None and record.state is TableState.CREATING:
+            try:
+                await life.finish_create(record, await self._keeper())
+            except SqlError:
+                await life.undo_create(record)
+                return False
+        if await life.local.named(name) is not None:
+            return True
+        return record is not None and record.uuid in await life.local.detached()
+
+    async def _check_database(self, name: TableName) -> None:
+        engine = await self._life.local.engine_of_database(name.database)
+        if engine is None:
+            raise SqlError(Code.UNKNOWN_DATABASE, f"Database {name.database} does not exist.")
+        if engine != "Atomic":
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"Replicated tables need a database with engine Atomic; {name.database} has {engine}.",
+            )
+
+    async def _keeper(self) -> Keeper:
+        try:
+            return await self._life.holder.get(timeout_s=_KEEPER_WAIT_S)
+        except KeeperUnavailable as error:
+            raise KeeperUnavailable(
+                f"Cannot create a replicated table: {error.message}",
+                hint="Nothing was created; try again when Keeper can be reached.",
+            ) from error
+
+    async def _clear_place(self, place: Place, uuid: UUID) -> None:
+        """Raises SqlError 253 when this replica is a table of this node; finishes a DROP of one that was."""
+        life = self._life
+        for record in (life.catalog.at(place.me), life.catalog.get(uuid)):
+            if record is None or life.catalog.get(record.uuid) is None:
+                continue
+            if record.state is TableState.DROPPING:
+                await life.finish_drop(record)
+            elif record.me == place.me:
+                raise SqlError(
+                    Code.REPLICA_ALREADY_EXISTS,
+                    f"Replica {place.me.root} already exists: it is table {record.name} of this node.",
+                    hint="Use another path or another replica name.",
+                )
+            else:
+                raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {record.name} has the UUID {uuid} already.")
+
+    async def _check_shard(self, keeper: Keeper, place: Place) -> None:
+        """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there."""
+        try:
+            names = (await keeper.children(place.paths.replicas)).names
+        except NoNode:
+            return
+        nodes = await keeper.get_many([place.paths.replica(name).creator_info for name in names])
+        servers = {_server_of(node) for node in nodes if isinstance(node, Node)}
+        for other in await self._hosts_of(keeper, servers - {str(self._defaults.server_uuid)}):
+            cluster = shard_conflict(self._topology(), self._defaults.host_id, other)
+            if cluster:
+                raise SqlError(
+                    Code.BAD_ARGUMENTS,
+                    f"Path {place.paths.root} is that of another shard's table: {other.readable} has a "
+                    f"replica there, and is of another shard of cluster '{cluster}'. Two shards with one "
+                    "path would have the same rows.",
+                    hint="Put {shard} into the path.",
+                )
+
+    async def _hosts_of(self, keeper: Keeper, servers: set[str]) -> list[HostId]:
+        """Under which names of the clusters these servers are alive (`engine.ddl.replicas`)."""
+        hosts = []
+        for root in self._defaults.replicas_roots if servers else ():
+            try:
+                names = (await keeper.children(root)).names
+            except NoNode:
+                continue
+            nodes = await keeper.get_many([f"{root}/{name}/active" for name in names])
+            for name, node in zip(names, nodes, strict=True):
+                if isinstance(node, Node) and node.data.decode("utf-8", "replace") in servers:
+                    hosts.append(HostId.parse(name))
+        return hosts
+
+    # -- the place in Keeper --------------------------------------------------------------------
+
+    def place(self, definition: Definition, name: TableName, uuid: UUID, *, is_uuid_given: bool) -> Place:
+        """Macros expanded as ClickHouse does: what is shown keeps all but {database} and {table}."""
+        given = definition.keeper_arguments()
+        path, replica = given or (self._defaults.replica_path, self._defaults.replica_name)
+        names = {"database": name.database, "table": name.table}
+        shown_path, shown_replica = _expand_known(path, names), _expand_known(replica, names)
+        macros = {"server_uuid": str(self._defaults.server_uuid), **self._topology().macros}
+        if is_uuid_given:
+            macros["uuid"] = str(uuid)
+        elif "{uuid}" in shown_path + shown_replica and "uuid" not in macros:
+            raise SqlError(
+                Code.BAD_ARGUMENTS,
+                f"Macro 'uuid' and empty arguments of {REPLICATED}MergeTree are supported only for ON "
+                "CLUSTER queries with Atomic database engine",
+                hint="Each server would make up a UUID of its own: use ON CLUSTER, or write UUID '…' behind "
+                "the table's name, or give path and replica name.",
+            )
+        table_path = expand_macros(shown_path, macros)
+        for prefix in ("default:", "zookeeper:"):
+            table_path = table_path.removeprefix(prefix)
+        if not table_path.startswith("/"):
+            raise SqlError(Code.BAD_ARGUMENTS, f"ZooKeeper path must starts with '/', got '{table_path}'")
+        paths = TablePaths(table_path)
+        replica_name = expand_macros(shown_replica, macros)
+        if not replica_name:
+            raise SqlError(Code.BAD_ARGUMENTS, f"The replica name of table {name} is empty.")
+        return Place(paths.replica(replica_name), paths, shown_path, shown_replica)
+
+    async def _fill(self, asked: Asked, record: TableRecord, select: str) -> None:
+        try:
+            await self._run_insert(replace(asked, sql=f"INSERT INTO {record.name.quoted} {select}", fence=()))
+        except OnclusterError:
+            await self._life.undo_create(record)
+            raise
+
+
+def shard_conflict(topology: Topology, me: HostId, other: HostId) -> str:
+    """A cluster in which the two hosts are replicas of different shards; empty if there is none, or if any
+    cluster has them in one shard. Only shards whose replicas replicate by themselves count."""
+    found = ""
+    for cluster in topology.clusters.values():
+        shards = [{r.host_id for r in s.replicas} for s in cluster.shards if s.internal_replication]
+        mine = [shard for shard in shards if me in shard]
+        theirs = [shard for shard in shards if other in shard]
+        if any(other in shard for shard in mine):
+            return ""
+        if mine and theirs:
+            found = found or cluster.name
+    return found
+
+
+def _expand_known(text: str, macros: Mapping[str, str]) -> str:
+    for name, value in macros.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text
+
+
+def _server_of(node: Node) -> str:
+    """The server's UUID in `creator_info`."""
+    return node.data.decode("utf-8", "replace").partition("|")[2]
+
+
+def _no_replace(name: TableName) -> SqlError:
+    return SqlError(
+        Code.NOT_IMPLEMENTED,
+        f"CREATE OR REPLACE is not supported for replicated tables, such as {name}.",
+        hint="Create the new table under another name, then EXCHANGE TABLES.",
+    )

@@ -1,0 +1,283 @@
+"""CREATE TABLE of replicated tables, taken apart and put together on tokens; no expression is understood.
+
+Three forms of one definition: as the user wrote it (`ENGINE = ReplicatedMergeTree('/path', '{replica}') …`);
+as chDB has it (`ENGINE = MergeTree …`, with settings that keep chDB's own merges away); as everybody is shown
+it (chDB's text, with the replicated engine and without those settings). Everything outside the engine clause
+and the SETTINGS clause stays byte for byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.sql import StatementKind, TokenKind, literal_value
+from engine.sql.cursor import Cursor, Role
+from engine.sql.draft import Draft
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
+
+REPLICATED = "Replicated"
+_BEHIND_STORAGE = frozenset(
+    {"AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "SQL", "DEFINER", "PARALLEL"}
+)
+_LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Clause:
+    """A range of the text."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Setting:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineText:
+    """An engine clause: its name, and its arguments as they stand in the text."""
+
+    name: str
+    arguments: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.name + (f"({', '.join(self.arguments)})" if self.arguments else "")
+
+
+class Definition:
+    """The text of a CREATE TABLE (or of `engine_full`), and where in it the pieces are that concern us.
+
+    Raises SqlError 62 as `tokenize`.
+    """
+
+    def __init__(self, sql: str) -> None:
+        self._draft = d = draft_of(sql)
+        self.sql = sql
+        self.statement = d.statement()
+        self.engine: EngineText | None = None
+        self._engine_at = _Clause(0, 0)
+        self._storage_end = d.tokens[-1].end if d.tokens else 0
+        self._settings_at: _Clause | None = None
+        self._settings: tuple[_Setting, ...] = ()
+        self._select_at: int | None = None
+        self._as_at: int | None = None
+        self.source: TableName | None = None
+        """`AS other_table`."""
+        self.is_clone = False
+        if not d.refs or d.body is None:
+            return
+        behind_name = max(d.refs[0].end, d.cluster_span[1] if d.cluster_span else 0)
+        d.at = next((i for i, token in enumerate(d.tokens) if token.start >= behind_name), len(d.tokens))
+        if d.engine is not None:
+            self._read_storage(d)
+        else:
+            self._read_as(d)
+
+    @property
+    def is_replicated(self) -> bool:
+        """The engine is of the Replicated…MergeTree family."""
+        return self.engine is not None and self.engine.name.startswith(REPLICATED)
+
+    @property
+    def is_extended(self) -> bool:
+        """ORDER BY or PRIMARY KEY is given outside the engine's arguments: the engine may have none."""
+        words = self._draft.words
+        return any(pair in (("ORDER", "BY"), ("PRIMARY", "KEY")) for pair in itertools.pairwise(words))
+
+    @property
+    def select(self) -> str | None:
+        """The SELECT behind AS, whose rows the table gets; None without one, and with EMPTY AS."""
+        return None if self._select_at is None else self.sql[self._select_at :].rstrip("; \t\r\n")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those of the table, as literals."""
+        return {setting.name: setting.value for setting in self._settings}
+
+    def keeper_arguments(self) -> tuple[str, str] | None:
+        """Path and replica name as the engine's first two arguments give them; None for the defaults.
+
+        Raises SqlError 36 for anything else. Source: ClickHouse's registerStorageMergeTree.
+        """
+        assert self.engine is not None
+        arguments = [_literal(text) for text in self.engine.arguments[:2]]
+        if len(arguments) == 2 and arguments[0] is not None and arguments[1] is not None:
+            return arguments[0], arguments[1]
+        is_graphite = self.engine.name == "ReplicatedGraphiteMergeTree" and len(self.engine.arguments) == 1
+        if self.is_extended and (not arguments or arguments[0] is None or is_graphite):
+            return None
+        raise SqlError(
+            Code.BAD_ARGUMENTS, "Expected two string literal arguments: zookeeper_path and replica_name"
+        )
+
+    # -- for chDB ------------------------------------------------------------------------------------------
+
+    def for_chdb(self, uuid: UUID, name: TableName, hidden: Mapping[str, str]) -> str:
+        """CREATE TABLE of the plain table: whole name, UUID, engine without Keeper, `hidden` settings."""
+        assert self.engine is not None
+        plain = EngineText(
+            self.engine.name.removeprefix(REPLICATED),
+            self.engine.arguments[2:] if self.keeper_arguments() else self.engine.arguments,
+        )
+        edits = [*self._name_edits(uuid, name), Edit(self._engine_at.start, self._engine_at.end, str(plain))]
+        kept = [s for s in self._settings if s.name not in hidden]
+        edits.append(self._settings_edit([*(_Setting(n, v) for n, v in hidden.items()), *kept]))
+        if self._select_at is not None and self._as_at is not None:
+            edits.append(Edit(self._as_at, self._as_at, "EMPTY "))
+        return apply_edits(self.sql, edits)
+
+    def hidden_from_user(self, hidden: Mapping[str, str]) -> dict[str, str]:
+        """Settings of the statement that `hidden` ones take the place of."""
+        return {s.name: s.value for s in self._settings if s.name in hidden}
+
+    def like(self, shown: str) -> str:
+        """`CREATE TABLE x AS y` with the definition of `y` (its shown text) written out behind x's name."""
+        d = Cursor(shown)
+        d.skip_to("(")
+        body = shown[d.token.start :] if not d.at_end else ""
+        end = self._as_at if self._as_at is not None else len(self.sql)
+        return f"{self.sql[:end].rstrip()} {body}"
+
+    # -- for people ----------------------------------------------------------------------------------------
+
+    def shown(self, path: str, replica: str, *, hidden: Mapping[str, str], user: Mapping[str, str]) -> str:
+        """chDB's text as the user made the table; `user` are the settings that `hidden` ones replaced."""
+        if self.engine is None:
+            return self.sql
+        engine = EngineText(
+            REPLICATED + self.engine.name,
+            (quote_string(path), quote_string(replica), *self.engine.arguments),
+        )
+        settings = [s for s in self._settings if s.name not in hidden]
+        settings += [_Setting(name, value) for name, value in user.items()]
+        return apply_edits(
+            self.sql,
+            [Edit(self._engine_at.start, self._engine_at.end, str(engine)), self._settings_edit(settings)],
+        )
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _read_storage(self, d: Draft) -> None:
+        if not d.skip_to("ENGINE"):
+            return
+        d.at += 1
+        d.accept("=")
+        start = d.token.start
+        name = d.identifier() or ""
+        begins = d.at
+        arguments: tuple[str, ...] = ()
+        if d.word == "(" and d.skip_brackets():
+            arguments = _by_commas(d, begins + 1, d.at - 1)
+        self.engine = EngineText(name, arguments)
+        self._engine_at = _Clause(start, d.last_end)
+        if d.skip_to("SETTINGS", *_BEHIND_STORAGE) and d.word == "SETTINGS":
+            self._read_settings(d)
+        self._storage_end = d.last_end
+        self._read_as(d)
+
+    def _read_settings(self, d: Draft) -> None:
+        start = d.token.start
+        found: list[_Setting] = []
+        d.at += 1
+        while (name := d.identifier()) is not None and d.accept("="):
+            begins = d.at
+            while not d.at_end and d.word != "," and d.word not in _BEHIND_STORAGE:
+                if not d.skip_brackets():
+                    d.at += 1
+            found.append(_Setting(name, d.sql[d.tokens[begins].start : d.last_end] if d.at > begins else ""))
+            if not d.accept(","):
+                break
+        self._settings = tuple(found)
+        self._settings_at = _Clause(start, d.last_end)
+
+    def _read_as(self, d: Draft) -> None:
+        while d.skip_to("AS", "EMPTY"):
+            if d.looking_at("EMPTY", "AS"):
+                self._as_at = d.token.start
+                return
+            if d.word == "AS":
+                self._as_at = d.token.start
+                d.at += 1
+                if d.word in ("SELECT", "WITH", "(", "FROM"):
+                    self._select_at = d.token.start
+                    return
+                self.is_clone = d.words[d.at - 2 : d.at - 1] == ["CLONE"]
+                source = d.table(Role.SOURCE)
+                if source is not None and d.word != "(":
+                    self.source = source.name
+                return
+            d.at += 1
+
+    # -- writing -------------------------------------------------------------------------------------------
+
+    def _name_edits(self, uuid: UUID, name: TableName) -> list[Edit]:
+        """The whole name with its UUID, and no ON CLUSTER."""
+        d = self._draft
+        ref = d.refs[0]
+        text = name.quoted
+        edits = [Edit(ref.start, ref.end, text if self.statement.uuid else f"{text} UUID '{uuid}'")]
+        if d.cluster_span is not None:
+            edits.append(Edit(*d.cluster_span, ""))
+        return edits
+
+    def _settings_edit(self, settings: Sequence[_Setting]) -> Edit:
+        text = ", ".join(f"{s.name} = {s.value}" for s in settings)
+        if self._settings_at is None:
+            return Edit(self._storage_end, self._storage_end, f" SETTINGS {text}" if text else "")
+        start, end = self._settings_at.start, self._settings_at.end
+        if text:
+            return Edit(start, end, f"SETTINGS {text}")
+        while start > 0 and self.sql[start - 1] in " \n":
+            start -= 1
+        return Edit(start, end, "")
+
+
+def shown_engine(
+    engine_full: str, path: str, replica: str, *, hidden: Mapping[str, str], user: Mapping[str, str]
+) -> str:
+    """`system.tables.engine_full` as `Definition.shown` would have it."""
+    head = "CREATE TABLE t (`a` Int8) ENGINE = "
+    return Definition(head + engine_full).shown(path, replica, hidden=hidden, user=user).removeprefix(head)
+
+
+def settings_clause(settings: Mapping[str, str]) -> str:
+    """`a = 1, b = 2`; values are literals."""
+    return ", ".join(f"{quote_identifier(name)} = {value}" for name, value in settings.items())
+
+
+def is_create_of_replicated(sql: str, kind: StatementKind, engine: str | None) -> bool:
+    """Whether chDB must not be given the text: some object of it has a replicated engine."""
+    return engine is not None and engine.startswith(REPLICATED) and kind is not StatementKind.CREATE_DATABASE
+
+
+def _literal(text: str) -> str | None:
+    cursor = Cursor(text)
+    if len(cursor.tokens) == 1 and cursor.token.kind in _LITERALS:
+        return literal_value(cursor.token)
+    return None
+
+
+def _by_commas(d: Draft, begin: int, end: int) -> tuple[str, ...]:
+    """The texts between commas outside brackets, of the tokens from `begin` up to `end`."""
+    found: list[str] = []
+    d.at = start = begin
+    while d.at < end:
+        if d.word == ",":
+            found.append(d.sql[d.tokens[start].start : d.tokens[d.at - 1].end])
+            d.at += 1
+            start = d.at
+        elif not d.skip_brackets():
+            d.at += 1
+    if end > start:
+        found.append(d.sql[d.tokens[start].start : d.tokens[end - 1].end])
+    d.at = end + 1
+    return tuple(found)

@@ -1,0 +1,243 @@
+"""DROP, DETACH, ATTACH, RENAME, EXCHANGE and UNDROP where replicated tables are concerned.
+
+Safety argument. DROP is that of `lifecycle`. RENAME and EXCHANGE are chDB's, at one moment; a table is known
+by its UUID, so a crash behind them leaves nothing wrong: the next start takes chDB's names over, and `host`
+in Keeper is written anew at each activation. DETACH stops the replica first: parts do not change while nobody
+sees them. A statement that chDB refuses leaves the tables as they were.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterable, Sequence
+
+from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError
+from engine.names import TableName
+from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.runtime import RunningTable
+from engine.node.replicated.statements import done
+from engine.node.statement import Answer, Asked
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.sql import Statement, StatementKind, tokenize
+
+log = logging.getLogger(__name__)
+
+_K = StatementKind
+_KEEPER_WAIT_S = 5.0
+
+
+class DropRenameStatements:
+    """Implements `ReplicatedStatements`."""
+
+    def __init__(self, life: TableLifecycle) -> None:
+        self._life = life
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        match statement.kind:
+            case _K.DROP_TABLE | _K.DETACH_TABLE:
+                is_ours = await self._on_tables(asked, statement)
+            case _K.ATTACH_TABLE:
+                is_ours = await self._attach(asked, statement)
+            case _K.RENAME_TABLE | _K.EXCHANGE_TABLES:
+                is_ours = await self._rename(asked, statement)
+            case _K.DROP_DATABASE:
+                is_ours = await self._drop_database(asked, statement)
+            case _K.DETACH_DATABASE:
+                is_ours = await self._detach_database(asked, statement)
+            case _K.ATTACH_DATABASE:
+                is_ours = await self._attach_database(asked)
+            case _K.RENAME_DATABASE:
+                is_ours = await self._rename_database(asked, statement)
+            case _K.UNDROP_TABLE:
+                is_ours = await self._undrop(asked, statement)
+            case _:
+                is_ours = False
+        return done(asked) if is_ours else None
+
+    # -- DROP, DETACH TABLE ---------------------------------------------------------------------------------
+
+    async def _on_tables(self, asked: Asked, statement: Statement) -> bool:
+        """One or several tables; those that are not replicated are chDB's, one by one."""
+        names = [_whole(asked, table) for table in statement.tables]
+        if statement.temporary or not any(self._record(name) for name in names):
+            return False
+        words = _words(asked.sql)
+        if ("IF", "EMPTY") in itertools.pairwise(words):
+            raise SqlError(Code.NOT_IMPLEMENTED, "IF EMPTY is not supported for replicated tables.")
+        async with self._life.names.hold(names):
+            for name in names:
+                await self._on_table(asked, statement, name, words)
+        return True
+
+    async def _on_table(
+        self, asked: Asked, statement: Statement, name: TableName, words: Sequence[str]
+    ) -> None:
+        record = self._record(name)
+        flags = [word for word in ("PERMANENTLY", "SYNC") if word in words]
+        verb = statement.kind.value.split(" ")[0]
+        if_exists = "IF EXISTS " if statement.if_exists else ""
+        sql = f"{verb} TABLE {if_exists}{name.quoted} {' '.join(flags)}"
+        if record is None:
+            await self._in_chdb(asked, sql)
+            return
+        table = self._life.tables.by_uuid(record.uuid)
+        if statement.kind is _K.DROP_TABLE:
+            if table is None:
+                await self._in_chdb(asked, sql)
+                return
+            await self._require_keeper(name)
+            await self._life.drop(record, lambda: self._in_chdb(asked, sql))
+        elif table is not None:
+            await self._detach(asked, [table], sql)
+        else:
+            await self._in_chdb(asked, sql)  # DETACH … PERMANENTLY of a detached table
+
+    async def _require_keeper(self, name: TableName) -> None:
+        try:
+            await self._life.holder.get(timeout_s=_KEEPER_WAIT_S)
+        except KeeperUnavailable as error:
+            raise SqlError(
+                Code.TABLE_IS_READ_ONLY,
+                f"Can't drop readonly replicated table {name} (need to drop data in ZooKeeper as well): "
+                f"{error.message}",
+                hint="Nothing was dropped; try again when Keeper can be reached.",
+            ) from error
+
+    async def _detach(self, asked: Asked, tables: Iterable[RunningTable], sql: str) -> None:
+        tables = list(tables)
+        for table in tables:
+            await self._life.detach(table)
+        try:
+            await self._in_chdb(asked, sql)
+        except SqlError:
+            for table in tables:
+                await self._life.reattach(table.uuid)
+            raise
+
+    # -- ATTACH ----------------------------------------------------------------------------------------------
+
+    async def _attach(self, asked: Asked, statement: Statement) -> bool:
+        name = _whole(asked, statement.tables[0])
+        record = self._record(name)
+        if record is None or self._life.tables.by_uuid(record.uuid) is not None:
+            return False
+        async with self._life.names.hold([name]):
+            await self._in_chdb(asked, asked.sql)
+            await self._life.reattach(record.uuid)
+        return True
+
+    # -- RENAME, EXCHANGE ------------------------------------------------------------------------------------
+
+    async def _rename(self, asked: Asked, statement: Statement) -> bool:
+        names = [_whole(asked, table) for table in statement.tables]
+        if not any(self._life.tables.find(name) for name in names):
+            return False
+        async with self._life.names.hold(names):
+            for database in sorted({name.database for name in names}):
+                engine = await self._life.local.engine_of_database(database)
+                if engine is not None and engine != "Atomic":
+                    raise SqlError(
+                        Code.NOT_IMPLEMENTED,
+                        f"Replicated tables need a database with engine Atomic; {database} has {engine}.",
+                    )
+            await self._in_chdb(asked, asked.sql)
+            await self._announce_names()
+        return True
+
+    async def _rename_database(self, asked: Asked, statement: Statement) -> bool:
+        tables = self._of_database(statement.database or "")
+        if not tables:
+            return False
+        async with self._life.names.hold([table.name for table in tables]):
+            await self._in_chdb(asked, asked.sql)
+            await self._announce_names()
+        return True
+
+    async def _announce_names(self) -> None:
+        """Peers fetch by the replica's path, so an old name in `host` misleads people only."""
+        for table in await self._life.refresh_names():
+            keeper = table.ctx.keeper
+            if keeper is None:
+                continue
+            try:
+                await keeper.set(table.ctx.me.host, table.ctx.host.to_bytes())
+            except OnclusterError as error:
+                log.warning("replicated.host_not_written table=%s error=%s", table.name, error)
+
+    # -- databases -------------------------------------------------------------------------------------------
+
+    async def _drop_database(self, asked: Asked, statement: Statement) -> bool:
+        database = statement.database or ""
+        words = _words(asked.sql)
+        records = [r for r in self._life.catalog.all() if r.name.database == database and _is_present(r)]
+        if not records or ("IF", "EMPTY") in itertools.pairwise(words):
+            return False
+        await self._require_keeper(records[0].name)
+        sync = " SYNC" if "SYNC" in words else ""
+        async with self._life.names.hold([record.name for record in records]):
+            for record in records:
+                if self._life.tables.by_uuid(record.uuid) is not None:
+                    sql = f"DROP TABLE {record.name.quoted}{sync}"
+                    await self._life.drop(record, lambda sql=sql: self._in_chdb(asked, sql))  # type: ignore[misc]
+            await self._in_chdb(asked, asked.sql)
+            for record in records:
+                if self._life.catalog.get(record.uuid) == record:  # it was detached
+                    await self._life.dropped(record)
+        return True
+
+    async def _detach_database(self, asked: Asked, statement: Statement) -> bool:
+        tables = self._of_database(statement.database or "")
+        if not tables:
+            return False
+        async with self._life.names.hold([table.name for table in tables]):
+            await self._detach(asked, tables, asked.sql)
+        return True
+
+    async def _attach_database(self, asked: Asked) -> bool:
+        if not self._life.catalog.all():
+            return False
+        await self._in_chdb(asked, asked.sql)
+        for record in self._life.catalog.all():
+            await self._life.reattach(record.uuid)
+        return True
+
+    # -- UNDROP ----------------------------------------------------------------------------------------------
+
+    async def _undrop(self, asked: Asked, statement: Statement) -> bool:
+        """Refused: its replica in Keeper is gone, and as a plain table it would never merge."""
+        name = _whole(asked, statement.tables[0])
+        for text in await self._life.local.dropped_definitions(name):
+            if all(f"{setting} = {value}" in text for setting, value in HIDDEN_SETTINGS.items()):
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    f"UNDROP is not supported for the replicated table {name}.",
+                    hint="CREATE TABLE makes a new replica, which fetches its data from the others.",
+                )
+        return False
+
+    # -- helpers ---------------------------------------------------------------------------------------------
+
+    def _record(self, name: TableName) -> TableRecord | None:
+        """Of the table that runs under this name, else of one that is detached."""
+        table = self._life.tables.find(name)
+        return self._life.catalog.named(name) if table is None else table.record
+
+    def _of_database(self, database: str) -> list[RunningTable]:
+        return [table for table in self._life.tables.all() if table.name.database == database]
+
+    async def _in_chdb(self, asked: Asked, sql: str) -> None:
+        await asked.session.query(sql, format="Null", params=asked.params, scope=asked.scope, multi=False)
+
+
+def _whole(asked: Asked, name: TableName) -> TableName:
+    return TableName(name.database or asked.current_database, name.table)
+
+
+def _words(sql: str) -> list[str]:
+    return [token.text.upper() for token in tokenize(sql) if token.is_significant]
+
+
+def _is_present(record: TableRecord) -> bool:
+    return record.state is not TableState.DROPPING

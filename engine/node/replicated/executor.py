@@ -1,0 +1,218 @@
+"""What the DDL queue runs statements on, where some tables are replicated.
+
+Statements about replicated tables go the way of a client's: through the same handlers, with the queue's
+`fence` in the transaction that changes the table. Everything else is `ChdbExecutor`'s.
+
+After a crash the queue compares two fingerprints (`engine.ddl.recovery`). Of a replicated table they are
+read from Keeper where the statement's effect is there: definitions from the table's `metadata` and
+`columns`, mutations from `mutations/`, what parts cover from this replica's parts and all entries that are
+not done yet. Those are alike on all replicas. CREATE and DROP change this node only: for them a table
+counts as present from its record's ATTACHED to its record's DROPPING, because what is half done is finished
+or undone by itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from engine.config.model import User
+from engine.ddl.executor import Blocks, FenceLost, Fingerprint
+from engine.errors import MultiFailed
+from engine.keeper.base import Op
+from engine.names import TableName
+from engine.node.replicated.catalog import TableState
+from engine.node.replicated.definition_sql import REPLICATED, is_create_of_replicated
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.runtime import RunningTable
+from engine.node.replicated.statements import ReplicatedStatements
+from engine.node.statement import Asked
+from engine.replication.replica.log_puller import pull
+from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard
+from engine.storage.local_executor import ChdbExecutor
+
+_K = StatementKind
+_PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITION" in command.value)
+
+
+class ReplicatedExecutor:
+    """Implements `LocalExecutor`, `RecordingExecutor` and `FencedExecutor`."""
+
+    def __init__(self, inner: ChdbExecutor, *, life: TableLifecycle, handlers: ReplicatedStatements) -> None:
+        self._inner = inner
+        self._life = life
+        self._handlers = handlers
+
+    async def execute(
+        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
+    ) -> None:
+        await self.execute_fenced(
+            sql,
+            settings=settings,
+            query_id=query_id,
+            initial_query_id=initial_query_id,
+            user=user,
+            fence=(),
+        )
+
+    async def execute_fenced(
+        self,
+        sql: str,
+        *,
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+        fence: Sequence[Op],
+    ) -> None:
+        asked = Asked(
+            sql=sql,
+            user=User(user),
+            session=self._inner.new_session(),
+            query_id=query_id,
+            settings=settings,
+            fence=tuple(fence),
+        )
+        guarded = {op.path for op in fence}
+        try:
+            answer = await self._handlers.run(asked, parse_statement(sql))
+            if answer is not None:
+                await answer.finish()
+                return
+        except MultiFailed as error:
+            if error.error.path in guarded:
+                raise FenceLost(error.code, f"Another replica has taken over: {error.message}") from error
+            raise
+        finally:
+            await asked.session.close()
+        await self._inner.execute(
+            sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
+        )
+        self._life.on_change()
+
+    async def execute_recorded(
+        self,
+        sql: str,
+        *,
+        statement: Statement,
+        database: str,
+        record: Callable[[str], None],
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+    ) -> None:
+        if not self._may_concern(statement, database):
+            await self._inner.execute_recorded(
+                sql,
+                statement=statement,
+                database=database,
+                record=record,
+                settings=settings,
+                query_id=query_id,
+                initial_query_id=initial_query_id,
+                user=user,
+            )
+            self._life.on_change()
+            return
+        record(await self.definition_digest(statement, database))
+        await self.execute(
+            sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
+        )
+
+    async def table_engine(self, table: TableName) -> str | None:
+        engine = await self._inner.table_engine(table)
+        is_ours = self._life.tables.find(_whole(table, "default")) is not None
+        return f"{REPLICATED}{engine}" if engine and is_ours else engine
+
+    def supports_replication(self, engine: str) -> bool:
+        return self._inner.supports_replication(engine)
+
+    async def definition_digest(self, statement: Statement, database: str) -> str:
+        tables = [_whole(name, database) for name in (*statement.tables, *statement.targets)]
+        if statement.kind is _K.KILL_MUTATION:
+            return await self._kill_digest(statement, database)
+        if tables and runs_once_per_shard(statement):
+            table = self._life.tables.find(tables[0])
+            if table is not None:
+                return (await self._shared(statement, table)).to_text()
+        digest = await self._inner.definition_digest(statement, database)
+        return self._without_half_done(digest)
+
+    async def validate(self, sql: str) -> str:
+        return await self._inner.validate(sql)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    # -- whose it is -----------------------------------------------------------------------------------------
+
+    def _may_concern(self, statement: Statement, database: str) -> bool:
+        """False: it is chDB's alone, without a doubt."""
+        if is_create_of_replicated("", statement.kind, statement.engine):
+            return True
+        records = self._life.catalog.all()
+        if not records:
+            return False
+        if statement.kind is _K.CREATE_TABLE and statement.engine is None:
+            return True  # perhaps AS a replicated one
+        names = {record.name for record in records}
+        databases = {name.database for name in names}
+        mentioned = {_whole(name, database) for name in (*statement.tables, *statement.targets)}
+        return bool(
+            names & mentioned
+            or databases & {statement.database, statement.new_database}
+            or statement.kind in (_K.SYSTEM, _K.KILL_MUTATION, _K.ATTACH_DATABASE, _K.PARALLEL_WITH)
+        )
+
+    # -- fingerprints ----------------------------------------------------------------------------------------
+
+    async def _shared(self, statement: Statement, table: RunningTable) -> Fingerprint:
+        """Raises SqlError 242 while the replica is read-only."""
+        ctx = table.ctx
+        keeper = ctx.session()
+        await keeper.sync(ctx.paths.root)
+        metadata, columns = await keeper.get_many([ctx.paths.metadata, ctx.paths.columns])
+        hasher = hashlib.sha256()
+        for node in (metadata, columns):
+            hasher.update(getattr(node, "data", b""))
+            hasher.update(b"\0")
+        mutations = blocks = None
+        if statement.kind in (_K.ALTER_TABLE, _K.CREATE_INDEX, _K.DROP_INDEX):
+            mutations = (await keeper.children(ctx.paths.mutations)).names
+        removes = _PARTITION_COMMANDS.intersection(statement.alter_commands)
+        if statement.kind is _K.TRUNCATE_TABLE or removes:
+            await pull(ctx)
+            blocks = tuple(
+                Blocks(part.partition_id, part.min_block, part.max_block)
+                for part in sorted(ctx.queue.virtual_parts)
+            )
+        objects = ((f"table {table.name}", hasher.hexdigest()[:32]),)
+        return Fingerprint(objects=objects, mutations=mutations, blocks=blocks, is_shared=True)
+
+    async def _kill_digest(self, statement: Statement, database: str) -> str:
+        found = Fingerprint.from_text(await self._inner.definition_digest(statement, database))
+        mutations = [] if found is None else list(found.mutations or ())
+        for table in self._life.tables.all():
+            keeper = table.ctx.session()
+            names = (await keeper.children(table.ctx.paths.mutations)).names
+            mutations += [f"{table.name} {name}" for name in names]
+        return Fingerprint(mutations=tuple(mutations)).to_text()
+
+    def _without_half_done(self, digest: str) -> str:
+        """Tables whose CREATE or DROP is under way count as absent."""
+        half_done = {
+            f"table {record.name}"
+            for record in self._life.catalog.all()
+            if record.state is not TableState.ATTACHED
+        }
+        found = Fingerprint.from_text(digest) if half_done else None
+        if found is None or not half_done & {name for name, _ in found.objects}:
+            return digest
+        objects = tuple((name, "" if name in half_done else text) for name, text in found.objects)
+        return replace(found, objects=objects).to_text()
+
+
+def _whole(name: TableName, database: str) -> TableName:
+    return TableName(name.database or database or "default", name.table)

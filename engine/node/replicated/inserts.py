@@ -1,0 +1,133 @@
+"""INSERT into a replicated table, in every form that a client can send it.
+
+Safety argument. Rows are written by chDB into a stage, a table that nobody else sees; what is in it when the
+statement has ended well becomes parts, and those are committed by `engine.replication.commands.insert`, whose
+argument covers the rest. An error or a crash before the commit leaves nothing. Materialized views come after
+the commit: what happens when one fails stands in `views`.
+
+A statement is refused before its first row is read when the replica is read-only, when too few replicas are
+alive for its quorum, and when the table has too many parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.node.replicated.insert_sql import InsertSql
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.views import ViewPush
+from engine.node.replicated.waiting import flag, number
+from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.replication.commands.insert import AUTO_QUORUM, Inserter, InsertOptions
+from engine.sql import Statement, StatementKind
+from engine.storage import QueryResult
+from engine.storage.statement_text import InsertText
+
+Write = Callable[[Asked, str], Awaitable[QueryResult]]
+"""Runs an INSERT whose text is given, with whatever rows belong to it."""
+
+_NOT_FOR_THE_STAGE = (
+    "insert_quorum",
+    "insert_deduplicate",
+    "deduplicate_insert",
+    "insert_deduplication_token",
+)
+
+
+class ReplicatedInserts:
+    """Implements `ReplicatedStatements` for INSERT, and takes inserts whose rows come as a stream."""
+
+    def __init__(self, tables: ReplicatedTables, views: ViewPush) -> None:
+        self._tables = tables
+        self._views = views
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        """INSERT … SELECT, and INSERT … VALUES that is one text with its rows."""
+        if statement.kind is not StatementKind.INSERT:
+            return None
+
+        async def write(asked: Asked, sql: str) -> QueryResult:
+            return await asked.session.query(
+                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
+            )
+
+        return await self._insert(asked, InsertSql(asked.sql), write)
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        """INSERT … FORMAT, with rows that follow. `write_input` runs one that reads from `input()`."""
+
+        async def write(asked: Asked, head: str) -> QueryResult:
+            if insert.input_structure:
+                return await write_input(asked, replace(insert, head=head), rows)
+            return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)
+
+        return await self._insert(asked, InsertSql(insert.head), write)
+
+    async def _insert(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
+        if text.table is None:
+            return None
+        table = self._tables.find_for(asked, text.table)
+        if table is None:
+            name = TableName(text.table.database or asked.current_database, text.table.table)
+            result = await self._views.insert_plain(asked, name, text, write)
+        else:
+            result = await self._insert_into(asked, table, text, write)
+        return None if result is None else WholeAnswer(result, format=asked.format)
+
+    async def _insert_into(
+        self, asked: Asked, table: RunningTable, text: InsertSql, write: Write
+    ) -> QueryResult:
+        settings = {**asked.session.settings, **asked.settings, **text.settings}
+        options = options_of(settings)
+        inserter = Inserter(table.ctx)
+        await inserter.check(options)
+        async with table.store.insert_stage() as stage:
+            result = await write(for_stage(asked), text.into(stage.table))
+            inserted = await inserter.commit(await stage.collect(), options)
+            await self._views.push(asked, table.name, stage, inserted, settings, options)
+        return result
+
+
+def for_stage(asked: Asked) -> Asked:
+    """The request as the stage's table needs it: at once, and without what is the replicated table's."""
+    settings = {n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE}
+    return replace(asked, settings={**settings, "async_insert": "0"})
+
+
+def options_of(settings: Mapping[str, str]) -> InsertOptions:
+    """Raises SqlError 36 for values that are none."""
+    return InsertOptions(
+        deduplicate=_deduplicate(settings),
+        token=settings.get("insert_deduplication_token", ""),
+        quorum=_quorum(settings.get("insert_quorum", "0")),
+        quorum_parallel=flag(settings, "insert_quorum_parallel", True),
+        quorum_timeout_s=number(settings, "insert_quorum_timeout", 600_000.0) / 1000,
+        max_retries=int(number(settings, "insert_keeper_max_retries", 20)),
+    )
+
+
+def _deduplicate(settings: Mapping[str, str]) -> bool:
+    """`deduplicate_insert` (enable, disable, backward_compatible_choice) before the older flag."""
+    choice = settings.get("deduplicate_insert", "")
+    if choice in ("enable", "disable"):
+        return choice == "enable"
+    return flag(settings, "insert_deduplicate", True)
+
+
+def _quorum(text: str) -> int:
+    if text == "auto":
+        return AUTO_QUORUM
+    if not text.isdigit():
+        raise SqlError(
+            Code.BAD_ARGUMENTS, f"Setting insert_quorum = '{text}' is neither a number nor 'auto'."
+        )
+    return int(text)

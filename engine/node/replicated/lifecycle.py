@@ -1,0 +1,314 @@
+"""From a record in the catalog to a running replica and back: the steps of CREATE, DROP and the node's start.
+
+Safety argument. Every step can be repeated, and the record says which one comes next (`catalog`).
+
+CREATE: 1. record CREATING. 2. chDB's table, under the record's UUID. 3. the replica in Keeper, with a
+`creator_info` of that UUID and this server. 4. record ATTACHED. A crash after 1 leaves a record without a
+table: it is removed. After 2 or 3 the table is there for readers, and read-only; the rest is done when Keeper
+can be reached, or, when Keeper's answer is a refusal, undone. An error that the client sees leaves nothing:
+the record turns DROPPING.
+
+DROP: 1. record DROPPING. 2. the replica stops. 3. chDB's table. 4. the replica in Keeper, if its
+`creator_info` says that it is this table's. 5. the record. A crash anywhere goes on with what is left; while
+Keeper cannot be reached, 4 waits, and a CREATE of the same replica does 4 and 5 first.
+
+Nothing here touches a replica in Keeper that another table or another server has made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Protocol
+from uuid import UUID
+
+from engine.env import Env
+from engine.errors import Code, NoNode, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.keeper.base import Keeper
+from engine.keeper.recipes import SessionHolder
+from engine.names import TableName
+from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
+from engine.node.replicated.local_tables import LocalTable, LocalTables
+from engine.node.replicated.name_locks import NameLocks
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.replication.commands.create import create_replica
+from engine.replication.commands.drop import drop_replica
+from engine.replication.creation import NewReplica
+from engine.replication.table_definition import parse_definition
+
+log = logging.getLogger(__name__)
+
+_RETRY_PAUSE_S = 2.0
+_KEEPER_WAIT_S = 5.0
+_ACTIVE_WAIT_S = 10.0
+
+
+class TableFactory(Protocol):
+    """Makes what runs a table."""
+
+    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
+        """A table that does nothing yet. Raises SqlError 36 for settings that cannot be used."""
+        ...
+
+
+class TableLifecycle:
+    """Knows every table of the catalog."""
+
+    def __init__(
+        self,
+        *,
+        env: Env,
+        catalog: TableCatalog,
+        tables: ReplicatedTables,
+        local: LocalTables,
+        holder: SessionHolder,
+        factory: TableFactory,
+        server_uuid: UUID,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.catalog = catalog
+        self.tables = tables
+        self.local = local
+        self.holder = holder
+        self.names = NameLocks()
+        self.on_change = on_change
+        self._env = env
+        self._factory = factory
+        self._server_uuid = server_uuid
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # -- the node's start and end ----------------------------------------------------------------------------
+
+    async def start(self, *, force: bool = False) -> None:
+        """Attach every table that chDB has attached; what CREATE and DROP left goes on in the background.
+
+        `force` skips the sanity checks of this start.
+        """
+        records = self.catalog.load()
+        found = await self.local.by_uuid([record.uuid for record in records])
+        for record in records:
+            local = found.get(record.uuid)
+            if local is not None and local.name != record.name:
+                record = replace(record, name=local.name)
+                self.catalog.put(record)
+            match record.state, local:
+                case TableState.DROPPING, _:
+                    self._later(self._drop_until_done(record), f"drop {record.name}")
+                case TableState.CREATING, None:
+                    self.catalog.remove(record.uuid)
+                case TableState.CREATING, LocalTable():
+                    await self.attach(record, local, is_started=False)
+                    self._later(self._create_until_done(record), f"create {record.name}")
+                case TableState.ATTACHED, LocalTable():
+                    await self.attach(record, local)
+                case TableState.ATTACHED, None:
+                    log.info("replicated.not_attached table=%s uuid=%s", record.name, record.uuid)
+        attached = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
+        await asyncio.gather(*(self._start_replica(table, force=force) for table in attached))
+
+    async def _start_replica(self, table: RunningTable, *, force: bool) -> None:
+        """A table that cannot be loaded is that table's trouble, not the node's."""
+        try:
+            await table.replica.start(force=force)
+        except OnclusterError as error:
+            table.ctx.readonly_reason = f"its parts could not be loaded: {error.message}"
+            log.critical("replicated.not_loaded table=%s error=%s", table.name, error)
+
+    async def stop(self) -> None:
+        """Stop all replicas; nothing is detached."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(table.replica.stop() for table in self.tables.all()))
+        await asyncio.gather(*(table.store.close() for table in self.tables.all()))
+
+    # -- running tables --------------------------------------------------------------------------------------
+
+    async def attach(
+        self, record: TableRecord, local: LocalTable, *, is_started: bool = True
+    ) -> RunningTable:
+        """Make the table known; the caller starts its replica."""
+        table = await self._factory.make(replace(record, name=local.name), local)
+        if not is_started:
+            table.ctx.readonly_reason = "its creation is not finished"
+        self.tables.add(table)
+        self.on_change()
+        return table
+
+    async def detach(self, table: RunningTable) -> None:
+        """Stop the replica and forget the table; chDB's table is as it was."""
+        await self._stop(table)
+        await table.store.close()
+
+    async def _stop(self, table: RunningTable) -> None:
+        await table.replica.stop()
+        self.tables.discard(table)
+        self.on_change()
+
+    async def reattach(self, uuid: UUID) -> RunningTable | None:
+        """Start what chDB has attached again; None if it has not, or the table is no replicated one."""
+        record = self.catalog.get(uuid)
+        local = (await self.local.by_uuid([uuid])).get(uuid)
+        if record is None or local is None or record.state is not TableState.ATTACHED:
+            return None
+        if (running := self.tables.by_uuid(uuid)) is not None:
+            return running
+        table = await self.attach(record, local)
+        await table.replica.start()
+        return table
+
+    async def wait_until_active(self, table: RunningTable) -> None:
+        """Give the replica a moment to become writable; nothing happens if it does not."""
+        await table.replica.wait_until_active(timeout_s=_ACTIVE_WAIT_S)
+
+    # -- CREATE ----------------------------------------------------------------------------------------------
+
+    async def finish_create(self, record: TableRecord, keeper: Keeper) -> RunningTable:
+        """Steps 3 and 4. Raises what Keeper's side says; nothing is undone here."""
+        local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
+        if local is None:
+            raise SqlError(Code.UNKNOWN_TABLE, f"Table {record.name} does not exist.")
+        definition = parse_definition(local.create_query)
+        new = NewReplica(
+            metadata=definition.metadata.to_bytes(),
+            columns=definition.columns.to_bytes(),
+            table_uuid=record.uuid,
+            server_uuid=self._server_uuid,
+        )
+        await create_replica(keeper, record.paths, record.me, new, definition)
+        record = replace(record, state=TableState.ATTACHED, name=local.name)
+        self.catalog.put(record)
+        table = self.tables.by_uuid(record.uuid)
+        if table is None:
+            table = await self.attach(record, local)
+        else:
+            table.record = record
+        await table.replica.start()
+        return table
+
+    async def undo_create(self, record: TableRecord) -> None:
+        """After an error of CREATE: everything of the table goes, Keeper's side when it can be reached."""
+        self.catalog.put(replace(record, state=TableState.DROPPING))
+        table = self.tables.by_uuid(record.uuid)
+        if table is not None:
+            await self._stop(table)
+        await self._drop_local(record)
+        if table is not None:
+            await table.store.destroy()
+        await self._finish_or_later(record)
+
+    async def _create_until_done(self, record: TableRecord) -> None:
+        while True:
+            try:
+                async with self.names.hold([record.name]):
+                    current = self.catalog.get(record.uuid)
+                    if current is not None and current.state is TableState.CREATING:
+                        await self.finish_create(current, await self.holder.get())
+                return
+            except (Unavailable, UnknownOutcome) as error:
+                log.warning("replicated.create_again table=%s error=%s", record.name, error)
+            except OnclusterError as error:
+                log.error("replicated.create_undone table=%s error=%s", record.name, error)
+                await self.undo_create(record)
+                return
+            await self._env.sleep(_RETRY_PAUSE_S)
+
+    # -- DROP ------------------------------------------------------------------------------------------------
+
+    async def drop(self, record: TableRecord, drop_in_chdb: Callable[[], Awaitable[None]]) -> None:
+        """All steps; Keeper's may go on in the background. When chDB refuses, the table goes on as before.
+
+        Raises SqlError.
+        """
+        table = self.tables.by_uuid(record.uuid)
+        self.catalog.put(replace(record, state=TableState.DROPPING))
+        if table is not None:
+            await self._stop(table)
+        try:
+            await drop_in_chdb()
+        except SqlError:
+            self.catalog.put(record)
+            if table is not None:
+                await table.store.close()
+                await self.reattach(record.uuid)
+            raise
+        if table is not None:
+            await table.store.destroy()
+        await self._finish_or_later(record)
+
+    async def dropped(self, record: TableRecord) -> None:
+        """chDB has dropped the table already: the rest of the steps."""
+        self.catalog.put(replace(record, state=TableState.DROPPING))
+        await self._finish_or_later(record)
+
+    async def _finish_or_later(self, record: TableRecord) -> None:
+        try:
+            await self.finish_drop(record)
+        except (Unavailable, UnknownOutcome) as error:
+            log.warning("replicated.drop_goes_on table=%s error=%s", record.name, error)
+            self._later(self._drop_until_done(record), f"drop {record.name}")
+
+    async def _drop_local(self, record: TableRecord) -> None:
+        local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
+        if local is not None:
+            await self.local.drop(local.name, record.uuid)
+
+    async def finish_drop(self, record: TableRecord) -> None:
+        """Steps 3 to 5, as far as they are not done. Raises Unavailable, UnknownOutcome."""
+        await self._drop_local(record)
+        keeper = await self.holder.get(timeout_s=_KEEPER_WAIT_S)
+        if await self.is_ours(keeper, record):
+            await drop_replica(keeper, record.paths, record.me)
+        self.catalog.remove(record.uuid)
+
+    async def is_ours(self, keeper: Keeper, record: TableRecord) -> bool:
+        """Whether the replica in Keeper is the one that this record's table made."""
+        try:
+            info = (await keeper.get(record.me.creator_info)).data
+        except NoNode:
+            return False
+        return info == f"{record.uuid}|{self._server_uuid}".encode()
+
+    async def _drop_until_done(self, record: TableRecord) -> None:
+        while True:
+            try:
+                await self.holder.get()
+                current = self.catalog.get(record.uuid)
+                if current is not None and current.state is TableState.DROPPING:
+                    await self.finish_drop(current)
+                return
+            except OnclusterError as error:
+                log.warning("replicated.drop_again table=%s error=%s", record.name, error)
+            await self._env.sleep(_RETRY_PAUSE_S)
+
+    # -- names -----------------------------------------------------------------------------------------------
+
+    async def refresh_names(self) -> list[RunningTable]:
+        """Take over the names that chDB's tables have now; returns the tables that were renamed."""
+        found = await self.local.by_uuid([record.uuid for record in self.catalog.all()])
+        renamed = []
+        for uuid, local in found.items():
+            record = self.catalog.get(uuid)
+            if record is not None and record.name != local.name:
+                self.catalog.put(replace(record, name=local.name))
+            table = self.tables.by_uuid(uuid)
+            if table is not None and table.ctx.name != local.name:
+                self._rename(table, local.name)
+                renamed.append(table)
+        self.on_change()
+        return renamed
+
+    def _rename(self, table: RunningTable, name: TableName) -> None:
+        table.record = replace(table.record, name=name)
+        table.ctx.name = name
+        table.ctx.host = replace(table.ctx.host, database=name.database, table=name.table)
+        table.store.renamed(name)
+
+    # -- background ------------------------------------------------------------------------------------------
+
+    def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

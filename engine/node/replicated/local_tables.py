@@ -1,0 +1,117 @@
+"""What chDB says of the tables on this node: their names by UUID, their definitions, what is detached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from engine.names import TableName, quote_string
+from engine.storage import ChdbPool, ChdbSession
+
+_MERGE_TREES = (
+    "MergeTree",
+    "ReplacingMergeTree",
+    "SummingMergeTree",
+    "AggregatingMergeTree",
+    "CollapsingMergeTree",
+    "VersionedCollapsingMergeTree",
+    "CoalescingMergeTree",
+    "GraphiteMergeTree",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTable:
+    """An attached table. `create_query` is chDB's own text, on one line."""
+
+    uuid: UUID
+    name: TableName
+    engine: str
+    create_query: str
+    engine_full: str = ""
+    data_paths: tuple[str, ...] = ()
+
+    @property
+    def is_merge_tree(self) -> bool:
+        return self.engine in _MERGE_TREES
+
+
+class LocalTables:
+    """Asks chDB on threads of its own: clients' statements do not keep it waiting."""
+
+    def __init__(self, pool: ChdbPool) -> None:
+        self._path = pool.path
+        self._threads = pool.reserve(2)
+
+    def _session(self) -> ChdbSession:
+        return ChdbSession(self._threads, one_shot=True)
+
+    async def run(self, sql: str) -> None:
+        """Run a statement of the node's own. Raises SqlError."""
+        await self._session().query(sql, format="Null")
+
+    async def named(self, name: TableName) -> LocalTable | None:
+        found = await self._look(
+            f"database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+        )
+        return found[0] if found else None
+
+    async def by_uuid(self, uuids: Sequence[UUID]) -> Mapping[UUID, LocalTable]:
+        """Those of them that are attached."""
+        if not uuids:
+            return {}
+        ids = ", ".join(f"'{uuid}'" for uuid in uuids)
+        return {table.uuid: table for table in await self._look(f"uuid IN ({ids})")}
+
+    async def in_database(self, database: str) -> Sequence[LocalTable]:
+        return await self._look(f"database = {quote_string(database)}")
+
+    async def merge_trees(self) -> Sequence[LocalTable]:
+        """All attached tables of the plain family."""
+        engines = ", ".join(map(quote_string, _MERGE_TREES))
+        return await self._look(f"engine IN ({engines}) AND database != 'system'")
+
+    async def detached(self) -> Mapping[UUID, TableName]:
+        rows = await self.rows("SELECT toString(uuid), database, table FROM system.detached_tables")
+        return {UUID(uuid): TableName(database, table) for uuid, database, table in rows}
+
+    async def dropped_definitions(self, name: TableName) -> Sequence[str]:
+        """Texts of the tables of this name that UNDROP could bring back."""
+        rows = await self.rows(
+            "SELECT metadata_dropped_path FROM system.dropped_tables "
+            f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
+        )
+        files = [self._path / row[0] for row in rows]
+        return [file.read_text("utf-8", "surrogateescape") for file in files if file.is_file()]
+
+    async def engine_of_database(self, database: str) -> str | None:
+        rows = await self.rows(f"SELECT engine FROM system.databases WHERE name = {quote_string(database)}")
+        return rows[0][0] if rows else None
+
+    async def drop(self, name: TableName, uuid: UUID) -> None:
+        """Drop the table of this UUID, if there is one, with all its data at once. Raises SqlError."""
+        if uuid in await self.by_uuid([uuid]):
+            await self._session().query(
+                f"DROP TABLE IF EXISTS {name.quoted} SYNC SETTINGS max_table_size_to_drop = 0, "
+                "max_partition_size_to_drop = 0, check_table_dependencies = 0, "
+                "check_referential_table_dependencies = 0",
+                format="Null",
+            )
+
+    async def _look(self, where: str) -> list[LocalTable]:
+        rows = await self.rows(
+            "SELECT toString(uuid), database, name, engine, create_table_query, engine_full, data_paths "
+            f"FROM system.tables WHERE {where}"
+        )
+        return [
+            LocalTable(UUID(uuid), TableName(database, name), engine, query, full, tuple(paths))
+            for uuid, database, name, engine, query, full, paths in rows
+        ]
+
+    async def rows(self, sql: str) -> list[list[Any]]:
+        """The rows of a query, values as JSON has them. Raises SqlError."""
+        found = await self._session().query(sql, format="JSONCompactEachRow")
+        return [json.loads(line.decode("utf-8", "surrogateescape")) for line in found.data.splitlines()]

@@ -1,0 +1,142 @@
+"""Replicated tables as they are shown: SHOW CREATE TABLE, and `system.tables`.
+
+Both go by chDB's own text, in which the replicated engine takes the place of the plain one and the hidden
+settings are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.names import TableName, quote_string
+from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.definition_sql import REPLICATED, Definition, shown_engine
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.local_tables import LocalTable
+from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.sql import Statement, StatementKind, Token
+from engine.sql.cursor import Cursor, Role
+from engine.storage import Scope
+
+_OTHER_OBJECTS = frozenset(
+    {
+        "DATABASE",
+        "VIEW",
+        "DICTIONARY",
+        "USER",
+        "ROLE",
+        "QUOTA",
+        "ROW",
+        "POLICY",
+        "PROFILE",
+        "SETTINGS",
+        "FUNCTION",
+    }
+)
+
+
+def shown_definition(record: TableRecord, create_query: str) -> str:
+    """chDB's CREATE text of the table as the user made it."""
+    return Definition(create_query).shown(
+        record.shown_path, record.shown_replica, hidden=HIDDEN_SETTINGS, user=record.user_settings
+    )
+
+
+class ShowStatements:
+    """Implements `ReplicatedStatements` for SHOW CREATE TABLE."""
+
+    def __init__(self, life: TableLifecycle) -> None:
+        self._life = life
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind is not StatementKind.SHOW:
+            return None
+        name = _table_of_show_create(asked.sql)
+        record = None if name is None else self._record(asked, name)
+        if name is None or record is None:
+            return None
+        found = await asked.session.clone().query(
+            f"SHOW CREATE TABLE {record.name.quoted}", format="TSVRaw", scope=Scope(settings=asked.settings)
+        )
+        text = shown_definition(record, found.text.removesuffix("\n"))
+        format = statement.format or asked.format
+        shown = await asked.session.clone().query(
+            f"SELECT {quote_string(text)} AS statement", format=format, scope=Scope(settings=asked.settings)
+        )
+        return WholeAnswer(shown, format=format)
+
+    def _record(self, asked: Asked, name: TableName) -> TableRecord | None:
+        table = self._life.tables.find_for(asked, name)
+        if table is not None:
+            return table.record
+        return self._life.catalog.named(TableName(name.database or asked.current_database, name.table))
+
+
+def _table_of_show_create(sql: str) -> TableName | None:
+    """The table of SHOW CREATE [TABLE] t and SHOW TABLE t."""
+    cursor = Cursor(sql)
+    cursor.accept("SHOW")
+    is_create = cursor.accept("CREATE")
+    if cursor.accept("TEMPORARY") or cursor.word in _OTHER_OBJECTS:
+        return None
+    if not cursor.accept("TABLE") and not is_create:
+        return None
+    ref = cursor.table(Role.SOURCE)
+    return None if ref is None else ref.name
+
+
+class TablesView:
+    """`system.tables`: a view over chDB's, as `SystemTables` makes it for each statement that names it."""
+
+    name = "tables"
+
+    def __init__(self, life: TableLifecycle) -> None:
+        self._life = life
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether chDB's table would show something that nobody should see."""
+        return bool(self._life.catalog.all())
+
+    async def select(self, asked: Asked, tokens: Sequence[Token]) -> str:
+        records = [r for r in self._life.catalog.all() if r.state is not TableState.DROPPING]
+        found = await self._life.local.by_uuid([record.uuid for record in records])
+        shown = [(r, found[r.uuid]) for r in records if r.uuid in found]
+        replaced = ", ".join(
+            f"{_transformed(column, [(str(r.uuid), value(r, t)) for r, t in shown])} AS {column}"
+            for column, value in (
+                ("engine", _engine),
+                ("engine_full", _engine_full),
+                ("create_table_query", _create_query),
+            )
+        )
+        columns = f"* REPLACE ({replaced})" if shown else "*"
+        if any(token.text == "table" for token in tokens):
+            columns += ", name AS table"
+        return f"SELECT {columns} FROM system.tables WHERE database != '{SCRATCH_DATABASE}'"
+
+
+def _transformed(column: str, values: Sequence[tuple[str, str]]) -> str:
+    keys = ", ".join(quote_string(key) for key, _ in values)
+    texts = ", ".join(quote_string(text) for _, text in values)
+    return f"transform(toString(uuid), [{keys}], [{texts}], {column})"
+
+
+def _engine(record: TableRecord, local: LocalTable) -> str:
+    return REPLICATED + local.engine
+
+
+def _engine_full(record: TableRecord, local: LocalTable) -> str:
+    return shown_engine(
+        local.engine_full,
+        record.shown_path,
+        record.shown_replica,
+        hidden=HIDDEN_SETTINGS,
+        user=record.user_settings,
+    )
+
+
+def _create_query(record: TableRecord, local: LocalTable) -> str:
+    return shown_definition(record, local.create_query)

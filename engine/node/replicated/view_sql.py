@@ -1,0 +1,52 @@
+"""The SELECT of a materialized view, made to read other rows in the place of its source table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.names import TableName, quote_identifier, quote_string
+from engine.sql import Token, TokenKind, literal_value
+from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
+
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+
+
+def reading_from(select: str, source: TableName, stage: TableName, parts: Sequence[str] | None = None) -> str:
+    """`select` with every read of `source` turned into a read of `stage`; of `parts` of it only, if given.
+
+    Columns that are qualified with the source's name mean those of the stage's.
+    """
+    cursor = Cursor(select)
+    refs = [ref for ref in read_tables(cursor, 0) if ref.name == source]
+    rows = stage.quoted
+    if parts is not None:
+        names = ", ".join(map(quote_string, parts))
+        rows = f"(SELECT * FROM {stage.quoted} WHERE _part IN ({names}))"
+    edits = []
+    for ref in refs:
+        following = next((t for t in cursor.tokens if t.start >= ref.end), None)
+        has_alias = following is not None and following.text.upper() == "AS"
+        edits.append(Edit(ref.start, ref.end, rows if has_alias else f"{rows} AS {_quoted(source)}"))
+    taken = {(ref.start, ref.end) for ref in refs}
+    tokens = cursor.tokens
+    for at in range(len(tokens) - 4):
+        first, _, second = tokens[at : at + 3]
+        if (
+            [t.text for t in tokens[at + 1 : at + 4 : 2]] == [".", "."]
+            and _is(first, source.database)
+            and _is(second, source.table)
+            and (first.start, second.end) not in taken
+            and (at == 0 or tokens[at - 1].text != ".")
+        ):
+            edits.append(Edit(first.start, second.start, ""))
+    return apply_edits(select, edits)
+
+
+def _quoted(source: TableName) -> str:
+    return quote_identifier(source.table)
+
+
+def _is(token: Token, name: str) -> bool:
+    return token.kind in _NAMES and literal_value(token) == name

@@ -1,0 +1,224 @@
+"""Materialized views in front of and behind replicated tables.
+
+chDB runs the views of its own inserts, but parts of a replicated table come by ATTACH, for which no view
+runs. So the node runs them: after the commit each view's SELECT reads the rows of this INSERT from its
+stage, in the place of the source table, and the result is inserted into the view's target like any other
+INSERT. A target may be replicated, and may have views itself.
+
+What happens on failure. The source's rows are committed before the first view runs, and stay. A view that
+fails ends the INSERT with its error (with `materialized_views_ignore_errors` it is only logged), and the
+views behind it do not run. A client that repeats the INSERT is told apart by deduplication: if all of it
+was committed before, views with replicated targets run again under a token made of the blocks, so that each
+takes the rows once whatever happened the first time; views with plain targets, which cannot tell, do not.
+If the node dies between commit and views, the same holds.
+
+With `deduplicate_blocks_in_dependent_materialized_views = 0` duplicates never reach a view.
+
+A plain table whose views write into a replicated one cannot be given to chDB, which would write past Keeper:
+its rows are staged too, attached to the table (or thrown away, for engine Null), and its views run here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.replicated.insert_sql import InsertSql
+from engine.node.replicated.runtime import InsertStage, ReplicatedTables
+from engine.node.replicated.view_sql import reading_from
+from engine.node.replicated.waiting import flag
+from engine.node.statement import Asked
+from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.replication.commands.insert import Inserted, InsertOptions
+from engine.storage import ChdbPool, QueryResult
+
+log = logging.getLogger(__name__)
+
+RunInsert = Callable[[Asked], Awaitable[None]]
+Write = Callable[[Asked, str], Awaitable[QueryResult]]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A materialized view: what it reads, what it writes to and which columns of that."""
+
+    name: TableName
+    uuid: UUID
+    source: TableName
+    target: TableName
+    columns: tuple[str, ...]
+    select: str
+
+
+class ViewGraph:
+    """The views of this node by their source; read from chDB when it was changed since."""
+
+    def __init__(self, read: Callable[[], Awaitable[Sequence[View]]]) -> None:
+        self._read = read
+        self._views: dict[TableName, list[View]] | None = None
+        self._generation = 0
+
+    def changed(self) -> None:
+        """Some definition may be another one now."""
+        self._generation += 1
+        self._views = None
+
+    async def of(self, source: TableName) -> Sequence[View]:
+        """The views that run when rows are inserted into `source`."""
+        while self._views is None:
+            generation = self._generation
+            views: dict[TableName, list[View]] = {}
+            for view in await self._read():
+                views.setdefault(view.source, []).append(view)
+            if generation == self._generation:
+                self._views = views
+        return self._views.get(source, ())
+
+    async def reaches(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> bool:
+        """Whether rows inserted into `source` come, through views, to a table that is wanted."""
+        seen: set[TableName] = set()
+        open_ = [source]
+        while open_:
+            table = open_.pop()
+            if table in seen:
+                continue
+            seen.add(table)
+            for view in await self.of(table):
+                if is_wanted(view.target):
+                    return True
+                open_.append(view.target)
+        return False
+
+
+class ViewPush:
+    """Runs views. `run_insert` is the node's way of running an INSERT."""
+
+    def __init__(
+        self,
+        graph: ViewGraph,
+        tables: ReplicatedTables,
+        *,
+        pool: ChdbPool,
+        env: Env,
+        run_insert: RunInsert,
+    ) -> None:
+        self._graph = graph
+        self._tables = tables
+        self._pool = pool
+        self._env = env
+        self._run_insert = run_insert
+
+    async def push(
+        self,
+        asked: Asked,
+        source: TableName,
+        stage: InsertStage,
+        inserted: Sequence[Inserted],
+        settings: Mapping[str, str],
+        options: InsertOptions,
+    ) -> None:
+        """Run the views of `source` over what was inserted. Raises the first view's error."""
+        views = await self._graph.of(source)
+        if not views or not inserted:
+            return
+        fresh = [each for each in inserted if not each.is_duplicate]
+        repeats = flag(settings, "deduplicate_blocks_in_dependent_materialized_views", True)
+        for view in views:
+            is_replicated = self._tables.find(view.target) is not None
+            if fresh:
+                chosen = fresh
+            elif is_replicated and repeats:
+                chosen = list(inserted)
+            else:
+                continue
+            parts = [stage.part_in_table(each.new) for each in chosen]
+            token = ""
+            if is_replicated and options.deduplicate and repeats:
+                token = _token(view, chosen, options.token)
+            await self._run(asked, view, stage.table, parts, token, settings)
+
+    async def insert_plain(
+        self, asked: Asked, name: TableName, text: InsertSql, write: Write
+    ) -> QueryResult | None:
+        """An INSERT into a plain table whose views come to a replicated one; None for any other."""
+        tables = self._tables
+        if not tables.all() or not await self._graph.reaches(name, lambda t: tables.find(t) is not None):
+            return None
+        engine = (
+            await self._pool.query(
+                "SELECT engine FROM system.tables "
+                f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}",
+                format="TSVRaw",
+            )
+        ).text.strip()
+        if engine != "Null" and not engine.endswith("MergeTree"):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"Table {name} has engine {engine} and a materialized view into a replicated table.",
+                hint="Make it a table of the MergeTree family or of engine Null.",
+            )
+        stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
+        made = "ENGINE = MergeTree ORDER BY tuple()" if engine == "Null" else ""
+        settings = {**asked.session.settings, **asked.settings, **text.settings}
+        await self._pool.query(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
+        await self._pool.query(f"CREATE TABLE {stage.quoted} AS {name.quoted} {made}")
+        try:
+            result = await write(
+                replace(asked, settings={**asked.settings, "async_insert": "0"}), text.into(stage)
+            )
+            if engine != "Null":
+                await self._pool.query(f"ALTER TABLE {name.quoted} ATTACH PARTITION ALL FROM {stage.quoted}")
+            for view in await self._graph.of(name):
+                await self._run(asked, view, stage, None, "", settings)
+        finally:
+            await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
+        return result
+
+    async def _run(
+        self,
+        asked: Asked,
+        view: View,
+        stage: TableName,
+        parts: Sequence[str] | None,
+        token: str,
+        settings: Mapping[str, str],
+    ) -> None:
+        columns = ", ".join(map(quote_identifier, view.columns))
+        select = reading_from(view.select, view.source, stage, parts)
+        sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
+        own = {
+            **{n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"},
+            "insert_deduplication_token": token,
+            "insert_deduplicate": "1" if token else "0",
+            "deduplicate_insert": "enable" if token else "disable",
+        }
+        session = asked.session.clone()
+        try:
+            await self._run_insert(
+                replace(asked, sql=sql, session=session, settings=own, params={}, is_stateless=True, fence=())
+            )
+        except OnclusterError as error:
+            if flag(settings, "materialized_views_ignore_errors", False):
+                log.warning("replicated.view_failed view=%s error=%s", view.name, error)
+                return
+            raise SqlError(
+                error.code or Code.UNKNOWN_EXCEPTION,
+                f"{error.message}: while pushing to view {view.name}; the rows are in {view.source}",
+                hint=error.hint,
+            ) from error
+        finally:
+            await session.close()
+
+
+def _token(view: View, inserted: Sequence[Inserted], user_token: str) -> str:
+    """The same for the same rows (or the same token of the user) and the same view."""
+    if user_token:
+        return f"{user_token}:{view.uuid}"
+    blocks = sorted(f"{each.new.partition_id}:{each.new.data_hash.hex()}" for each in inserted)
+    return f"{hashlib.sha256(','.join(blocks).encode()).hexdigest()}:{view.uuid}"
