@@ -1,12 +1,47 @@
-"""OPTIMIZE."""
+"""OPTIMIZE TABLE: assign merges now, and wait for them.
+
+Safety argument: that of `replica.merge_assigner`. The same predicate, the same multi under the version of the
+log, for all partitions at once. What this adds is patience: with FINAL it waits until parts of the
+partition that are being made are here, so that one part is left and not two.
+
+Source: ClickHouse's StorageReplicatedMergeTree::optimize.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync
+from engine.errors import Code, SqlError
+from engine.keeper.base import Op
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.log_actions import MergeParts
+from engine.replication.merge_selector import select_merge
+from engine.replication.part_name import PartName, merged
+from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_commit import Logged
+from engine.replication.replica.merge_assigner import (
+    Assigned,
+    NotAssigned,
+    assign,
+    nobody_elects,
+    runs_of,
+    selector_settings,
+)
+from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
+from engine.replication.replica.switches import Activity
+from engine.replication.table_metadata import MergingMode
+
+log = logging.getLogger(__name__)
+
+_PATIENCE_S = 600.0
+_RECHECK_S = 1.0
+_BATCH = 100
+_TRIES_WORTH_WAITING = 2
 
 
 class Extent(enum.Enum):
@@ -30,7 +65,149 @@ class OptimizeOptions:
     throw_if_noop: bool = False
     sync: Sync = Sync.OWN
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S
+    fence: tuple[Op, ...] = ()
 
 
 async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
-    raise NotImplementedError
+    """Raises SqlError 388 CANNOT_ASSIGN_OPTIMIZE if there is nothing to merge and that is to be told, 529
+    NOT_A_LEADER if this replica may not assign merges, 236 ABORTED while merges are stopped, 242, 341."""
+    await _check(ctx, options)
+    fence = options.fence
+    if options.partition_id is not None:
+        partitions = [options.partition_id]
+    elif options.extent is Extent.FINAL:
+        await log_puller.pull(ctx)
+        partitions = sorted({part.partition_id for part in ctx.store.active})
+    else:
+        partitions = []
+    entries: list[Logged] = []
+    reasons: list[str] = []
+    if not partitions and options.extent is Extent.WORTHWHILE:
+        found = await _assign(ctx, options, [], fence)
+        entries, reasons = found.entries, found.reasons
+    for start in range(0, len(partitions), _BATCH):
+        found = await _assign(ctx, options, partitions[start : start + _BATCH], fence)
+        entries += found.entries
+        reasons += found.reasons
+        fence = ()
+    if not entries and options.fence:
+        await ctx.session().multi(options.fence)
+    for entry in entries:
+        await wait_for_entry(
+            ctx, entry.name, entry.raw, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s
+        )
+    if not entries and options.throw_if_noop:
+        reason = "; ".join(reasons) or "there are no parts"
+        raise SqlError(Code.CANNOT_ASSIGN_OPTIMIZE, f"Cannot select parts for optimization: {reason}")
+
+
+async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
+    keeper = ctx.session()
+    if not ctx.settings.replicated_can_become_leader or not await nobody_elects(ctx, keeper):
+        raise SqlError(
+            Code.NOT_A_LEADER,
+            f"OPTIMIZE of {ctx.name} cannot be executed because this replica is not a leader",
+            hint="replicated_can_become_leader is 0 here, or servers before 20.6 elect a leader.",
+        )
+    if ctx.switches.is_stopped(Activity.MERGES):
+        raise SqlError(
+            Code.ABORTED,
+            f"Cancelled merging parts of {ctx.name}: merges are stopped",
+            hint="SYSTEM START MERGES",
+        )
+    if options.cleanup:
+        metadata = (await ctx.store.definition()).metadata
+        if metadata.mode is not MergingMode.REPLACING or not metadata.is_deleted_column:
+            raise SqlError(
+                Code.CANNOT_ASSIGN_OPTIMIZE,
+                "OPTIMIZE … CLEANUP needs a ReplacingMergeTree table with a column is_deleted",
+            )
+
+
+@dataclass(slots=True)
+class _Found:
+    entries: list[Logged]
+    reasons: list[str]
+
+
+async def _assign(
+    ctx: ReplicaContext, options: OptimizeOptions, partitions: Sequence[str], fence: Sequence[Op]
+) -> _Found:
+    """Assign what can be assigned in `partitions`, or the best merge anywhere if none are given."""
+    is_patient = options.extent is Extent.FINAL
+    give_up_at_s = ctx.env.monotonic_s() + _PATIENCE_S
+    while True:
+        keeper = ctx.session()
+        if is_patient:
+            await log_puller.pull(ctx)
+            while not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
+                await _next_change(ctx)
+        predicate = await load_predicate(ctx)
+        if is_patient and not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
+            continue
+        chosen, reasons = _choose(ctx, predicate, partitions, options.extent)
+        if not chosen:
+            return _Found([], reasons)
+        actions = [
+            MergeParts(
+                parts,
+                merged(parts),
+                deduplicate=options.deduplicate,
+                deduplicate_by_columns=options.deduplicate_by_columns,
+                cleanup=options.cleanup,
+            )
+            for parts in chosen
+        ]
+        match await assign(ctx, keeper, predicate, actions, fence=fence):
+            case Assigned(entries):
+                return _Found(list(entries), reasons)
+            case NotAssigned.LOG_CHANGED:
+                continue
+            case NotAssigned.PART_MISSING:
+                if ctx.env.monotonic_s() >= give_up_at_s:
+                    return _Found([], ["a part is not in Keeper yet"])
+                await _next_change(ctx)
+
+
+def _choose(
+    ctx: ReplicaContext, predicate: MergePredicate, partitions: Sequence[str], extent: Extent
+) -> tuple[list[tuple[PartName, ...]], list[str]]:
+    """What to merge, and why not where nothing can be."""
+    if not partitions:
+        selected = select_merge(runs_of(ctx, predicate), selector_settings(ctx))
+        return ([selected.parts], []) if selected is not None else ([], ["no merge is worth its effort now"])
+    chosen: list[tuple[PartName, ...]] = []
+    reasons: list[str] = []
+    for partition_id in partitions:
+        parts = tuple(sorted(part for part in ctx.store.active if part.partition_id == partition_id))
+        if not parts:
+            reason = f"there are no parts in partition {partition_id}"
+        elif len(parts) == 1 and extent is not Extent.FINAL:
+            reason = f"there is only one part in partition {partition_id}"
+        else:
+            reason = predicate.why_not_merged(parts)
+        if reason:
+            reasons.append(reason)
+        else:
+            chosen.append(parts)
+    return chosen, reasons
+
+
+def _is_settled(ctx: ReplicaContext, partitions: Sequence[str]) -> bool:
+    """Whether all parts are here that are to come, but for those that have failed to come."""
+    for partition_id in partitions:
+        for part in ctx.queue.virtual_parts.in_partition(partition_id):
+            if part.is_range:
+                return False
+            producer = None if part in ctx.store.active else ctx.queue.producer_of(part)
+            if producer is not None and producer.num_tries <= _TRIES_WORTH_WAITING:
+                return False
+    return True
+
+
+async def _next_change(ctx: ReplicaContext) -> None:
+    try:
+        async with asyncio.timeout(_RECHECK_S):
+            await ctx.mutation_news.wait()
+    except TimeoutError:
+        return

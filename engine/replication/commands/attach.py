@@ -1,0 +1,195 @@
+"""ATTACH PARTITION and ATTACH PART from `detached/`, and DROP DETACHED.
+
+Safety argument. A detached part comes back as an insert that is not deduplicated. One command at a time does
+this on a replica (`ctx.attaching`), so no directory is attached twice.
+
+1. Take a block number; stage a checked copy of the directory under the name that it gives.
+2. One multi: the entry ATTACH_PART with the part's checksum, the removal of the lock, the replica's part.
+   Refused because the lock was taken away by a dropped partition: begin at 1 with another number.
+3. Publish the part, then remove the directory.
+
+A crash after 1 leaves a staged part that Keeper does not know, which the next start throws away; after 2 one
+that it publishes. Then the directory is still there, too: attaching it again would add its rows again,
+as far as a user is concerned who does not know what became of the first command. After a lost reply the
+log is searched for the entry. Other replicas take the part from their own `detached/` if it has the same
+checksum, or fetch it.
+
+Source: ClickHouse's StorageReplicatedMergeTree::attachPartition.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    MultiFailed,
+    NoNode,
+    OperationTimeout,
+    SessionExpired,
+    SqlError,
+)
+from engine.keeper.base import Create, Op
+from engine.replication.commands.drop_range import ATTEMPTS, PAUSE_S, cannot_assign, give_up
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.log_actions import AttachPart
+from engine.replication.log_entry import LogEntry
+from engine.replication.part_name import PartName, inserted
+from engine.replication.part_store import DetachedPart
+from engine.replication.replica.block_numbers import BlockNumber, Purpose, allocate
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
+from engine.replication.text import time_text
+
+log = logging.getLogger(__name__)
+
+
+async def attach_partition(
+    ctx: ReplicaContext,
+    partition_id: str,
+    *,
+    sync: Sync = Sync.OWN,
+    inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+    fence: Sequence[Op] = (),
+) -> list[PartName]:
+    """Attach what a user detached of a partition; returns the new parts. Nothing if there is nothing.
+
+    Parts that another detached part contains are left where they are. Raises SqlError of the store for a
+    damaged part (those before it are attached then), 242, 341.
+    """
+    async with ctx.attaching:
+        found = [
+            part
+            for part in await ctx.store.detached()
+            if not part.prefix and part.name is not None and part.name.partition_id == partition_id
+        ]
+        chosen = _without_covered(found)
+        return await _attach_all(ctx, chosen, sync, inactive_timeout_s, fence)
+
+
+async def attach_part(
+    ctx: ReplicaContext,
+    directory: str,
+    *,
+    sync: Sync = Sync.OWN,
+    inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+    fence: Sequence[Op] = (),
+) -> PartName:
+    """Attach one directory of `detached/`. Raises SqlError 232 if there is none of that name, and as
+    `attach_partition`."""
+    async with ctx.attaching:
+        found = [part for part in await ctx.store.detached() if part.directory == directory]
+        if not found or found[0].name is None:
+            raise _no_such(ctx, directory)
+        (name,) = await _attach_all(ctx, found, sync, inactive_timeout_s, fence)
+        return name
+
+
+async def drop_detached(
+    ctx: ReplicaContext, *, partition_id: str | None = None, directory: str | None = None
+) -> list[str]:
+    """Remove from this replica's `detached/` one directory, a partition's, or (neither given) all.
+
+    Returns what was removed. Raises SqlError 232 if the directory is not there.
+    """
+    async with ctx.attaching:
+        found = await ctx.store.detached()
+        chosen = [
+            part.directory
+            for part in found
+            if (directory is None or part.directory == directory)
+            and (partition_id is None or (part.name is not None and part.name.partition_id == partition_id))
+        ]
+        if directory is not None and not chosen:
+            raise _no_such(ctx, directory)
+        for each in chosen:
+            await ctx.store.remove_detached(each)
+    return chosen
+
+
+def _no_such(ctx: ReplicaContext, directory: str) -> SqlError:
+    return SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory[:200]!r} in detached/ of {ctx.name}")
+
+
+def _without_covered(parts: Sequence[DetachedPart]) -> list[DetachedPart]:
+    named = [(part, part.name) for part in parts if part.name is not None]
+    return [
+        part
+        for part, name in sorted(named, key=lambda each: each[1])
+        if not any(other != name and other.contains(name) for _, other in named)
+    ]
+
+
+async def _attach_all(
+    ctx: ReplicaContext,
+    parts: Sequence[DetachedPart],
+    sync: Sync,
+    inactive_timeout_s: float,
+    fence: Sequence[Op],
+) -> list[PartName]:
+    names: list[PartName] = []
+    entries: list[Logged] = []
+    for part in parts:
+        is_last = part is parts[-1]
+        name, entry = await _attach(ctx, part, fence if is_last else ())
+        names.append(name)
+        entries.append(entry)
+    if not parts and fence:
+        await ctx.session().multi(fence)
+    for entry in entries:
+        await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
+    return names
+
+
+async def _attach(ctx: ReplicaContext, part: DetachedPart, fence: Sequence[Op]) -> tuple[PartName, Logged]:
+    assert part.name is not None
+    for _ in range(ATTEMPTS):
+        try:
+            number = await allocate(ctx, part.name.partition_id, purpose=Purpose.INSERT)
+        except (ConnectionLoss, OperationTimeout, SessionExpired):
+            await ctx.env.sleep(PAUSE_S)
+            continue
+        name = inserted(number.partition_id, number.number)
+        async with ctx.in_flight.hold(name):
+            done = await _stage_and_commit(ctx, part, number, name, fence)
+            if done is None:
+                continue
+            ctx.queue.add_virtual(name)
+            await ctx.store.publish([name])
+        await ctx.store.remove_detached(part.directory)
+        ctx.log_changed.set()
+        ctx.merge_wanted.set()
+        log.info("replication.attached table=%s part=%s from=%s", ctx.name, name, part.directory)
+        return name, done.entries[0]
+    raise cannot_assign(ctx, f"ATTACH PART {part.directory}")
+
+
+async def _stage_and_commit(
+    ctx: ReplicaContext, part: DetachedPart, number: BlockNumber, name: PartName, fence: Sequence[Op]
+) -> Committed | None:
+    """None: the number was taken away, or it is certain that nothing was executed; nothing is left then."""
+    is_used = False
+    try:
+        staged = await ctx.store.stage_detached(part.directory, name)
+        action = AttachPart(name, staged.digest.hash_text.upper())
+        ops: list[Op] = [
+            log_op(ctx.paths, LogEntry(action, ctx.replica, time_text(ctx.env.now_s()))),
+            number.unlock,
+            Create(ctx.me.part(name), staged.header.to_bytes()),
+        ]
+        try:
+            done = await commit_logged(ctx, number.keeper, [*ops, *fence])
+        except MultiFailed as failed:
+            if failed.index >= len(ops) or not isinstance(failed.error, NoNode):
+                raise
+            done = None
+        if done is not None:
+            is_used = True
+            number.used()
+        return done
+    finally:
+        if not is_used:
+            await give_up(ctx, number)
+            await ctx.store.discard(name)
