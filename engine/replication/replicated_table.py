@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from engine.replication.replica import (
+    cleanup,
     log_puller,
     merge_assigner,
     mutation_tracker,
@@ -43,6 +44,7 @@ LOOPS: Sequence[Loop] = (
     log_puller.run,
     runner.run,
     part_check.run,
+    cleanup.run,
     merge_assigner.run,
     mutation_tracker.run,
     _settle_quorums,

@@ -223,7 +223,9 @@ async def _fetches(
     ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths, missing: Sequence[PartName]
 ) -> list[Action]:
     detached = {
-        each.name.partition_id for each in await ctx.store.detached() if each.name and not each.prefix
+        each.name.partition_id
+        for each in await ctx.store.detached()
+        if each.name and each.prefix in ("", "restoring")
     }
     actions: list[Action] = []
     for part in missing:

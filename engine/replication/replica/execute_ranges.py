@@ -71,8 +71,12 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     for source, result, checksum in wanted:
         if result in ctx.store.staged or await _copy(ctx, action, source, result, checksum):
             parts.append(result)
-        else:
-            parts.append(await _fetch(ctx, queued, result))
+        elif (fetched := await _fetch(ctx, queued, result)) is not None:
+            parts.append(fetched)
+        elif not ctx.queue.is_to_be_dropped(result):
+            raise SqlError(
+                Code.NO_REPLICA_HAS_PART, f"No active replica has part {result} or a covering part"
+            )
     parts = [part for part in dict.fromkeys(parts) if not any(o != part and o.contains(part) for o in parts)]
     kept = [part for part in action.results if part in ctx.store.active]
     if parts or kept:
@@ -136,8 +140,8 @@ async def _copy(
     return False
 
 
-async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> PartName:
-    """Stage `part` or one that covers it from another replica; returns which."""
+async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> PartName | None:
+    """Stage `part` or one that covers it from another replica; returns which, None if nobody has it."""
     keeper = ctx.session()
     holders = await peers.active_holders(ctx, keeper, part)
     for holder in holders:
@@ -157,4 +161,4 @@ async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> Pa
             log.warning("replica.fetch_failed table=%s part=%s error=%s", ctx.name, holder.part, error)
             continue
         return holder.part
-    raise SqlError(Code.NO_REPLICA_HAS_PART, f"No active replica has part {part} or a covering part")
+    return None

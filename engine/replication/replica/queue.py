@@ -214,15 +214,23 @@ class ReplicaQueue:
         """Entries that make parts inside `drop_range`; those executing have to be waited for.
 
         Entries behind `before`, which drops the range, belong to it too: what they make lies in the range, so
-        they only repeat what came earlier. Other entries that drop or replace are never among them.
+        they only repeat what came earlier. Of earlier replacements those are among them whose range lies
+        inside, too.
         """
         return [
             queued
             for queued in self._entries
             if queued is not before
-            and not isinstance(queued.entry.action, ReplaceRange)
             and queued.entry.new_parts
             and all(drop_range.contains(part) for part in queued.entry.new_parts)
+            and (
+                not isinstance(queued.entry.action, ReplaceRange)
+                or (
+                    isinstance(before.entry.action, DropRange)
+                    and queued.number < before.number
+                    and (queued.dropped_range is None or drop_range.contains(queued.dropped_range))
+                )
+            )
         ]
 
     def executing_inside(self, span: PartName, *, besides: QueuedEntry) -> Sequence[QueuedEntry]:

@@ -22,9 +22,11 @@ from engine.replication.log_actions import (
     AlterMetadata,
     AttachPart,
     ClonePartFromShard,
+    DropRange,
     GetPart,
     MergeParts,
     MutatePart,
+    ReplaceRange,
 )
 from engine.replication.part_name import PartName
 from engine.replication.replica.mutation_book import MutationBook
@@ -69,27 +71,47 @@ def reason_against(part: PartName, queued: QueuedEntry, entries: Iterable[Queued
                 if made.intersects(part):
                     return f"Not making part {part} because part {made} is being made by {other.name}"
         span = other.dropped_range
-        if span is not None and (
-            span.contains(part) or (span.intersects(part) and other.number < queued.number)
-        ):
+        if span is None or not span.intersects(part):
+            continue
+        is_later = other.number > queued.number
+        if is_later and isinstance(queued.entry.action, ReplaceRange) and not _is_overtaken(queued, other):
+            continue  # It brings the part, and the other drops it, in the order of the log.
+        if span.contains(part) or other.number < queued.number:
             return f"Not making part {part} because {other.name} drops {span} first"
     return ""
 
 
 def _reason_against_dropping(queued: QueuedEntry, span: PartName, others: Iterable[QueuedEntry]) -> str:
     for other in others:
-        if other.dropped_range is None and not _replaces(other):
+        if not _meets(other, span):
             continue
-        meets = (other.dropped_range is not None and other.dropped_range.intersects(span)) or any(
-            part.intersects(span) for part in other.new_parts
-        )
-        if meets and (other.is_executing or other.number < queued.number):
+        if other.is_executing or (other.number < queued.number and not _is_overtaken(other, queued)):
             return f"Not executing {_what(queued)} because {other.name} has to be done first"
     return ""
 
 
-def _replaces(other: QueuedEntry) -> bool:
-    return len(other.new_parts) > 1
+def _meets(other: QueuedEntry, span: PartName) -> bool:
+    """Whether `other` drops or replaces something that has a block of `span`'s."""
+    if other.dropped_range is not None and other.dropped_range.intersects(span):
+        return True
+    is_replacement = isinstance(other.entry.action, ReplaceRange)
+    return is_replacement and any(part.intersects(span) for part in other.new_parts)
+
+
+def _is_overtaken(other: QueuedEntry, queued: QueuedEntry) -> bool:
+    """Whether `queued`, a drop, makes an earlier replacement pointless: all it would drop and bring goes.
+
+    The parts that it would bring may be nowhere any more, so it must not be waited for.
+    """
+    span = queued.dropped_range
+    if span is None or not isinstance(queued.entry.action, DropRange):
+        return False
+    if not isinstance(other.entry.action, ReplaceRange):
+        return False
+    dropped = other.dropped_range
+    return (dropped is None or span.contains(dropped)) and all(
+        span.contains(part) for part in other.entry.new_parts
+    )
 
 
 def _reason_against_alter(version: int, others: Iterable[QueuedEntry], mutations: MutationBook) -> str:
