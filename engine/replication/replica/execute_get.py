@@ -42,7 +42,9 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     """
     action = queued.entry.action
     assert isinstance(action, GetPart | AttachPart)
-    if queued.entry.quorum and await quorum.is_failed(ctx, action.part):
+    # An entry of a clone or of a check has no source and no quorum of its own, and may be for a part of one.
+    is_of_quorum = bool(queued.entry.quorum) or not queued.entry.source_replica
+    if is_of_quorum and await quorum.is_failed(ctx, action.part):
         ctx.queue.forget(action.part)
         return
     if not await is_here(ctx, action.part) and not (
@@ -56,7 +58,7 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
                 raise
             ctx.queue.forget(action.part)
             return
-    if queued.entry.quorum:
+    if is_of_quorum:
         await quorum.part_is_here(ctx, action.part)
 
 

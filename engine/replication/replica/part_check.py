@@ -187,6 +187,8 @@ async def _check_missing(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
         return Checked(part, Verdict.AGAIN, "it is being made")
     if part in [waiting for waiting, _ in await quorum.pending_parts(keeper, ctx.paths)]:
         return Checked(part, Verdict.AWAITED, "its insert waits for a quorum")
+    if await quorum.is_failed(ctx, part):  # read after the pending ones: it moves from there to here
+        return Checked(part, Verdict.FINE, "its quorum was given up")
     return await _replace_lost(ctx, keeper, part)
 
 
