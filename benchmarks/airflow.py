@@ -31,7 +31,8 @@ from rich.progress import Progress
 from benchmarks._table import Better, Report, Row, json_option, median
 from engine.env import SystemEnv
 from engine.local.airflow_api import AirflowApi, TaskInstance
-from engine.local.airflow_stack import AirflowSettings, AirflowStack
+from engine.local.airflow_environment import AirflowSettings
+from engine.local.airflow_stack import AirflowStack
 from engine.migrations.ledger import Ledger
 from engine.testing.local_cluster import LocalCluster
 

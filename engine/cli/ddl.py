@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from typing import Any
 import click
 
 from engine.cli import common
+from engine.cli.ddl_show import cleaned_as_json, entry_row, print_cleaned, print_hosts, status_as_json
 from engine.config.model import DistributedDdl, NodeConfig
 from engine.ddl import (
-    CleanedEntry,
     CleanReport,
     DDLCleaner,
     DDLQueueClient,
@@ -33,9 +33,7 @@ from engine.ddl.entry import DEFAULT_VERSION
 from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError, Refused
 from engine.keeper.base import Keeper
-from engine.sql import parse_statement, redact
-
-_QUERY_WIDTH = 70
+from engine.sql import redact
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +239,11 @@ def _show_result(
             {
                 "token": submission.token if submission else None,
                 "outcome": submission.outcome if submission else None,
-                "status": _status_json(status) if status else None,
+                "status": status_as_json(status) if status else None,
             }
         )
     elif status is not None:
-        _print_hosts(status)
+        print_hosts(status)
         if code is common.ExitCode.UNFINISHED:
             click.echo(f"Not finished. Attach again: oncluster ddl wait {status.entry}", err=True)
     if code:
@@ -285,7 +283,7 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
     if as_json:
         common.print_json(
             [
-                _status_json(entry)
+                status_as_json(entry)
                 if isinstance(entry, EntryStatus)
                 else {"entry": entry[0], "error": common.error_as_json(entry[1])}
                 for entry in entries
@@ -293,7 +291,7 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
         )
         return
     rows = [
-        _entry_row(entry) if isinstance(entry, EntryStatus) else (entry[0], "", "unreadable", str(entry[1]))
+        entry_row(entry) if isinstance(entry, EntryStatus) else (entry[0], "", "unreadable", str(entry[1]))
         for entry in entries
     ]
     common.print_table(("entry", "cluster", "hosts", "statement"), rows, empty="(the queue is empty)")
@@ -316,7 +314,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
 
     status = common.run_async(work())
     if as_json:
-        common.print_json(_status_json(status))
+        common.print_json(status_as_json(status))
         return
     common.print_facts(
         {
@@ -325,7 +323,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
             "initiator": status.initiator,
         }
     )
-    _print_hosts(status)
+    print_hosts(status)
     if status.shards:
         common.print_table(
             ("shard", "executed by"),
@@ -334,63 +332,6 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
                 for shard in status.shards
             ],
         )
-
-
-def _print_hosts(status: EntryStatus) -> None:
-    common.print_table(
-        ("host", "state", "ms", "error"),
-        [(o.host.readable, o.state.value, o.duration_ms, _first_line(o.error)) for o in status.hosts],
-    )
-
-
-def _entry_row(status: EntryStatus) -> tuple[str, str, str, str]:
-    counts: dict[str, int] = {}
-    for outcome in status.hosts:
-        counts[outcome.state.value] = counts.get(outcome.state.value, 0) + 1
-    hosts = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return status.entry, _cluster_of(status.query), hosts, _shorten(redact(status.query))
-
-
-def _cluster_of(query: str) -> str:
-    try:
-        return parse_statement(query).on_cluster or ""
-    except Refused:
-        return ""
-
-
-def _first_line(text: str) -> str:
-    return text.splitlines()[0] if text else ""
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
-
-
-def _status_json(status: EntryStatus) -> dict[str, Any]:
-    return {
-        "entry": status.entry,
-        "is_gone": status.is_gone,
-        "created_ms": status.entry_created_ms,
-        "query": redact(status.query),
-        "initiator": status.initiator,
-        "is_complete": status.is_complete,
-        "hosts": [
-            {
-                "host": outcome.host.host,
-                "port": outcome.host.port,
-                "state": outcome.state,
-                "code": outcome.code,
-                "error": outcome.error,
-                "finished_ms": outcome.finished_ms,
-                "duration_ms": outcome.duration_ms,
-            }
-            for outcome in status.hosts
-        ],
-        "shards": [
-            {"shard": shard.shard, "executed_by": shard.executed_by.readable if shard.executed_by else None}
-            for shard in status.shards
-        ],
-    }
 
 
 # --- cleaning ---------------------------------------------------------------------------------------------
@@ -426,35 +367,15 @@ def clean(
     if as_json:
         common.print_json(
             {
-                "entries": [_cleaned_json(entry) for entry in report.entries],
+                "entries": [cleaned_as_json(entry) for entry in report.entries],
                 "stale_replicas": list(report.stale_replicas),
             }
         )
     else:
-        _print_cleaned(report.entries)
+        print_cleaned(report.entries)
         if report.stale_replicas:
             click.echo(f"Replicas without activity for a day: {', '.join(report.stale_replicas)}")
         if not is_confirmed and (report.entries or report.stale_replicas):
             click.echo("Nothing was removed; add --yes.", err=True)
     if any(entry.removal in (Removal.ACTIVE, Removal.LOCKED, Removal.CHANGING) for entry in report.entries):
         click.get_current_context().exit(common.ExitCode.REFUSED)
-
-
-def _print_cleaned(cleaned: Sequence[CleanedEntry]) -> None:
-    common.print_table(
-        ("entry", "because of", "result", "hosts without outcome"),
-        [
-            (c.entry, c.reason.value, c.removal.value, ", ".join(host.readable for host in c.expired))
-            for c in cleaned
-        ],
-        empty="(nothing to remove)",
-    )
-
-
-def _cleaned_json(cleaned: CleanedEntry) -> dict[str, Any]:
-    return {
-        "entry": cleaned.entry,
-        "reason": cleaned.reason,
-        "removal": cleaned.removal,
-        "expired": [host.readable for host in cleaned.expired],
-    }

@@ -9,37 +9,43 @@ Safety. Only processes that this class started are ever signalled: a process is 
 start time, so an id that the system has given to somebody else is left alone. `stop` may be called twice,
 and after a crash of the program that called `start`.
 
-Source of the order and the settings: what Airflow 3.3 was observed to do; each setting says why it is there.
+Source of the order: what Airflow 3.3 was observed to do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import logging
 import os
 import secrets
-import socket
-import sys
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
 
 import aiohttp
 import psutil
 
 from engine.env import Env, SystemEnv
-from engine.errors import Busy, ConfigError, OnclusterError, Unavailable
+from engine.errors import Busy, ConfigError, OnclusterError
 from engine.local.airflow_api import AirflowApi
+from engine.local.airflow_environment import ADMIN, HOST, AirflowSettings, environment_of, home_of
+from engine.local.airflow_processes import (
+    StartedProcess,
+    distinct,
+    free_port,
+    is_alive,
+    require_free_port,
+    send_signal,
+    spawn_python,
+    with_children,
+)
 
 log = logging.getLogger(__name__)
 
 Progress = Callable[[str], None]
 """Is told each step in words as it happens."""
 
-HOST = "127.0.0.1"
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     # -s: no server for logs on all interfaces; on one host the API reads the files itself.
     "api-server": ("api-server",),
@@ -55,52 +61,13 @@ class AirflowDown(OnclusterError):
     """Airflow did not start or has stopped; the message carries the end of the process's output."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AirflowSettings:
-    """How to run Airflow. `port` 0 means: ask the operating system for a free one.
-
-    `environment` is added last and wins. `connections` become `AIRFLOW_CONN_<ID>` (JSON), which spares the
-    triggerer its slow first look into the metadata database. `parallelism` is the number of worker processes.
-    """
-
-    run_dir: Path
-    dags_folder: Path
-    plugins_folder: Path
-    port: int = 8080
-    parallelism: int = 8
-    connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    environment: Mapping[str, str] = field(default_factory=dict)
-    admin_password: str = field(default="", repr=False)
-    database_url: str = field(default="", repr=False)
-    bytecode_dir: Path | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Started:
-    """One process of ours: what it is called, and who it is."""
-
-    name: str
-    pid: int
-    create_time: float
-
-    def process(self) -> psutil.Process | None:
-        """The living process, or None when it is gone, a zombie, or somebody else's."""
-        try:
-            process = psutil.Process(self.pid)
-            if abs(process.create_time() - self.create_time) > 1.0:
-                return None
-            return None if process.status() == psutil.STATUS_ZOMBIE else process
-        except psutil.NoSuchProcess:
-            return None
-
-
 @dataclass(frozen=True, slots=True)
 class _State:
     """What `stack.json` holds."""
 
     port: int
     password: str
-    processes: tuple[_Started, ...]
+    processes: tuple[StartedProcess, ...]
 
 
 class AirflowStack:
@@ -121,7 +88,7 @@ class AirflowStack:
 
     @property
     def home(self) -> Path:
-        return self.settings.run_dir / "airflow"
+        return home_of(self.settings)
 
     @property
     def logs(self) -> Path:
@@ -138,7 +105,7 @@ class AirflowStack:
 
     @property
     def user(self) -> str:
-        return "admin"
+        return ADMIN
 
     @property
     def password(self) -> str:
@@ -165,7 +132,7 @@ class AirflowStack:
         """
         if self.pids:
             raise Busy(f"Airflow is already running at {self.url}", holder=_join_pids(self.pids))
-        port = self.settings.port or _free_port()
+        port = self.settings.port or free_port()
         require_free_port(port, "Airflow")
         started_s = self._env.monotonic_s()
         known = self._state.password if self._state else ""
@@ -175,7 +142,7 @@ class AirflowStack:
         self._write_state(_State(port, password, ()))
         (self.home / "passwords.json").write_text(json.dumps({self.user: password}))
         (self.home / "passwords.json").chmod(0o600)
-        environment = self.build_environment(port)
+        environment = environment_of(self.settings, port=port)
         try:
             progress("preparing Airflow's database")
             # Before the four, so that they do not race to write airflow.cfg with different generated secrets.
@@ -188,61 +155,6 @@ class AirflowStack:
             raise
         progress(f"Airflow is ready after {self._env.monotonic_s() - started_s:.1f} s: {self.url}")
 
-    def build_environment(self, port: int) -> dict[str, str]:
-        """The environment of every Airflow process."""
-        settings = self.settings
-        environment = {
-            name: value
-            for name, value in os.environ.items()
-            # Inherited settings of another Airflow would point ours at a foreign database.
-            if not name.startswith(("AIRFLOW__", "AIRFLOW_")) and name != "PYTHONDONTWRITEBYTECODE"
-        }
-        package_root = Path(__file__).resolve().parents[2]
-        environment |= {
-            "AIRFLOW_HOME": str(self.home),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}",
-            "PYTHONPATH": os.pathsep.join(
-                part for part in (str(package_root), environment.get("PYTHONPATH", "")) if part
-            ),
-            "PYTHONWARNINGS": "ignore",
-            "PYTHONUNBUFFERED": "1",
-            "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags_folder),
-            "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.plugins_folder),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
-            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
-            "AIRFLOW__CORE__PARALLELISM": str(settings.parallelism),
-            # A worker whose task has ended may sleep for this long before it notices; a task that was resumed
-            # meanwhile is failed by the scheduler (apache/airflow #72716). One second makes the window small.
-            "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
-            "AIRFLOW__API__HOST": HOST,
-            "AIRFLOW__API__PORT": str(port),
-            "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",
-            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{HOST}:{port}/execution/",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{self.user}:admin",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self.home / "passwords.json"),
-            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
-            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
-            "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
-            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
-            "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
-            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
-            "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "2",
-            "AIRFLOW__DAG_PROCESSOR__PRINT_STATS_INTERVAL": "0",
-            "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "http.access=WARNING kazoo=WARNING airflow.jobs=WARNING "
-            "airflow.serialization=WARNING airflow.models=WARNING",
-        }
-        if settings.database_url:
-            environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"] = settings.database_url
-        if not _airflow_is_compiled():
-            # Each of the processes would compile all of Airflow at every start: seconds apiece.
-            bytecode = settings.bytecode_dir or settings.run_dir / "pyc"
-            environment["PYTHONPYCACHEPREFIX"] = str(bytecode)
-        for conn_id, connection in settings.connections.items():
-            environment[f"AIRFLOW_CONN_{conn_id.upper()}"] = json.dumps(connection)
-        environment.update(settings.environment)
-        return environment
-
     async def _run_to_end(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         process = await self._spawn(name, arguments, environment)
         if await process.wait() != 0:
@@ -252,14 +164,14 @@ class AirflowStack:
         self, name: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> asyncio.subprocess.Process:
         with self._output(name).open("wb") as output:
-            process = await _spawn_python(("-m", "airflow", *arguments), environment, output)
+            process = await spawn_python(("-m", "airflow", *arguments), environment, output)
         self._children[process.pid] = process
         try:
             create_time = psutil.Process(process.pid).create_time()
         except psutil.NoSuchProcess:
             create_time = self._env.now_s()
         assert self._state is not None
-        started = _Started(name, process.pid, create_time)
+        started = StartedProcess(name, process.pid, create_time)
         self._write_state(_State(self._state.port, self._state.password, (*self._state.processes, started)))
         log.info("airflow.started component=%s pid=%d", name, process.pid)
         return process
@@ -336,17 +248,17 @@ class AirflowStack:
         # The API server last: the others report to it while they end.
         first = [process for name, process in roots.items() if name != "api-server"]
         for process in first:
-            _signal(process, kill=False)
+            send_signal(process, kill=False)
         await self._wait_gone(first, grace_s)
-        family = _distinct([*family, *self._family()])
+        family = distinct([*family, *self._family()])
         for process in roots.values():
             if process not in first:
-                _signal(process, kill=False)
+                send_signal(process, kill=False)
         await self._wait_gone(list(roots.values()), 5.0)
         for process in family:
-            if _is_alive(process):
+            if is_alive(process):
                 log.warning("airflow.killed pid=%d", process.pid)
-                _signal(process, kill=True)
+                send_signal(process, kill=True)
         await self._wait_gone(family, 5.0)
         for child in self._children.values():
             if child.returncode is None:
@@ -362,7 +274,7 @@ class AirflowStack:
         """
         assert self._state is not None
         started = {item.pid: item.create_time for item in self._state.processes}
-        family = _with_children(
+        family = with_children(
             process for item in self._state.processes if (process := item.process()) is not None
         )
         for process in psutil.process_iter():
@@ -373,11 +285,11 @@ class AirflowStack:
                     family.append(process)
             except (psutil.Error, ProcessLookupError, PermissionError):
                 continue
-        return _distinct(family)
+        return distinct(family)
 
     async def _wait_gone(self, processes: Sequence[psutil.Process], timeout_s: float) -> None:
         deadline_s = self._env.monotonic_s() + timeout_s
-        while any(_is_alive(process) for process in processes) and self._env.monotonic_s() < deadline_s:
+        while any(is_alive(process) for process in processes) and self._env.monotonic_s() < deadline_s:
             await self._env.sleep(0.05)
 
     # --- files ----------------------------------------------------------------------------------------------
@@ -407,7 +319,9 @@ class AirflowStack:
                 f"{self._state_file} is not readable: {error}.",
                 hint="Stop leftover airflow processes by hand, then remove the file.",
             ) from error
-        return _State(raw["port"], raw["password"], tuple(_Started(**item) for item in raw["processes"]))
+        return _State(
+            raw["port"], raw["password"], tuple(StartedProcess(**item) for item in raw["processes"])
+        )
 
     def _write_state(self, state: _State) -> None:
         """Written before and after each start, so that a crash in between leaves at most the newest process
@@ -417,97 +331,6 @@ class AirflowStack:
         temporary.chmod(0o600)
         temporary.replace(self._state_file)
         self._state = state
-
-
-def require_free_port(port: int, who: str) -> None:
-    """Raises Busy with the holder's name when something listens on the loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            holder = _holder_of(port)
-            raise Busy(
-                f"Port {port}, wanted by {who}, is taken by {holder}.",
-                holder=holder,
-                hint="Stop that program or choose another port.",
-            ) from error
-
-
-def _holder_of(port: int) -> str:
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                if connection.pid is None:
-                    break
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        pass
-    return "another program"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
-def _airflow_is_compiled() -> bool:
-    """True when Airflow's installation carries bytecode for this Python (pip compiles, uv does not)."""
-    spec = importlib.util.find_spec("airflow")
-    if spec is None or not spec.submodule_search_locations:
-        raise Unavailable("Airflow is not installed.", hint="Install the project's requirements.")
-    sample = Path(spec.submodule_search_locations[0]) / "settings.py"
-    return Path(importlib.util.cache_from_source(str(sample))).exists()
-
-
-async def _spawn_python(
-    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
-) -> asyncio.subprocess.Process:
-    """A Python process in a session of its own: Ctrl-C at the terminal is for the launcher alone."""
-    spawning: Awaitable[asyncio.subprocess.Process] = asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        env=dict(environment),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=output,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    return await spawning
-
-
-def _with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    family: dict[int, psutil.Process] = {}
-    for process in processes:
-        family.setdefault(process.pid, process)
-        try:
-            for child in process.children(recursive=True):
-                family.setdefault(child.pid, child)
-        except psutil.NoSuchProcess:
-            continue
-    return list(family.values())
-
-
-def _distinct(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
-    return list({process.pid: process for process in processes}.values())
-
-
-def _is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _signal(process: psutil.Process, *, kill: bool) -> None:
-    try:
-        if kill:
-            process.kill()
-        else:
-            process.terminate()
-    except psutil.NoSuchProcess:
-        pass
 
 
 def _join_pids(pids: Mapping[str, int]) -> str:

@@ -28,7 +28,8 @@ from typing import Any, TypeVar
 
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, ConfigError, OnclusterError, Unavailable
-from engine.local.airflow_stack import COMPONENTS, AirflowSettings, AirflowStack
+from engine.local.airflow_environment import AirflowSettings
+from engine.local.airflow_stack import COMPONENTS, AirflowStack
 from engine.local.progress import Steps
 from engine.local.stack_ports import StackPorts
 from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from engine.errors import Busy, ConfigError
-from engine.local.airflow_stack import AirflowDown, AirflowSettings, AirflowStack
+from engine.local.airflow_environment import AirflowSettings, environment_of
+from engine.local.airflow_stack import AirflowDown, AirflowStack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,7 +77,7 @@ def test_settings_of_another_airflow_are_not_inherited(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////somebody/elses.db")
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://elsewhere")
-    environment = AirflowStack(settings(tmp_path)).build_environment(1)
+    environment = environment_of(settings(tmp_path), port=1)
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in environment
     assert "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in environment
 

@@ -14,7 +14,8 @@ from engine.config.load import load_node_config
 from engine.ddl.client import DDLQueueClient
 from engine.env import SystemEnv
 from engine.local.airflow_api import AirflowApi, TaskInstance
-from engine.local.airflow_stack import AirflowSettings, AirflowStack
+from engine.local.airflow_environment import AirflowSettings
+from engine.local.airflow_stack import AirflowStack
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
 from engine.testing.local_cluster import LocalCluster

@@ -1,0 +1,121 @@
+"""Processes of a local Airflow: known for good by id and start time, started apart from the terminal,
+signalled; and the ports that they want.
+
+Safety. Nothing here ends a process by its name, and an id that the system has given to somebody else is left
+alone (`StartedProcess.process`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import IO
+
+import psutil
+
+from engine.errors import Busy
+from engine.local.airflow_environment import HOST
+
+
+@dataclass(frozen=True, slots=True)
+class StartedProcess:
+    """One process of ours: what it is called, and who it is."""
+
+    name: str
+    pid: int
+    create_time: float
+
+    def process(self) -> psutil.Process | None:
+        """The living process, or None when it is gone, a zombie, or somebody else's."""
+        try:
+            process = psutil.Process(self.pid)
+            if abs(process.create_time() - self.create_time) > 1.0:
+                return None
+            return None if process.status() == psutil.STATUS_ZOMBIE else process
+        except psutil.NoSuchProcess:
+            return None
+
+
+async def spawn_python(
+    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+) -> asyncio.subprocess.Process:
+    """A Python process in a session of its own: Ctrl-C at the terminal is for the launcher alone."""
+    spawning: Awaitable[asyncio.subprocess.Process] = asyncio.create_subprocess_exec(
+        sys.executable,
+        *arguments,
+        env=dict(environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    return await spawning
+
+
+def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    family: dict[int, psutil.Process] = {}
+    for process in processes:
+        family.setdefault(process.pid, process)
+        try:
+            for child in process.children(recursive=True):
+                family.setdefault(child.pid, child)
+        except psutil.NoSuchProcess:
+            continue
+    return list(family.values())
+
+
+def distinct(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    return list({process.pid: process for process in processes}.values())
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def send_signal(process: psutil.Process, *, kill: bool) -> None:
+    try:
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
+    except psutil.NoSuchProcess:
+        pass
+
+
+def require_free_port(port: int, who: str) -> None:
+    """Raises Busy with the holder's name when something listens on the loopback port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError as error:
+            holder = _holder_of(port)
+            raise Busy(
+                f"Port {port}, wanted by {who}, is taken by {holder}.",
+                holder=holder,
+                hint="Stop that program or choose another port.",
+            ) from error
+
+
+def _holder_of(port: int) -> str:
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                if connection.pid is None:
+                    break
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except (psutil.AccessDenied, psutil.NoSuchProcess):
+        pass
+    return "another program"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
