@@ -20,6 +20,7 @@ from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
+from engine.node.replicated.consistent_reads import ConsistentReads
 from engine.node.replicated.create import CreateStatements, Defaults
 from engine.node.replicated.drop_rename import DropRenameStatements
 from engine.node.replicated.executor import ReplicatedExecutor
@@ -93,6 +94,7 @@ class ReplicatedNode:
         )
         push = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
         self._inserts = ReplicatedInserts(self.tables, push)
+        self._reads = ConsistentReads(self.tables)
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
@@ -145,7 +147,7 @@ class ReplicatedNode:
         return await self._inserts.insert(asked, insert, rows, write_input)
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
-        return asked
+        return await self._reads.prepare(asked, statement)
 
     def changed(self) -> None:
         """chDB has run a statement that may have changed a definition."""
