@@ -1,0 +1,536 @@
+"""INSERT: what is committed, what is a duplicate, and what becomes of it when Keeper does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine.errors import Code, OnclusterError, SqlError
+from engine.keeper.faults import FaultPlan
+from engine.keeper.memory_session import RequestKind
+from engine.replication.block_id import BlockId
+from engine.replication.commands.insert import Inserted, Inserter, InsertOptions
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import NewPart, Part
+from engine.replication.replica.block_numbers import (
+    BlockNumber,
+    Known,
+    Wanted,
+    allocate,
+    allocate_all,
+    allocate_everywhere,
+    cancel_committing,
+    committing,
+)
+from engine.replication.settings import ReplicatedSettings
+from tests.unit.replication_support import PATHS, Bench, Replica, run
+
+PLAIN = InsertOptions(deduplicate=False)
+DEDUP = InsertOptions()
+
+
+async def insert(
+    replica: Replica, *values: int, partition: str = "all", options: InsertOptions = DEDUP
+) -> list[Inserted]:
+    parts = [await replica.write(value, partition) for value in values]
+    return list(await Inserter(replica.ctx).commit(parts, options))
+
+
+def name(text: str) -> PartName:
+    return PartName.parse(text)
+
+
+# --- what an insert leaves --------------------------------------------------------------------------------
+
+
+def test_an_insert_is_one_entry_one_block_one_part_and_no_lock() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        (done,) = await insert(replica, 1)
+        assert (str(done.name), done.is_duplicate) == ("all_0_0_0", False)
+        (entry,) = bench.log()
+        assert (entry.source_replica, entry.quorum, bench.inserted()) == ("r1", 0, ["all_0_0_0"])
+        assert bench.children(PATHS.blocks) == [entry.block_id]
+        assert bench.data(f"{PATHS.blocks}/{entry.block_id}") == b"all_0_0_0"
+        assert entry.block_id == str(
+            BlockId(
+                "all",
+                int.from_bytes(done.new.data_hash[:8], "little"),
+                int.from_bytes(done.new.data_hash[8:], "little"),
+            )
+        )
+        header = PartHeader.from_bytes(bench.data(replica.ctx.me.part(name("all_0_0_0"))))
+        assert header == replica.store.active[name("all_0_0_0")].header
+        assert bench.locks() == [] and replica.values() == [1] and not replica.store.staged
+        assert name("all_0_0_0") in replica.ctx.queue.virtual_parts
+
+    run(main)
+
+
+def test_parts_of_several_partitions_are_committed_at_one_moment() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        parts = [await replica.write(1, "a"), await replica.write(2, "b"), await replica.write(3, "a")]
+        done = await Inserter(replica.ctx).commit(parts, DEDUP)
+        assert [str(each.name) for each in done] == ["a_0_0_0", "b_0_0_0", "a_1_1_0"]
+        nodes = [bench.server.tree.nodes[replica.ctx.me.part(each.name)] for each in done]
+        assert len({node.czxid for node in nodes}) == 1
+
+    run(main)
+
+
+def test_more_parts_than_fit_into_one_transaction_are_all_inserted_in_order() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        done = await insert(replica, *range(100))
+        assert [each.name.min_block for each in done] == list(range(100))
+        assert replica.values() == list(range(100)) and bench.locks() == []
+
+    run(main)
+
+
+# --- duplicates -------------------------------------------------------------------------------------------
+
+
+def test_the_same_rows_again_are_stored_once_and_succeed() -> None:
+    async def main(bench: Bench) -> None:
+        replica, other = await bench.replica("r1"), await bench.replica("r2")
+        await insert(replica, 1)
+        (again,) = await insert(replica, 1)
+        (elsewhere,) = await insert(other, 1)
+        assert again.is_duplicate and elsewhere.is_duplicate
+        assert str(again.name) == str(elsewhere.name) == "all_0_0_0"
+        assert len(bench.log()) == 1 and replica.values() == [1] and other.values() == []
+        assert not other.disk.temporary and not replica.disk.temporary
+
+    run(main)
+
+
+def test_without_deduplication_the_same_rows_are_stored_twice() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 1, options=PLAIN)
+        await insert(replica, 1, options=PLAIN)
+        assert replica.values() == [1, 1] and bench.children(PATHS.blocks) == []
+
+        no_window = await bench.replica("r2", ReplicatedSettings(replicated_deduplication_window=0))
+        assert not (await insert(no_window, 1))[0].is_duplicate
+
+    run(main)
+
+
+def test_a_token_stands_for_the_whole_insert_whatever_its_rows() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        options = InsertOptions(token="x")
+        first = await insert(replica, 1, 1, options=options)
+        assert [each.is_duplicate for each in first] == [False, False], "the token counts the parts"
+        again = await insert(replica, 5, 6, options=options)
+        assert [each.is_duplicate for each in again] == [True, True]
+        assert replica.values() == [1, 1]
+        assert bench.has(PATHS.block(BlockId.of_token("all", "x_1")))
+
+    run(main)
+
+
+def test_equal_rows_twice_in_one_insert_are_stored_once() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        done = await insert(replica, 1, 1, 2)
+        assert [each.is_duplicate for each in done] == [False, True, False]
+        assert replica.values() == [1, 2]
+
+    run(main)
+
+
+def test_an_insert_with_known_and_new_blocks_stores_the_new_ones() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 1, 3)
+        done = await insert(replica, 1, 2, 3)
+        assert [each.is_duplicate for each in done] == [True, False, True]
+        assert replica.values() == [1, 2, 3] and bench.locks() == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_many_equal_inserts_at_once_store_one(seed: int) -> None:
+    async def main(bench: Bench) -> None:
+        replicas = [await bench.replica(f"r{number}") for number in range(3)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(insert(replica, 1)) for replica in replicas * 2]
+        done = [task.result()[0] for task in tasks]
+        assert sorted(each.is_duplicate for each in done) == [False] + [True] * 5
+        assert len({each.name for each in done}) == 1
+        assert len(bench.log()) == 1 and bench.locks() == []
+        assert not any(replica.store.staged for replica in replicas)
+
+    run(main, seed=seed)
+
+
+# --- no answer --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [DEDUP, PLAIN], ids=["dedup", "plain"])
+def test_the_answer_to_the_commit_is_lost_and_the_insert_finds_out_that_it_happened(
+    options: InsertOptions,
+) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=options)  # makes the partition
+        lose_nth_multi(bench, replica, 2, Lost.REPLY)
+        (done,) = await insert(replica, 1, options=options)
+        assert not done.is_duplicate and replica.values() == [0, 1]
+        assert len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+@pytest.mark.parametrize("options", [DEDUP, PLAIN], ids=["dedup", "plain"])
+def test_the_commit_is_lost_and_the_insert_starts_over_with_another_number(options: InsertOptions) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=options)
+        lose_nth_multi(bench, replica, 2, Lost.REQUEST)
+        (done,) = await insert(replica, 1, options=options)
+        assert str(done.name) == "all_2_2_0" and not done.is_duplicate
+        assert replica.values() == [0, 1] and bench.locks() == [] and not replica.store.staged
+        assert bench.inserted() == ["all_0_0_0", "all_2_2_0"]
+
+    run(main)
+
+
+def test_the_answer_to_the_allocation_is_lost_and_no_number_stays_held() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 1, Lost.REPLY)
+        (done,) = await insert(replica, 1)
+        assert not done.is_duplicate and bench.locks() == [] and replica.values() == [0, 1]
+
+    run(main)
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["committed", "not committed"])
+def test_the_session_ends_with_the_commit_and_a_new_one_finds_out(committed: bool) -> None:
+    """1. The commit is sent. 2. Its answer is lost, or it is. 3. Before the client is back, the server ends
+    the session. 4. A new session looks, and the replica is active again."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0, options=PLAIN)
+        session_id = replica.session_id
+
+        def then_expire() -> None:
+            bench.server.expire_session(session_id)
+
+        lose_nth_multi(bench, replica, 2, Lost.REPLY if committed else Lost.REQUEST, then=then_expire)
+        task = asyncio.create_task(insert(replica, 1, options=PLAIN))
+        while not replica.ctx.is_readonly:
+            await bench.env.sleep(0.05)
+        await bench.env.sleep(0.3)
+        await replica.activate()
+        (done,) = await task
+        assert str(done.name) == ("all_1_1_0" if committed else "all_2_2_0")
+        assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+def test_keeper_stays_away_and_the_outcome_is_319_and_the_part_is_left_for_the_check() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=bench.server.stop)
+        with pytest.raises(SqlError) as caught:
+            await insert(replica, 1)
+        assert caught.value.code == Code.UNKNOWN_STATUS_OF_INSERT
+        assert name("all_1_1_0") in replica.store.staged
+        assert name("all_1_1_0") in replica.ctx.parts_to_check
+        assert name("all_1_1_0") not in replica.ctx.in_flight
+
+    run(main)
+
+
+def test_without_keeper_an_insert_ends_with_nothing_inserted() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        await replica.expire()
+        with pytest.raises(SqlError) as caught:
+            await insert(replica, 1)
+        assert caught.value.code == Code.TABLE_IS_READ_ONLY
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).check(DEDUP)
+        assert caught.value.code == Code.TABLE_IS_READ_ONLY
+        assert replica.values() == [0] and not replica.store.staged and not replica.disk.temporary
+
+    run(main)
+
+
+def test_a_read_only_replica_that_comes_back_soon_takes_the_insert() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await replica.expire()
+        task = asyncio.create_task(insert(replica, 1))
+        await bench.env.sleep(3)
+        await replica.activate()
+        assert not (await task)[0].is_duplicate and replica.values() == [1]
+
+    run(main)
+
+
+def test_a_number_that_was_taken_away_is_replaced() -> None:
+    """As DROP PARTITION does it: 1. the insert has number 1; 2. all numbers below 2 are cancelled; 3. the
+    insert commits, and is refused; 4. it starts over above the dropped range."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        fence = await replica.bench.keeper()
+        before_staging(replica, lambda: cancel_committing(fence, PATHS, "all", below=2))
+        (done,) = await insert(replica, 1)
+        assert str(done.name) == "all_2_2_0" and replica.values() == [0, 1]
+        assert bench.inserted() == ["all_0_0_0", "all_2_2_0"] and bench.locks() == []
+        assert not replica.store.staged
+
+    run(main)
+
+
+def test_a_part_between_two_names_is_no_leftover() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        fence = await replica.bench.keeper()
+        before_staging(replica, lambda: cancel_committing(fence, PATHS, "all", below=2))
+        task = asyncio.create_task(insert(replica, 1))
+        seen = False
+        while not task.done():
+            await bench.env.sleep(0.001)
+            held = [part for part in replica.store.staged if part not in replica.ctx.in_flight]
+            assert held == []
+            seen |= bool(replica.store.staged)
+        assert seen and name("all_1_1_0") not in replica.ctx.in_flight
+
+    run(main)
+
+
+def test_a_cancelled_insert_leaves_no_lock_and_knows_what_it_did() -> None:
+    outcomes: set[bool] = set()
+    for steps in range(60):
+
+        async def main(bench: Bench, steps: int = steps) -> None:
+            replica = await bench.replica()
+            await insert(replica, 0)
+            task = asyncio.create_task(insert(replica, 1))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await insert(replica, 2)  # sends what a lost reply left behind away, too
+            assert bench.locks() == []
+            assert not replica.store.staged
+            assert set(bench.inserted()) == {str(part) for part in replica.store.active}
+            outcomes.add(1 in replica.values())
+            assert replica.values() in ([0, 1, 2], [0, 2])
+
+        run(main, seed=steps)
+    assert outcomes == {True, False}
+
+
+def test_a_full_disk_fails_the_insert_and_frees_its_number() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        part = await replica.write(1)
+        replica.store.faults.disk_full = 1.0
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).commit([part], DEDUP)
+        assert caught.value.code == Code.NOT_ENOUGH_SPACE
+        assert bench.locks() == [] and not replica.disk.temporary and not bench.log()
+        replica.store.faults.calm()
+        assert not (await insert(replica, 1))[0].is_duplicate
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_whatever_keeper_does_each_acknowledged_row_is_there_once(seed: int) -> None:
+    """Faults on every request; what ended with 319 may be there or not, all else is known."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        bench.server.faults = plan = FaultPlan.rough(random.Random(seed), rate=0.3)
+        keeping = asyncio.create_task(keep_active(replica))
+        known: set[int] = set()
+        unknown: set[int] = set()
+        for value in range(12):
+            options = DEDUP if value % 2 else PLAIN
+            try:
+                await insert(replica, value, 100 + value, options=options)
+                known |= {value, 100 + value}
+            except OnclusterError as error:
+                if error.code == Code.UNKNOWN_STATUS_OF_INSERT:
+                    unknown |= {value, 100 + value}
+        plan.calm()
+        await bench.env.sleep(60)
+        await insert(replica, 1000)
+        keeping.cancel()
+        values = replica.values()
+        assert len(values) == len(set(values))
+        assert known <= set(values) <= known | unknown | {1000}
+        parts = {str(part) for part in replica.store.active}
+        stored = set(bench.children(replica.ctx.me.parts))
+        doubtful = {str(part) for part in replica.ctx.parts_to_check}
+        assert parts <= stored <= parts | doubtful
+        assert set(bench.inserted()) == stored
+        assert bench.locks() == [] and known
+
+    print(f"seed={seed}")
+    run(main, seed=seed)
+
+
+# --- too many parts ---------------------------------------------------------------------------------------
+
+
+def test_many_parts_slow_inserts_down_and_too_many_refuse_them() -> None:
+    async def main(bench: Bench) -> None:
+        settings = ReplicatedSettings(parts_to_delay_insert=3, parts_to_throw_insert=5, max_delay_to_insert=2)
+        replica = await bench.replica(settings=settings)
+        waited = []
+        for value in range(5):
+            started_s = bench.env.monotonic_s()
+            await Inserter(replica.ctx).check(DEDUP)
+            waited.append(bench.env.monotonic_s() - started_s)
+            await insert(replica, value)
+        assert waited == [0, 0, 0, 1, 2]
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).check(DEDUP)
+        assert caught.value.code == Code.TOO_MANY_PARTS
+        await insert(replica, 9, partition="other")  # what is committed already is not refused
+
+    run(main)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------
+
+
+def test_numbers_rise_and_are_never_given_twice() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        first = await allocate(replica.ctx, "p")
+        second = await allocate(replica.ctx, "p")
+        assert (first.number, second.number) == (0, 1)
+        assert await committing(replica.ctx) == {"p": {0, 1}}
+        await first.abandon()
+        await second.abandon()
+        assert await committing(replica.ctx) == {}
+        assert (await allocate(replica.ctx, "p")).number == 2
+
+    run(main)
+
+
+def test_a_known_block_gets_no_number_and_the_others_do() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        (done,) = await insert(replica, 1)
+        (entry,) = bench.log()
+        known = BlockId.parse(entry.block_id)
+        found = await allocate_all(
+            replica.ctx, [Wanted("b"), Wanted("all", known), Wanted("a", BlockId("a", 1, 2))]
+        )
+        assert found[1] == Known(known, done.name)
+        assert [each.number for each in found if isinstance(each, BlockNumber)] == [0, 0]
+        assert bench.locks() == ["a/block-0000000000", "b/block-0000000000"]
+
+    run(main)
+
+
+def test_numbers_everywhere_miss_no_partition_that_is_added_meanwhile() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        assert (await allocate_everywhere(replica.ctx, replica.ctx.session())).numbers == {}
+        for partition in ("a", "b"):
+            await insert(replica, 1, partition=partition)
+        numbers = await allocate_everywhere(replica.ctx, replica.ctx.session())
+        assert numbers.numbers == {"a": 1, "b": 1}
+        await numbers.release()
+        chosen = await allocate_everywhere(replica.ctx, replica.ctx.session(), ["b", "new"])
+        assert chosen.numbers == {"b": 2, "new": 0}
+        assert bench.locks() == ["b/block-0000000002", "new/block-0000000000"]
+
+    run(main)
+
+
+def test_an_old_servers_lock_counts_while_its_holder_lives() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        keeper = await bench.keeper()
+        await allocate(replica.ctx, "p")
+        holder = f"{PATHS.temp}/abandonable_lock-0000000001"
+        await keeper.create(holder)
+        await keeper.create(f"{PATHS.block_numbers}/p/block-0000000007", holder.encode())
+        assert await committing(replica.ctx) == {"p": {0, 7}}
+        await keeper.remove(holder)
+        assert await committing(replica.ctx) == {"p": {0}}
+
+    run(main)
+
+
+# --- helpers ----------------------------------------------------------------------------------------------
+
+
+class Lost:
+    REQUEST, REPLY = "request", "reply"
+
+
+def lose_nth_multi(
+    bench: Bench, replica: Replica, number: int, lost: str, *, then: Callable[[], None] | None = None
+) -> None:
+    """The replica's `number`-th multi from here on is not executed, or not answered; `then` comes right after
+    it was executed or lost."""
+    keeper = replica.ctx.session()
+    plain = keeper.multi
+    count = 0
+
+    async def multi(ops):  # type: ignore[no-untyped-def]
+        nonlocal count
+        count += 1
+        if count != number:
+            return await plain(ops)
+        lose = bench.server.lose_next_reply if lost == Lost.REPLY else bench.server.lose_next_request
+        lose(replica.session_id, kind=RequestKind.MULTI)
+        try:
+            return await plain(ops)
+        finally:
+            if then is not None:
+                then()
+
+    keeper.multi = multi  # type: ignore[method-assign]
+
+
+def before_staging(replica: Replica, action: Callable[[], Awaitable[object]]) -> None:
+    """Something happens once, when the next insert has its number and has not committed yet."""
+    plain = replica.store.stage_inserted
+
+    async def stage_inserted(new: NewPart, part: PartName) -> Part:
+        replica.store.stage_inserted = plain  # type: ignore[method-assign]
+        await action()
+        return await plain(new, part)
+
+    replica.store.stage_inserted = stage_inserted  # type: ignore[method-assign]
+
+
+async def keep_active(replica: Replica) -> None:
+    """What a term's loop does: a new session and activation whenever the old one is over."""
+    while True:
+        if replica.ctx.is_readonly:
+            try:
+                await replica.activate()
+            except OnclusterError:
+                pass
+        await replica.bench.env.sleep(0.2)
