@@ -50,9 +50,6 @@ class OptimizeStatements:
         if table is None:
             return None
         ctx = table.ctx
-        if asked.fence:
-            # It has to hold now. A second OPTIMIZE would do no harm: it merges what is left, or nothing.
-            await ctx.session().multi(list(asked.fence))
         text = parse_optimize(with_parameters(asked.sql, asked.params))
         partition_id = None
         if text.partition is not None:
@@ -79,6 +76,7 @@ class OptimizeStatements:
                 throw_if_noop=flag(settings_of(asked), "optimize_throw_if_noop", False),
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),
+                fence=tuple(asked.fence),
             ),
         )
         return done(asked)

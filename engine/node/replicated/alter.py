@@ -1,0 +1,259 @@
+"""ALTER TABLE, DELETE, UPDATE, TRUNCATE and the statements about indexes, on replicated tables.
+
+One statement may have several sub-commands. They are carried out as ClickHouse does: mutations first, then
+commands about partitions in the order of the text, then changes of the metadata, all of those at once. Each
+family is a transaction of its own; when one fails, what came before it stays, and the error says which it
+was.
+
+What goes into Keeper has to stand by itself there: parameters are replaced by their values, and chDB writes
+the text anew on one line, without comments.
+
+Source: ClickHouse's InterpreterAlterQuery, InterpreterDeleteQuery and InterpreterUpdateQuery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from engine.node.replicated.partition_commands import PartitionCommands
+from engine.node.replicated.partition_sql import (
+    AlterPiece,
+    Family,
+    alter_pieces,
+    family_of,
+    partition_command,
+    partition_of_mutation,
+    with_parameters,
+)
+from engine.node.replicated.runtime import ReplicatedTables
+from engine.node.replicated.statements import done
+from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
+from engine.node.statement import Answer, Asked
+from engine.replication.commands.alter import alter_table
+from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.partitions import truncate
+from engine.replication.commands.waiting import Sync
+from engine.replication.replica.context import ReplicaContext
+from engine.sql import AlterCommand, Statement, StatementKind
+from engine.sql.cursor import Cursor
+from engine.sql.parse import draft_of
+
+_KINDS = frozenset(
+    {
+        StatementKind.ALTER_TABLE,
+        StatementKind.DELETE,
+        StatementKind.UPDATE,
+        StatementKind.TRUNCATE_TABLE,
+        StatementKind.CREATE_INDEX,
+        StatementKind.DROP_INDEX,
+    }
+)
+_PLACE = "oncluster_table"
+_EXPRESSIONS = frozenset({AlterCommand.DELETE, AlterCommand.UPDATE})
+
+
+class AlterStatements:
+    """Implements ReplicatedStatements."""
+
+    def __init__(self, tables: ReplicatedTables) -> None:
+        self._tables = tables
+        self._partitions = PartitionCommands(tables)
+        self._fickle: frozenset[str] = frozenset()
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind not in _KINDS or not statement.tables:
+            return None
+        table = self._tables.find_for(asked, statement.tables[0])
+        if table is None:
+            self._refuse_move_into_replicated(asked, statement)
+            return None
+        if statement.temporary:
+            return None
+        ctx = table.ctx
+        match statement.kind:
+            case StatementKind.TRUNCATE_TABLE:
+                await truncate(
+                    ctx, sync=sync_of(asked), inactive_timeout_s=wait_for_inactive_s(asked), fence=asked.fence
+                )
+            case StatementKind.DELETE:
+                await self._delete(ctx, asked)
+            case StatementKind.UPDATE:
+                text = f"UPDATE {_behind_table(asked.sql, skipping='SET')}"
+                await self._alter(ctx, _as_alter(asked, text), least=Sync.OWN)
+            case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
+                await self._alter(ctx, _as_alter(asked, _index_command(asked.sql, statement)))
+            case _:
+                await self._alter(ctx, asked)
+        return done(asked)
+
+    # -- families ------------------------------------------------------------------------------------------
+
+    async def _alter(
+        self,
+        ctx: ReplicaContext,
+        asked: Asked,
+        *,
+        sync_setting: str = "mutations_sync",
+        default_sync: int = 1,
+        least: Sync = Sync.NONE,
+    ) -> None:
+        pieces = [
+            replace(piece, text=with_parameters(piece.text, asked.params))
+            for piece in alter_pieces(asked.sql)
+        ]
+        by_family: dict[Family, list[AlterPiece]] = {family: [] for family in Family}
+        for piece in pieces:
+            by_family[family_of(piece)].append(piece)
+        commands = [partition_command(piece) for piece in by_family[Family.PARTITION]]
+        if len([family for family in Family if by_family[family]]) > 1 and asked.fence:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata",
+                hint="Write one statement for each.",
+            )
+        if by_family[Family.MUTATION]:
+            sync = _sync(number(settings_of(asked), sync_setting, default_sync))
+            await self._mutate(ctx, asked, by_family[Family.MUTATION], max(sync, least, key=_strength))
+        for command in commands:
+            await self._partitions.run(ctx, asked, command)
+        if by_family[Family.METADATA]:
+            text = await _written_anew(asked, by_family[Family.METADATA])
+            await alter_table(
+                ctx,
+                text,
+                sync=sync_of(asked),
+                inactive_timeout_s=wait_for_inactive_s(asked),
+                fence=asked.fence,
+            )
+
+    async def _mutate(
+        self, ctx: ReplicaContext, asked: Asked, pieces: Sequence[AlterPiece], sync: Sync
+    ) -> None:
+        ctx.session()  # readonly is said before anything else is looked at
+        await self._refuse_fickle(asked, pieces)
+        text = await _written_anew(asked, pieces)
+        await ctx.store.plan_alter(text)
+        partitions = [partition_of_mutation(piece.text) for piece in pieces]
+        ids: list[str] | None = None
+        if all(expression is not None for expression in partitions):
+            found: dict[str, None] = {}
+            for expression in partitions:
+                found |= dict.fromkeys(await ctx.store.partition_ids(expression or ""))
+            ids = list(found)
+        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=asked.fence)
+        await wait_for_mutation(ctx, mutation, sync=sync, inactive_timeout_s=wait_for_inactive_s(asked))
+
+    async def _delete(self, ctx: ReplicaContext, asked: Asked) -> None:
+        """Lightweight: rows are marked as gone."""
+        text = _behind_table(asked.sql)
+        if not Cursor(text).skip_to("WHERE"):
+            raise SqlError(
+                Code.SYNTAX_ERROR, "Syntax error: DELETE FROM needs WHERE (WHERE true for all rows)"
+            )
+        definition = await ctx.store.definition()
+        mode = settings_of(asked).get("lightweight_mutation_projection_mode", "throw")
+        if definition.metadata.projections and mode == "throw":
+            raise SqlError(
+                Code.SUPPORT_IS_DISABLED,
+                f"DELETE query is not allowed for table {ctx.name} because as it has projections and setting "
+                "lightweight_mutation_projection_mode is set to THROW. User should change "
+                "lightweight_mutation_projection_mode OR drop all the projections manually before running "
+                "the query",
+            )
+        await self._alter(
+            ctx,
+            _as_alter(asked, f"UPDATE _row_exists = 0 {text}"),
+            sync_setting="lightweight_deletes_sync",
+            default_sync=2,
+        )
+
+    # -- what is refused -----------------------------------------------------------------------------------
+
+    async def _refuse_fickle(self, asked: Asked, pieces: Sequence[AlterPiece]) -> None:
+        """Each replica runs the mutation by itself: the same rows have to come out."""
+        if flag(settings_of(asked), "allow_nondeterministic_mutations", False):
+            return
+        if not self._fickle:
+            result = await asked.session.clone().query(
+                "SELECT name FROM system.functions WHERE deterministic = 0", format="TSVRaw"
+            )
+            self._fickle = frozenset(result.text.split())
+        for piece in pieces:
+            if piece.command not in _EXPRESSIONS:
+                continue
+            c = Cursor(piece.text)
+            for at, token in enumerate(c.tokens[:-1]):
+                if token.text in self._fickle and c.words[at + 1] == "(":
+                    raise SqlError(
+                        Code.BAD_ARGUMENTS,
+                        "The source storage is replicated so ALTER UPDATE/ALTER DELETE statements must use "
+                        f"only deterministic functions. Function '{token.text}' is non-deterministic",
+                    )
+
+    def _refuse_move_into_replicated(self, asked: Asked, statement: Statement) -> None:
+        """A plain table's parts would get into a replicated one behind replication's back."""
+        if AlterCommand.MOVE_PARTITION_TO_TABLE not in statement.alter_commands:
+            return
+        for target in statement.targets:
+            if (found := self._tables.find_for(asked, target)) is not None:
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    f"Table {found.name} is replicated: parts of a table that is not cannot be moved to it",
+                    hint="ALTER TABLE … ATTACH PARTITION … FROM copies them.",
+                )
+
+
+# -- texts ---------------------------------------------------------------------------------------------------
+
+
+def _as_alter(asked: Asked, command: str) -> Asked:
+    """The same request, with its statement written as ALTER TABLE."""
+    return replace(asked, sql=f"ALTER TABLE {_PLACE} {command}")
+
+
+def _behind_table(sql: str, *, skipping: str = "") -> str:
+    """What stands behind the table's name (and ON CLUSTER)."""
+    d = draft_of(sql)
+    end = max(d.refs[0].end, d.cluster_span[1] if d.cluster_span else 0)
+    rest = Cursor(sql[end:])
+    if skipping and not rest.accept(skipping):
+        raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: {skipping} is expected behind the table's name")
+    return sql[end:][rest.token.start :].rstrip("; \t\r\n") if not rest.at_end else ""
+
+
+def _index_command(sql: str, statement: Statement) -> str:
+    name = quote_identifier(statement.name or "")
+    if statement.kind is StatementKind.DROP_INDEX:
+        return f"DROP INDEX {'IF EXISTS ' if statement.if_exists else ''}{name}"
+    existing = "IF NOT EXISTS " if statement.if_not_exists else ""
+    return f"ADD INDEX {existing}{name} {_behind_table(sql)}"
+
+
+async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece]) -> str:
+    """The sub-commands on one line, as chDB writes them, each without parentheses: all versions read that."""
+    prefix = f"ALTER TABLE {_PLACE} "
+    columns = ", ".join(
+        f"formatQuerySingleLine({quote_string(prefix + piece.text)}) AS c{index}"
+        for index, piece in enumerate(pieces)
+    )
+    result = await asked.session.clone().query(f"SELECT {columns} FORMAT TSVRaw", format="TSVRaw")
+    written = []
+    for text in result.text.rstrip("\n").split("\t"):
+        command = text.removeprefix(prefix)
+        if command.startswith("(") and command.endswith(")"):
+            command = command[1:-1]
+        written.append(
+            command.replace("UPDATE  ", "UPDATE ", 1) if command.startswith("UPDATE  ") else command
+        )
+    return ", ".join(written)
+
+
+def _sync(value: float) -> Sync:
+    return {0: Sync.NONE, 1: Sync.OWN}.get(int(value), Sync.ALL)
+
+
+def _strength(sync: Sync) -> int:
+    return sync.value

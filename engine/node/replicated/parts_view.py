@@ -1,0 +1,138 @@
+"""`system.parts` and `system.mutations` with replicated tables as their users know them.
+
+chDB numbers the parts of a replicated table as it likes; their names are kept in their UUIDs (`part_uuid`).
+The view of `system.parts` reads names and numbers from there, hides what chDB keeps of parts that were
+replaced, and the tables in which parts are made. Mutations of replicated tables are Keeper's: the view of
+`system.mutations` has those instead of chDB's, beside chDB's of plain tables.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from engine.names import quote_string
+from engine.node.replicated.runtime import ReplicatedTables
+from engine.node.statement import Asked
+from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.insert_times import unix_s
+from engine.sql import Token
+
+_NO_UUID = "toUUID('00000000-0000-0000-0000-000000000000')"
+_BITS = "reinterpretAsUInt128(reverse(UUIDToNum(uuid)))"
+_MARK = 0x0C
+_MUTATION_COLUMNS = (
+    "`database` String, `table` String, `mutation_id` String, `command` String, `create_time` DateTime, "
+    "`finish_time` DateTime, `block_numbers.partition_id` Array(String), "
+    "`block_numbers.number` Array(Int64), `parts_in_progress_names` Array(String), "
+    "`parts_to_do_names` Array(String), `parts_to_do` Int64, `parts_postpone_reasons` Map(String, String), "
+    "`is_done` UInt8, `is_killed` UInt8, `latest_failed_part` String, `latest_fail_time` DateTime, "
+    "`latest_fail_reason` String, `latest_fail_error_code_name` String"
+)
+
+
+class PartsView:
+    """Implements SystemView."""
+
+    name = "parts"
+
+    def __init__(self, tables: ReplicatedTables) -> None:
+        self._tables = tables
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._tables.all())
+
+    async def select(self, asked: Asked, tokens: list[Token]) -> str:
+        ours = f"((database, table) IN ({_names(self._tables)}))"
+        named = f"({ours} AND bitShiftRight({_BITS}, 120) = {_MARK})"
+
+        def field(number: int, type_: str) -> str:
+            shift = 30 * (3 - number)
+            return f"to{type_}(bitAnd(bitShiftRight({_BITS}, {shift}), 1073741823))"
+
+        low, high, level, mutation = (
+            field(n, t) for n, t in enumerate(("Int64", "Int64", "UInt32", "UInt64"))
+        )
+        whole = (
+            f"concat(partition_id, '_', toString({low}), '_', toString({high}), '_', toString({level}), "
+            f"if({mutation} = 0, '', concat('_', toString({mutation}))))"
+        )
+        return (
+            "SELECT *, bytes_on_disk AS bytes, marks_bytes AS marks_size, name AS part_name "
+            "FROM (SELECT * REPLACE ("
+            f"if({named}, {whole}, name) AS name, "
+            f"if({named}, {low}, min_block_number) AS min_block_number, "
+            f"if({named}, {high}, max_block_number) AS max_block_number, "
+            f"if({named}, {level}, level) AS level, "
+            f"if({named}, if({mutation} = 0, toUInt64({low}), {mutation}), data_version) AS data_version, "
+            f"if({ours}, concat('Replicated', engine), engine) AS engine, "
+            f"if({named}, {_NO_UUID}, uuid) AS uuid) FROM system.parts "
+            f"WHERE database != {quote_string(SCRATCH_DATABASE)} AND (active OR NOT {ours}))"
+        )
+
+
+class MutationsView:
+    """Implements SystemView."""
+
+    name = "mutations"
+
+    def __init__(self, tables: ReplicatedTables) -> None:
+        self._tables = tables
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._tables.all())
+
+    async def select(self, asked: Asked, tokens: list[Token]) -> str:
+        rows = [row for table in self._tables.all() for row in mutation_rows(table.ctx)]
+        plain = (
+            f"SELECT * FROM system.mutations WHERE (database, table) NOT IN ({_names(self._tables)}) "
+            f"AND database != {quote_string(SCRATCH_DATABASE)}"
+        )
+        if not rows:
+            return plain
+        lines = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        structure = quote_string(_MUTATION_COLUMNS)
+        return f"{plain} UNION ALL SELECT * FROM format(JSONEachRow, {structure}, {quote_string(lines)})"
+
+
+def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
+    """From what this replica knows; Keeper is not asked."""
+    for number, state in ctx.queue.mutations.items():
+        to_do = sorted(map(str, ctx.queue.parts_to_do(number))) if not state.is_done else []
+        numbers = sorted(state.entry.block_numbers)
+        yield {
+            "database": ctx.name.database,
+            "table": ctx.name.table,
+            "mutation_id": f"{number:010}",
+            "command": state.entry.commands,
+            "create_time": int(unix_s(state.entry.create_time)),
+            "finish_time": 0,
+            "block_numbers.partition_id": [partition_id for partition_id, _ in numbers],
+            "block_numbers.number": [block for _, block in numbers],
+            "parts_in_progress_names": [
+                str(part)
+                for queued in ctx.queue.entries
+                if queued.is_executing
+                for part in queued.sources
+                if str(part) in to_do
+            ],
+            "parts_to_do_names": to_do,
+            "parts_to_do": len(to_do),
+            "parts_postpone_reasons": {},
+            "is_done": int(state.is_done),
+            "is_killed": 0,
+            "latest_failed_part": state.latest_failed_part,
+            "latest_fail_time": int(state.latest_fail_s),
+            "latest_fail_reason": state.latest_fail_reason,
+            "latest_fail_error_code_name": "",
+        }
+
+
+def _names(tables: ReplicatedTables) -> str:
+    """For IN; an empty list of tuples would be no SQL, so it has a name that nothing has."""
+    names = [table.ctx.name for table in tables.all()]
+    pairs = [f"({quote_string(name.database)}, {quote_string(name.table)})" for name in names]
+    return ", ".join([*pairs, "('', '')"])

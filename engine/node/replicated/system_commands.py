@@ -1,0 +1,244 @@
+"""SYSTEM commands about replicated tables.
+
+A command that names a table is ours if the table is replicated here, and chDB's otherwise. STOP and START
+without a table concern every table: they are done here for the replicated ones and by chDB for the rest.
+RESTART REPLICAS and DROP REPLICA are always ours: chDB has no replicas.
+
+Source: ClickHouse's InterpreterSystemQuery.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from dataclasses import dataclass
+from uuid import UUID
+
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.node.keeper_access import KeeperAccess
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.statements import done
+from engine.node.replicated.waiting import number, settings_of
+from engine.node.statement import Answer, Asked
+from engine.replication.commands.drop import drop_dead_replica
+from engine.replication.commands.restore import attach_restored, restore_replica
+from engine.replication.commands.sync import SyncMode, sync_replica
+from engine.replication.creation import NewReplica
+from engine.replication.paths import TablePaths
+from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.switches import Activity
+from engine.sql import Statement, StatementKind
+from engine.sql.cursor import Cursor
+from engine.sql.parse import draft_of
+
+_KEEPER_WAIT_S = 10.0
+_ACTIVE_WAIT_S = 30.0
+_ACTIVITIES = {activity.value: activity for activity in Activity}
+
+
+class SystemStatements:
+    """Implements ReplicatedStatements."""
+
+    def __init__(self, tables: ReplicatedTables, keeper: KeeperAccess | None) -> None:
+        self._tables = tables
+        self._keeper = keeper
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind is not StatementKind.SYSTEM:
+            return None
+        command = statement.system_command
+        verb, _, what = command.partition(" ")
+        if verb in ("STOP", "START") and what in _ACTIVITIES:
+            return self._switch(asked, statement, verb, _ACTIVITIES[what])
+        if command == "RESTART REPLICAS":
+            await asyncio.gather(*(table.replica.restart() for table in self._tables.all()))
+            return done(asked)
+        if command == "DROP REPLICA":
+            await self._drop_replica(asked, parse_drop_replica(asked.sql))
+            return done(asked)
+        if command not in ("RESTART REPLICA", "RESTORE REPLICA", "SYNC REPLICA") or not statement.tables:
+            return None
+        table = self._tables.find_for(asked, statement.tables[0])
+        if table is None:
+            return None
+        match command:
+            case "RESTART REPLICA":
+                await table.replica.restart()
+            case "RESTORE REPLICA":
+                await _restore(table)
+            case _:
+                await _sync(asked, table.ctx)
+        return done(asked)
+
+    # -- STOP and START ------------------------------------------------------------------------------------
+
+    def _switch(self, asked: Asked, statement: Statement, verb: str, activity: Activity) -> Answer | None:
+        if not statement.tables:
+            for table in self._tables.all():
+                _set(table.ctx, verb, activity)
+            return None
+        named = self._tables.find_for(asked, statement.tables[0])
+        if named is None:
+            return None
+        _set(named.ctx, verb, activity)
+        return done(asked)
+
+    # -- DROP REPLICA --------------------------------------------------------------------------------------
+
+    async def _drop_replica(self, asked: Asked, target: DropReplica) -> None:
+        match target.scope:
+            case Scope.TABLE:
+                found = self._tables.find_for(asked, target.table or TableName("", ""))
+                if found is None:
+                    raise SqlError(
+                        Code.BAD_ARGUMENTS, f"Table {target.table} is not replicated, can't drop replica"
+                    )
+                await self._drop_of(found, target.replica)
+            case Scope.PATH:
+                await self._drop_at(TablePaths(target.path.rstrip("/")), target.replica)
+            case Scope.DATABASE | Scope.EVERYTHING:
+                tables = [
+                    table
+                    for table in self._tables.all()
+                    if target.scope is Scope.EVERYTHING or table.ctx.name.database == target.database
+                ]
+                for table in tables:
+                    if table.ctx.replica == target.replica:
+                        raise _own_replica(table.ctx)
+                for table in tables:
+                    await self._drop_of(table, target.replica)
+
+    async def _drop_of(self, table: RunningTable, replica: str) -> None:
+        if table.ctx.replica == replica:
+            raise _own_replica(table.ctx)
+        await self._drop_at(table.ctx.paths, replica)
+
+    async def _drop_at(self, paths: TablePaths, replica: str) -> None:
+        if self._keeper is None:
+            raise SqlError(Code.NO_ZOOKEEPER, "There is no Zookeeper configuration in server config")
+        local = [t.ctx.replica for t in self._tables.all() if t.ctx.paths.root == paths.root]
+        keeper = await self._keeper.get(timeout_s=_KEEPER_WAIT_S)
+        await drop_dead_replica(keeper, paths, replica, local_replicas=local)
+
+
+class Scope(enum.Enum):
+    """Whose replica is dropped."""
+
+    EVERYTHING = "all replicated tables of this node"
+    DATABASE = "those of a database"
+    TABLE = "one table"
+    PATH = "the table at a path in Keeper"
+
+
+@dataclass(frozen=True, slots=True)
+class DropReplica:
+    replica: str
+    scope: Scope
+    table: TableName | None = None
+    database: str = ""
+    path: str = ""
+
+
+def parse_drop_replica(sql: str) -> DropReplica:
+    """`SYSTEM DROP REPLICA 'r' [FROM TABLE t | FROM DATABASE d | FROM ZKPATH '/p']`. Raises SqlError 62."""
+    d = draft_of(sql)
+    c = Cursor(sql)
+    c.at = 3
+    if d.cluster_span is not None:
+        c.at = next(i for i, token in enumerate(c.tokens) if token.start >= d.cluster_span[1])
+    replica = c.identifier_or_string()
+    if not replica:
+        raise _syntax("the name of a replica")
+    if c.at_end:
+        return DropReplica(replica, Scope.EVERYTHING)
+    if c.accept("FROM", "TABLE") and d.refs:
+        return DropReplica(replica, Scope.TABLE, table=d.refs[0].name)
+    if c.accept("FROM", "DATABASE") and (database := c.identifier()) is not None:
+        return DropReplica(replica, Scope.DATABASE, database=database)
+    if c.accept("FROM", "ZKPATH") and (path := c.identifier_or_string()):
+        return DropReplica(replica, Scope.PATH, path=path)
+    raise _syntax("FROM TABLE, FROM DATABASE or FROM ZKPATH")
+
+
+def parse_sync_mode(sql: str) -> tuple[SyncMode, tuple[str, ...]]:
+    """What stands behind the table of SYNC REPLICA: the mode, and the replicas of LIGHTWEIGHT FROM.
+
+    Raises SqlError 62.
+    """
+    d = draft_of(sql)
+    end = max(d.refs[0].end, d.cluster_span[1] if d.cluster_span else 0)
+    c = Cursor(sql)
+    c.at = next((i for i, token in enumerate(c.tokens) if token.start >= end), len(c.tokens))
+    c.accept("IF", "EXISTS")
+    sources: list[str] = []
+    mode = SyncMode.DEFAULT
+    if c.accept("STRICT"):
+        mode = SyncMode.STRICT
+    elif c.accept("PULL"):
+        mode = SyncMode.PULL
+    elif c.accept("LIGHTWEIGHT"):
+        mode = SyncMode.LIGHTWEIGHT
+        if c.accept("FROM"):
+            while (name := c.identifier_or_string()) is not None:
+                sources.append(name)
+                if not c.accept(","):
+                    break
+            if not sources:
+                raise _syntax("the names of replicas")
+    if not c.at_end:
+        raise _syntax("STRICT, LIGHTWEIGHT, PULL or the end of the query")
+    return mode, tuple(sources)
+
+
+async def _restore(table: RunningTable) -> None:
+    """Keeper has lost the replica: make it again, start it, and give it its parts."""
+    ctx = table.ctx
+    if not ctx.is_readonly:
+        raise SqlError(Code.BAD_ARGUMENTS, "Replica must be readonly")
+    definition = await ctx.store.definition()
+    new = NewReplica(
+        metadata=definition.metadata.to_bytes(),
+        columns=definition.columns.to_bytes(),
+        table_uuid=table.uuid,
+        server_uuid=UUID(ctx.server_uuid),
+    )
+    await table.replica.stop()
+    try:
+        await restore_replica(ctx, new, definition)
+    finally:
+        await table.replica.start()
+    if not await table.replica.wait_until_active(timeout_s=_ACTIVE_WAIT_S):
+        raise SqlError(
+            Code.TABLE_IS_READ_ONLY,
+            f"Table {ctx.name} is restored in Keeper and not active yet: {ctx.readonly_reason}",
+            hint="It becomes active by itself; its parts are attached then.",
+        )
+    await attach_restored(ctx)
+
+
+async def _sync(asked: Asked, ctx: ReplicaContext) -> None:
+    mode, sources = parse_sync_mode(asked.sql)
+    timeout_s = number(settings_of(asked), "receive_timeout", 300.0)
+    await sync_replica(ctx, mode, timeout_s, sources=sources)
+
+
+def _set(ctx: ReplicaContext, verb: str, activity: Activity) -> None:
+    if verb == "STOP":
+        ctx.switches.stop(activity)
+    else:
+        ctx.switches.start(activity)
+    for signal in (ctx.queue_changed, ctx.merge_wanted, ctx.log_changed):
+        signal.set()
+
+
+def _own_replica(ctx: ReplicaContext) -> SqlError:
+    return SqlError(
+        Code.TABLE_WAS_NOT_DROPPED,
+        f"We can't drop local replica {ctx.replica} of table {ctx.name}, please use `DROP TABLE` if you want "
+        "to clean the data and drop this replica",
+    )
+
+
+def _syntax(expected: str) -> SqlError:
+    return SqlError(Code.SYNTAX_ERROR, f"Syntax error: {expected} is expected")
