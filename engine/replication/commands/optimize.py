@@ -77,7 +77,7 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
         partitions = [options.partition_id]
     elif options.extent is Extent.FINAL:
         await log_puller.pull(ctx)
-        partitions = sorted({part.partition_id for part in ctx.store.active})
+        partitions = list(ctx.queue.virtual_parts.partition_ids)
     else:
         partitions = []
     entries: list[Logged] = []

@@ -1,0 +1,417 @@
+"""Which parts may be merged, who assigns it, and that every replica ends with the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from tests.unit.replication_live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
+
+from engine.errors import Code, SqlError
+from engine.keeper.base import CreateMode
+from engine.keeper.memory_session import RequestKind
+from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
+from engine.replication.commands.waiting import Sync
+from engine.replication.log_actions import MergeParts
+from engine.replication.log_entry import LogEntry
+from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+from engine.replication.part_set import ActivePartSet
+from engine.replication.part_store import MergeOptions, Part
+from engine.replication.replica.block_numbers import allocate
+from engine.replication.replica.merge_assigner import Assigned, NotAssigned, Round, assign, assign_round
+from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
+from engine.replication.replica.queue import QueuedEntry, ReplicaQueue
+from engine.replication.replica.switches import Activity
+from engine.replication.settings import ReplicatedSettings
+from engine.testing.replication_rows import rows_of
+from engine.testing.replication_store import MemoryPartStore
+
+FINAL = OptimizeOptions(extent=Extent.FINAL, sync=Sync.ALL)
+
+
+# -- the predicate -------------------------------------------------------------------------------------------
+
+
+def predicate(
+    *parts: str,
+    committing: Mapping[str, Sequence[int]] | None = None,
+    quorum: Sequence[str] = (),
+    known: Sequence[str] | None = None,
+) -> MergePredicate:
+    """Of a replica that has `parts`."""
+    queue = ReplicaQueue()
+    queue.reset(P(part) for part in parts)
+    return MergePredicate(
+        queue=queue,
+        known=ActivePartSet(P(part) for part in (parts if known is None else known)),
+        committing=committing or {},
+        awaiting_quorum=frozenset(P(part) for part in quorum),
+        log_version=0,
+    )
+
+
+def test_neighbours_may_be_merged_also_over_numbers_that_nobody_has() -> None:
+    allowed = predicate("all_0_0_0", "all_1_1_0", "all_5_5_0")
+    assert allowed.why_not_together(P("all_0_0_0"), P("all_1_1_0")) == ""
+    assert allowed.why_not_together(P("all_1_1_0"), P("all_5_5_0")) == ""
+    assert allowed.why_not_merged([P("all_0_0_0"), P("all_1_1_0"), P("all_5_5_0")]) == ""
+
+
+def test_nothing_is_merged_over_a_number_that_is_still_being_inserted() -> None:
+    inserting = predicate("all_0_0_0", "all_2_2_0", committing={"all": [1]})
+    assert "block number 1" in inserting.why_not_together(P("all_0_0_0"), P("all_2_2_0"))
+    behind = predicate("all_0_0_0", "all_2_2_0", committing={"all": [3], "other": [1]})
+    assert behind.why_not_together(P("all_0_0_0"), P("all_2_2_0")) == ""
+
+
+def test_nothing_is_merged_over_a_part_that_is_to_come() -> None:
+    there = predicate("all_0_0_0", "all_1_1_0", "all_2_2_0")
+    assert "all_1_1_0" in there.why_not_together(P("all_0_0_0"), P("all_2_2_0"))
+
+
+def test_a_part_that_appeared_after_the_look_is_not_merged_yet() -> None:
+    fresh = predicate("all_0_0_0", "all_1_1_0", known=["all_0_0_0"])
+    assert "does not exist" in fresh.why_not_together(P("all_0_0_0"), P("all_1_1_0"))
+
+
+def test_a_part_is_assigned_once() -> None:
+    queue = ReplicaQueue()
+    queue.reset([P("all_0_0_0"), P("all_1_1_0"), P("all_2_2_0")])
+    action = MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1"))
+    entry = LogEntry(action, "r2", "2020-01-01 00:00:00")
+    queue.add(QueuedEntry("queue-0000000000", entry, entry.to_bytes()))
+    known = ActivePartSet([P("all_0_0_0"), P("all_1_1_0"), P("all_2_2_0")])
+    busy = MergePredicate(queue, known, {}, frozenset(), 0)
+    assert "all_0_1_1" in busy.why_not(P("all_1_1_0"))
+    assert busy.why_not(P("all_2_2_0")) == ""
+    mine = busy.after_assigning([P("all_2_2_1")], 5)
+    assert "just been assigned" in mine.why_not(P("all_2_2_0"))
+    assert mine.log_version == 5
+
+
+def test_a_part_that_waits_for_its_quorum_is_not_merged() -> None:
+    waiting = predicate("all_0_0_0", "all_1_1_0", quorum=["all_1_1_0"])
+    assert "quorum" in waiting.why_not_together(P("all_0_0_0"), P("all_1_1_0"))
+
+
+def test_parts_on_two_sides_of_a_mutation_are_not_merged() -> None:
+    mutated = predicate("all_0_0_0_2", "all_1_1_0", "all_3_3_0")
+    mutated.queue.set_mutations({0: MutationEntry("", "r1", (("all", 2),), "DELETE WHERE 1")})
+    assert "mutation versions" in mutated.why_not_together(P("all_0_0_0_2"), P("all_1_1_0"))
+    assert mutated.mutation_version(P("all_1_1_0")) == 0
+    assert mutated.mutation_version(P("all_0_0_0_2")) == mutated.mutation_version(P("all_3_3_0")) == 2
+
+
+def test_parts_of_two_partitions_are_not_merged() -> None:
+    assert "partitions" in predicate("a_0_0_0", "b_1_1_0").why_not_together(P("a_0_0_0"), P("b_1_1_0"))
+
+
+# -- assigning -----------------------------------------------------------------------------------------------
+
+
+def test_replicas_merge_by_themselves_and_agree() -> None:
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(3, ReplicatedSettings())
+        for value in range(12):
+            await replicas[value % 3].insert(value)
+        await live.quiet()
+        assert live.actions(MergeParts)
+        for replica in replicas:
+            assert replica.parts() == replicas[0].parts() == replica.parts_in_keeper()
+            assert replica.keys() == list(range(12))
+        assert len(replicas[0].parts()) < 12
+        digests = [[part.digest for part in replica.store.active.values()] for replica in replicas]
+        assert digests[0] == digests[1] == digests[2]
+
+    run(main)
+
+
+def test_of_two_that_choose_at_once_one_is_refused() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        for value in range(3):
+            await first.insert(value)
+        await live.quiet()
+        # 1. Both look.
+        seen_first, seen_second = await load_predicate(first.ctx), await load_predicate(second.ctx)
+        left, right = (P("all_0_0_0"), P("all_1_1_0")), (P("all_1_1_0"), P("all_2_2_0"))
+        # 2. The first assigns. 3. The second, who has not seen it, chose a part of the same.
+        keeper = first.ctx.session()
+        done = await assign(first.ctx, keeper, seen_first, [MergeParts(left, P("all_0_1_1"))])
+        late = await assign(
+            second.ctx, second.ctx.session(), seen_second, [MergeParts(right, P("all_1_2_1"))]
+        )
+        assert isinstance(done, Assigned)
+        assert late is NotAssigned.LOG_CHANGED
+        await live.quiet()
+        assert first.parts() == second.parts() == ["all_0_1_1", "all_2_2_0"]
+
+    run(main)
+
+
+def test_an_insert_under_way_keeps_its_neighbours_apart() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        number = await allocate(replica.ctx, "all")
+        await replica.insert(2)
+        with pytest.raises(SqlError) as refused:
+            await optimize(replica.ctx, replace(FINAL, throw_if_noop=True))
+        assert refused.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
+        assert f"block number {number.number}" in refused.value.message
+        await number.abandon()
+        await optimize(replica.ctx, FINAL)
+        assert replica.parts() == ["all_0_2_1"]
+
+    run(main)
+
+
+def test_a_lost_reply_does_not_assign_twice() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(3):
+            await replica.insert(value)
+        seen = await load_predicate(replica.ctx)
+        parts = tuple(sorted(replica.store.active))
+        live.server.lose_next_reply(replica.ctx.session().session_id, kind=RequestKind.MULTI)
+        done = await assign(replica.ctx, replica.ctx.session(), seen, [MergeParts(parts, P("all_0_2_1"))])
+        assert isinstance(done, Assigned)
+        assert [entry.name for entry in done.entries] == ["log-0000000003"]
+        live.server.lose_next_request(replica.ctx.session().session_id, kind=RequestKind.MULTI)
+        await live.quiet()
+        again = await assign(
+            replica.ctx,
+            replica.ctx.session(),
+            await load_predicate(replica.ctx),
+            [MergeParts((P("all_0_2_1"),), P("all_0_2_2"))],
+        )
+        assert again is NotAssigned.LOG_CHANGED or isinstance(again, Assigned)
+        await live.quiet()
+        assert len(live.actions(MergeParts)) == 1 + isinstance(again, Assigned)
+
+    run(main)
+
+
+def test_a_part_that_is_not_in_keeper_is_not_merged() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(2):
+            await replica.insert(value)
+        seen = await load_predicate(replica.ctx)
+        keeper = await live.keeper()
+        await keeper.remove(replica.ctx.me.part(P("all_0_0_0")))
+        action = MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1"))
+        refused = await assign(replica.ctx, replica.ctx.session(), seen, [action])
+        assert refused is NotAssigned.PART_MISSING
+        assert not live.actions(MergeParts)
+
+    run(main)
+
+
+def test_where_an_old_server_elects_nobody_else_assigns() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings(max_merge_selecting_sleep_ms=5000))
+        keeper = await live.keeper()
+        node = f"{PATHS.leader_election}/leader_election-"
+        elected = await keeper.create(node, b"old", mode=CreateMode.EPHEMERAL_SEQUENTIAL)
+        await live.env.sleep(1)
+        for value in range(12):
+            await replica.insert(value)
+        await live.env.sleep(600)
+        assert not replica.ctx.is_leader
+        assert not live.actions(MergeParts)
+        with pytest.raises(SqlError) as refused:
+            await optimize(replica.ctx, FINAL)
+        assert refused.value.code == Code.NOT_A_LEADER
+        await keeper.remove(elected)
+        await live.env.sleep(30)
+        assert replica.ctx.is_leader
+        assert live.actions(MergeParts)
+
+    run(main)
+
+
+def test_a_replica_that_must_not_lead_does_not() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings(replicated_can_become_leader=0))
+        for value in range(12):
+            await replica.insert(value)
+        await live.env.sleep(600)
+        assert not replica.ctx.is_leader
+        assert not live.actions(MergeParts)
+
+    run(main)
+
+
+def test_an_idle_table_asks_keeper_nothing_about_merges() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        await live.quiet()
+        assert await assign_round(replica.ctx) is Round.NOTHING
+        before = sum(live.server.operations["r1"].values())
+        assert await assign_round(replica.ctx) is Round.NOTHING
+        assert sum(live.server.operations["r1"].values()) == before
+
+    run(main)
+
+
+def test_stopped_merges_are_not_assigned() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings())
+        replica.ctx.switches.stop(Activity.MERGES)
+        for value in range(12):
+            await replica.insert(value)
+        await live.env.sleep(120)
+        assert not live.actions(MergeParts)
+        with pytest.raises(SqlError) as refused:
+            await optimize(replica.ctx, FINAL)
+        assert refused.value.code == Code.ABORTED
+        replica.ctx.switches.start(Activity.MERGES)
+        replica.ctx.merge_wanted.set()
+        await live.env.sleep(120)
+        assert live.actions(MergeParts)
+
+    run(main)
+
+
+# -- executing -----------------------------------------------------------------------------------------------
+
+
+class StrangeStore(MemoryPartStore):
+    """Merges otherwise than the others, as another version of the server might."""
+
+    async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
+        await super().merge(sources, result, options)
+        stored = self.disk.staged[result]
+        rows = (*stored.rows(str(result)), *rows_of([{"k": 666, "v": 0}]))
+        self.disk.staged[result] = type(stored).of_rows(rows, stored.columns, stored.marks, 0.0)
+        return self.staged[result]
+
+
+def test_a_result_that_differs_is_thrown_away_and_fetched() -> None:
+    async def main(live: Live) -> None:
+        usual = await live.replica("r1")
+        strange = await live.replica("r2", make_store=StrangeStore)
+        for value in range(3):
+            await usual.insert(value)
+        await live.quiet()
+        strange.ctx.switches.stop(Activity.QUEUES)
+        await optimize(usual.ctx, replace(FINAL, sync=Sync.OWN))
+        strange.ctx.switches.start(Activity.QUEUES)
+        strange.ctx.queue_changed.set()
+        await live.quiet()
+        assert strange.parts() == ["all_0_2_1"]
+        assert strange.keys() == [0, 1, 2]
+        assert ("r1", "r2", P("all_0_2_1")) in live.network.fetches
+
+    run(main)
+
+
+def test_a_replica_without_the_sources_fetches_the_result() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(0)
+        await live.quiet()
+        second.ctx.switches.stop(Activity.QUEUES)
+        for value in range(1, 3):
+            await first.insert(value)
+        await optimize(first.ctx, replace(FINAL, sync=Sync.OWN))
+        second.ctx.switches.start(Activity.QUEUES)
+        second.ctx.queue_changed.set()
+        await live.quiet()
+        assert second.parts() == ["all_0_2_1"]
+        assert second.keys() == [0, 1, 2]
+        assert not second.store.merges
+
+    run(main)
+
+
+def test_always_fetch_merged_part() -> None:
+    async def main(live: Live) -> None:
+        first = await live.replica("r1")
+        lazy = await live.replica("r2", settings=replace(NO_OWN_MERGES, always_fetch_merged_part=1))
+        for value in range(3):
+            await first.insert(value)
+        await live.quiet()
+        await optimize(first.ctx, FINAL)
+        assert lazy.parts() == ["all_0_2_1"]
+        assert not lazy.store.merges
+
+    run(main)
+
+
+# -- OPTIMIZE ------------------------------------------------------------------------------------------------
+
+
+async def filled(live: Live, count: int = 2) -> list[LiveReplica]:
+    replicas = await live.cluster(count)
+    for value in range(4):
+        await replicas[0].insert(value, partition="a")
+        await replicas[-1].insert(value, partition="b")
+    return replicas
+
+
+def test_final_leaves_one_part_in_each_partition_of_each_replica() -> None:
+    async def main(live: Live) -> None:
+        replicas = await filled(live)
+        await optimize(replicas[1].ctx, FINAL)
+        assert [replica.parts() for replica in replicas] == [["a_0_3_1", "b_0_3_1"]] * 2
+        await optimize(replicas[0].ctx, replace(FINAL, partition_id="a"))
+        assert [replica.parts() for replica in replicas] == [["a_0_3_2", "b_0_3_1"]] * 2
+
+    run(main)
+
+
+def test_final_waits_for_merges_that_were_assigned_before() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(4):
+            await replica.insert(value)
+        replica.store.faults.write_s = (1.0, 1.0)
+        some = MergeParts((P("all_1_1_0"), P("all_2_2_0")), P("all_1_2_1"))
+        await assign(replica.ctx, replica.ctx.session(), await load_predicate(replica.ctx), [some])
+        await optimize(replica.ctx, FINAL)
+        assert replica.parts() == ["all_0_3_2"]
+
+    run(main)
+
+
+def test_without_final_a_single_part_is_left_alone() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        one = OptimizeOptions(partition_id="all")
+        await optimize(replica.ctx, one)
+        assert replica.parts() == ["all_0_0_0"]
+        with pytest.raises(SqlError, match="only one part") as refused:
+            await optimize(replica.ctx, replace(one, throw_if_noop=True))
+        assert refused.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
+        with pytest.raises(SqlError, match="no parts"):
+            await optimize(replica.ctx, replace(one, partition_id="none", throw_if_noop=True))
+
+    run(main)
+
+
+def test_deduplicate_reaches_the_merge() -> None:
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(2)
+        for token in ("x", "y"):
+            await replicas[0].insert(1, 2, token=token)
+        options = replace(FINAL, deduplicate=True, deduplicate_by_columns=("k", "v"))
+        await optimize(replicas[1].ctx, options)
+        assert [replica.keys() for replica in replicas] == [[1, 2], [1, 2]]
+        assert "deduplicate_by_columns: 'k','v'" in live.actions(MergeParts)[0]
+
+    run(main)
+
+
+def test_cleanup_needs_a_table_that_can_be_cleaned_up() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        with pytest.raises(SqlError, match="is_deleted"):
+            await optimize(replica.ctx, replace(FINAL, cleanup=True))
+
+    run(main)
