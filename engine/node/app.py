@@ -116,7 +116,11 @@ class Node:
         router = StatementRouter(tables=tables, run_on_cluster=statements.run, replicated=replicated)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
         self.http = HttpServer(
-            _http_config(config, timezone), pool=pool, router=router, env=env, replicas_status=str
+            _http_config(config, timezone),
+            pool=pool,
+            router=router,
+            env=env,
+            replicas_status=_no_replicas if replicated is None else replicated.replicas_status,
         )
         try:
             await self.http.start()
@@ -193,6 +197,11 @@ class Node:
             await asyncio.gather(watch, return_exceptions=True)
 
         self._stack.push_async_callback(stop)
+
+
+async def _no_replicas() -> str:
+    """Nothing can be behind."""
+    return ""
 
 
 def _is_local(identity: NodeIdentity, host: HostId) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 
 from aiohttp import web
@@ -65,7 +65,7 @@ class HttpServer:
         pool: ChdbPool,
         router: StatementRouter,
         env: Env,
-        replicas_status: Callable[[], str],
+        replicas_status: Callable[[], Awaitable[str]],
     ) -> None:
         self._config = config
         self._pool = pool
@@ -134,7 +134,7 @@ class HttpServer:
         return web.Response(text=_OK, headers=self._own_headers(), content_type="text/html")
 
     async def _replicas(self, request: web.Request) -> web.Response:
-        problems = self._replicas_status()
+        problems = await self._replicas_status()
         return web.Response(
             status=503 if problems else 200, text=problems or _OK, headers=self._own_headers()
         )

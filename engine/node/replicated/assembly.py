@@ -18,6 +18,7 @@ from engine.errors import Busy
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
+from engine.node.replicated.alter import AlterStatements
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
 from engine.node.replicated.consistent_reads import ConsistentReads
@@ -28,9 +29,14 @@ from engine.node.replicated.guard import ReplicatedGuard
 from engine.node.replicated.inserts import ReplicatedInserts
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
+from engine.node.replicated.mutations import KillMutationStatements
+from engine.node.replicated.optimize import OptimizeStatements
+from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.show import ShowStatements, TablesView
 from engine.node.replicated.statements import StatementHandlers
+from engine.node.replicated.system_commands import SystemStatements
+from engine.node.replicated.system_tables import replicated_system_tables
 from engine.node.replicated.view_catalog import read_views
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.statement import Answer, Asked
@@ -105,6 +111,10 @@ class ReplicatedNode:
                 ShowStatements(self.life),
                 CheckStatements(self.tables),
                 self._inserts,
+                AlterStatements(self.tables),
+                OptimizeStatements(self.tables),
+                KillMutationStatements(self.tables),
+                SystemStatements(self.tables, holder),
                 ReplicatedGuard(self.tables),
             ]
         )
@@ -167,7 +177,10 @@ class ReplicatedNode:
         return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers)
 
     def system_tables(self) -> list[SystemTable | SystemView]:
-        return [TablesView(self.life)]
+        return [TablesView(self.life), *replicated_system_tables(self.tables, self._env)]
+
+    async def replicas_status(self) -> str:
+        return await replicas_status(self.tables)
 
     # -- for the tables --------------------------------------------------------------------------------------
 
