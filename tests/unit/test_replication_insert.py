@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, ConnectionLoss, OnclusterError, SqlError
+from engine.keeper.base import Op, OpResult, Remove
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory_session import RequestKind
+from engine.keeper.tree import Caller
 from engine.replication.block_id import BlockId
 from engine.replication.commands.insert import Inserted, Inserter, InsertOptions
 from engine.replication.part_header import PartHeader
@@ -27,7 +30,7 @@ from engine.replication.replica.block_numbers import (
     committing,
 )
 from engine.replication.settings import ReplicatedSettings
-from tests.unit.replication_support import PATHS, Bench, Replica, run
+from tests.unit.replica_bench import PATHS, Bench, Replica, run
 
 PLAIN = InsertOptions(deduplicate=False)
 DEDUP = InsertOptions()
@@ -238,6 +241,42 @@ def test_the_session_ends_with_the_commit_and_a_new_one_finds_out(committed: boo
         (done,) = await task
         assert str(done.name) == ("all_1_1_0" if committed else "all_2_2_0")
         assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+
+    run(main)
+
+
+def test_a_commit_that_arrives_late_is_not_executed_after_the_insert_started_over() -> None:
+    """1. The commit is on its way, the client takes its connection for lost. 2. It looks what became of it.
+    3. At some moment from then on the commit arrives. Whenever that is, the row is there once."""
+    outcomes: set[str] = set()
+    for steps in range(80):
+
+        async def main(bench: Bench, steps: int = steps) -> None:
+            replica = await bench.replica()
+            await insert(replica, 0, options=PLAIN)
+            late = lose_nth_multi(bench, replica, 2, Lost.LATE, late_by=steps)
+            (done,) = await insert(replica, 1, options=PLAIN)
+            await asyncio.wait(late)
+            assert [task.exception() is None for task in late] == [str(done.name) == "all_1_1_0"]
+            assert replica.values() == [0, 1] and len(bench.log()) == 2 and bench.locks() == []
+            outcomes.add(str(done.name))
+
+        run(main, seed=steps)
+    assert outcomes == {"all_1_1_0", "all_2_2_0"}
+
+
+def test_an_insert_recognises_its_own_block_even_if_its_part_was_merged_away() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+
+        def merge_away() -> None:
+            bench.server.tree.write(Remove(replica.ctx.me.part(name("all_1_1_0"))), Caller(0, frozenset(), 0))
+
+        lose_nth_multi(bench, replica, 2, Lost.REPLY, then=merge_away)
+        (done,) = await insert(replica, 1)
+        assert str(done.name) == "all_1_1_0" and not done.is_duplicate
+        assert bench.inserted() == ["all_0_0_0", "all_1_1_0"] and not replica.store.staged
 
     run(main)
 
@@ -484,25 +523,44 @@ def test_an_old_servers_lock_counts_while_its_holder_lives() -> None:
 # --- helpers ----------------------------------------------------------------------------------------------
 
 
-class Lost:
-    REQUEST, REPLY = "request", "reply"
+class Lost(enum.Enum):
+    REQUEST = "request"
+    REPLY = "reply"
+    LATE = "late"
 
 
 def lose_nth_multi(
-    bench: Bench, replica: Replica, number: int, lost: str, *, then: Callable[[], None] | None = None
-) -> None:
-    """The replica's `number`-th multi from here on is not executed, or not answered; `then` comes right after
-    it was executed or lost."""
+    bench: Bench,
+    replica: Replica,
+    number: int,
+    lost: Lost,
+    *,
+    then: Callable[[], None] | None = None,
+    late_by: int = 0,
+) -> list[asyncio.Task[object]]:
+    """The replica's `number`-th multi from here on is not executed, or not answered, or executed some turns
+    of the loop after it was given up (the result is its task); `then` comes right after it was executed or
+    lost."""
+    late: list[asyncio.Task[object]] = []
+
+    async def arrive(ops: Sequence[Op]) -> object:
+        for _ in range(late_by):
+            await asyncio.sleep(0)
+        return await plain(ops)
+
     keeper = replica.ctx.session()
     plain = keeper.multi
     count = 0
 
-    async def multi(ops):  # type: ignore[no-untyped-def]
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
         nonlocal count
         count += 1
         if count != number:
             return await plain(ops)
-        lose = bench.server.lose_next_reply if lost == Lost.REPLY else bench.server.lose_next_request
+        if lost is Lost.LATE:
+            late.append(asyncio.create_task(arrive(ops)))
+            raise ConnectionLoss("given up")
+        lose = bench.server.lose_next_reply if lost is Lost.REPLY else bench.server.lose_next_request
         lose(replica.session_id, kind=RequestKind.MULTI)
         try:
             return await plain(ops)
@@ -511,6 +569,7 @@ def lose_nth_multi(
                 then()
 
     keeper.multi = multi  # type: ignore[method-assign]
+    return late
 
 
 def before_staging(replica: Replica, action: Callable[[], Awaitable[object]]) -> None:
