@@ -1,29 +1,104 @@
-"""Another definition for a table, without its parts being rewritten under chDB's names."""
+"""Another definition for a table, without its parts being rewritten under chDB's names.
+
+What chDB does at once is the metadata; parts it rewrites in a mutation. A replicated table rewrites each part
+as its queue says, under a replicated name. Until then readers have to see the old parts through the new
+definition:
+
+- columns added, dropped or of another type, indices, projections, TTL: chDB reads old parts well. The ALTER
+  is run while the table's mutations are stopped, and its mutation is killed before it begins;
+- a renamed column is looked up by name, and reads as its default once the mutation is killed. So that
+  mutation is let run, which is links only for a wide part. Readers then see another form of the part. Its own
+  bytes stay in `originals/<part>` until the part goes: peers get them, and mutations start from them.
+
+Safety argument.
+
+1. Before an ALTER that concerns data, `originals/` gets links of all active parts, and `altering.json` says
+   which of chDB's blocks is which part. Both are on disk before the ALTER begins.
+2. The ALTER itself is chDB's: the definition is the old one or the new one.
+3. Whatever of its mutation runs (because it is to, or because a restart starts it before it can be killed)
+   keeps the block numbers of a part in its name, so that `settle` knows it and writes its name into it.
+4. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
+   and what is done already makes no command.
+
+Known gap: a column that is dropped and added again before all parts were mutated shows the old values in
+those that were not.
+"""
 
 from __future__ import annotations
 
+import json
+import logging
+import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from engine.errors import Code, SqlError
+from engine.names import quote_string
+from engine.part_storage.alter_statements import AlterStep, Effect, next_step
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.part_storage.mutation_scratch import split_commands
+from engine.part_storage.part_files import (
+    CHECKSUMS_FILE,
+    force_directory,
+    force_to_disk,
+    is_local_name,
+    link_part,
+    name_in,
+    read_part,
+    remove_tree,
+    write_durably,
+)
+from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import TableState
-from engine.part_storage.workers import Connection, Workers
+from engine.part_storage.table_state import LocalPart, TableState
+from engine.part_storage.workers import Connection
 from engine.replication.columns import Columns
-from engine.replication.part_store import AlterPlan
+from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_name import PartName
+from engine.replication.part_store import AlterPlan, Part
+from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.replication.table_metadata import TableMetadata
+
+log = logging.getLogger(__name__)
+
+_MAX_STEPS = 16
+_POLL_S = 0.02
 
 
 class Alterer:
-    """Steps of one table."""
+    """Steps of one table; the caller runs one at a time, and nothing is published meanwhile."""
 
-    def __init__(self, state: TableState, scratch: ScratchTables, workers: Workers) -> None:
+    def __init__(self, state: TableState, scratch: ScratchTables) -> None:
         self._state = state
         self._scratch = scratch
-        self._workers = workers
+
+    # -- what an ALTER would do ----------------------------------------------------------------------------
 
     def plan(self, connection: Connection, commands: str) -> AlterPlan:
         """See `PartStore.plan_alter`."""
-        raise SqlError(Code.NOT_IMPLEMENTED, "ALTER of a replicated table is not there yet")
+        before = parse_definition(self._scratch.create_text(connection))
+        with self._scratch.made(connection, "plan") as scratch:
+            connection.execute(
+                f"ALTER TABLE {scratch.name.quoted} {commands} SETTINGS alter_sync = 0, mutations_sync = 0"
+            )
+            table = (
+                f" WHERE database = {quote_string(scratch.name.database)}"
+                f" AND table = {quote_string(scratch.name.table)}"
+            )
+            rows = connection.rows(f"SELECT mutation_id, command FROM system.mutations{table}")
+            text = self._scratch.create_text(connection, scratch.name)
+        after = parse_definition(text)
+        mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
+        mutation = ", ".join(piece for _, command in mutations for piece in split_commands(command))
+        definition = TableDefinition(
+            metadata=after.metadata,
+            columns=after.columns,
+            settings=before.settings,
+            comment=after.comment,
+        )
+        return AlterPlan(definition, mutation)
+
+    # -- doing it ------------------------------------------------------------------------------------------
 
     def apply(
         self,
@@ -32,9 +107,192 @@ class Alterer:
         metadata: TableMetadata,
         renames: Mapping[str, str],
     ) -> None:
-        """See `PartStore.apply_alter`."""
-        raise SqlError(Code.NOT_IMPLEMENTED, "ALTER of a replicated table is not there yet")
+        """See `PartStore.apply_alter`. Raises SqlError 122 if chDB cannot get there."""
+        self._note_renames(columns, renames)
+        commands = ""
+        for _ in range(_MAX_STEPS):
+            here = parse_definition(self._scratch.create_text(connection))
+            step = next_step(here.columns, here.metadata, columns, metadata, renames)
+            if step is None:
+                return
+            commands = step.commands
+            self._run(connection, step)
+            self._scratch.forget_definition()
+        raise SqlError(
+            Code.INCOMPATIBLE_COLUMNS,
+            f"ALTER of {self._state.table} leads to no end; what is left: {commands[:500]}",
+        )
 
     def apply_settings(self, connection: Connection, changes: Mapping[str, str | None]) -> None:
-        """See `PartStore.apply_settings`."""
-        raise SqlError(Code.NOT_IMPLEMENTED, "ALTER of a replicated table is not there yet")
+        """See `PartStore.apply_settings`. The hidden settings stay as they are."""
+        visible = {name: value for name, value in changes.items() if name not in HIDDEN_SETTINGS}
+        changed = [f"{name} = {value}" for name, value in visible.items() if value is not None]
+        reset = [name for name, value in visible.items() if value is None]
+        table = self._state.table.quoted
+        if changed:
+            connection.execute(f"ALTER TABLE {table} MODIFY SETTING {', '.join(changed)}")
+        if reset:
+            connection.execute(f"ALTER TABLE {table} RESET SETTING {', '.join(reset)}")
+        self._scratch.forget_definition()
+
+    def _run(self, connection: Connection, step: AlterStep) -> None:
+        table = self._state.table
+        statement = f"ALTER TABLE {table.quoted} {step.commands} SETTINGS materialize_ttl_after_modify = 0"
+        if step.effect is Effect.NOTHING or not self._state.active:
+            connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
+            return
+        self._remember(step.effect)
+        if step.effect is Effect.RENAMES:
+            connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
+        else:
+            connection.execute(f"SYSTEM STOP MERGES {table.quoted}")
+            try:
+                connection.execute(f"{statement}, mutations_sync = 0, alter_sync = 0")
+                self._kill_mutations(connection)
+            finally:
+                connection.execute(f"SYSTEM START MERGES {table.quoted}")
+        self.settle(connection)
+
+    def _note_renames(self, columns: Columns, renames: Mapping[str, str]) -> None:
+        """Remember what parts that come later may be behind of."""
+        names = columns.by_name
+        known = {**self._state.renames, **renames}
+        kept = {old: new for old, new in known.items() if old not in names and new in names}
+        if kept != self._state.renames:
+            write_durably(
+                self._state.staged_root / "renames.json",
+                json.dumps(kept, sort_keys=True).encode(),
+                self._state.durability,
+            )
+            self._state.renames = kept
+
+    # -- what parts are what -------------------------------------------------------------------------------
+
+    @property
+    def _journal(self) -> Path:
+        return self._state.staged_root / "altering.json"
+
+    def _remember(self, effect: Effect) -> None:
+        state = self._state
+        state.originals_root.mkdir(exist_ok=True)
+        blocks: dict[str, str] = {}
+        moved: list[LocalPart] = []
+        for name, local in sorted(state.active.items()):
+            blocks[_blocks(local.visible.name)] = str(name)
+            if not local.is_ahead:
+                original = state.originals_root / str(name)
+                remove_tree(original)
+                link_part(local.directory, original, name=name)
+                force_to_disk(original, state.durability)
+                moved.append(LocalPart(local.part, original, local.visible))
+        force_directory(state.originals_root, state.durability)
+        journal = {"effect": effect.name, "blocks": blocks}
+        write_durably(self._journal, json.dumps(journal, sort_keys=True).encode(), state.durability)
+        state.change_active(add=moved)  # chDB may remove its own directories from now on
+
+    def settle(self, connection: Connection) -> None:
+        """After an ALTER, or after a restart in the middle of one: know the parts again."""
+        state = self._state
+        try:
+            journal = json.loads(self._journal.read_text())
+        except (FileNotFoundError, ValueError):
+            return
+        if journal["effect"] == Effect.RENAMES.name:
+            self._wait_for_mutations(connection)
+        else:
+            self._kill_mutations(connection)
+        blocks: dict[str, str] = journal["blocks"]
+        visible: dict[PartName, Path] = {}
+        for local_name in self._active_names(connection):
+            text = blocks.get(_blocks(local_name))
+            if text is None:
+                continue
+            name = PartName.parse(text)
+            directory = state.data / local_name
+            if name_in(directory, name.partition_id) is None:
+                write_durably(directory / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
+            visible[name] = directory
+        state.change_active(
+            add=[
+                _form_of(state, local.part, visible[name])
+                for name, local in state.active.items()
+                if name in visible
+            ]
+        )
+        state.new_local_names()
+        self._journal.unlink()
+        force_directory(state.staged_root, state.durability)
+
+    def load(self, connection: Connection) -> None:
+        """At the start, before active parts are looked at: what an ALTER that was cut has left."""
+        try:
+            renames = json.loads((self._state.staged_root / "renames.json").read_text())
+        except (FileNotFoundError, ValueError):
+            renames = {}
+        self._state.renames = {str(old): str(new) for old, new in renames.items()}
+        self.settle(connection)
+
+    def find_originals(self) -> None:
+        """At the start, when active parts are known: their own bytes may lie in `originals/`."""
+        state = self._state
+        changed = []
+        root = state.originals_root
+        for directory in sorted(root.iterdir()) if root.exists() else []:
+            name = PartName.try_parse(directory.name)
+            local = None if name is None else state.active.get(name)
+            if name is None or local is None:
+                remove_tree(directory)
+                continue
+            try:
+                part = read_part(directory, name)
+            except PartDiffers:
+                log.warning("part_storage.original_broken table=%s part=%s", state.table, name)
+                remove_tree(directory)
+                continue
+            changed.append(_form_of(state, part, local.visible))
+        state.change_active(add=changed)
+
+    def _active_names(self, connection: Connection) -> list[str]:
+        table = self._state.table
+        rows = connection.rows(
+            "SELECT name FROM system.parts WHERE active"
+            f" AND database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        )
+        return [name for (name,) in rows if is_local_name(name)]
+
+    def _kill_mutations(self, connection: Connection) -> None:
+        table = self._state.table
+        connection.execute(
+            f"KILL MUTATION WHERE database = {quote_string(table.database)}"
+            f" AND table = {quote_string(table.table)}"
+        )
+        self._wait_for_mutations(connection)
+
+    def _wait_for_mutations(self, connection: Connection) -> None:
+        table = self._state.table
+        mine = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        while connection.rows(
+            f"SELECT 1 FROM system.mutations WHERE {mine} AND NOT is_done LIMIT 1"
+        ) or connection.rows(f"SELECT 1 FROM system.merges WHERE {mine} LIMIT 1"):
+            time.sleep(_POLL_S)
+
+
+def _form_of(state: TableState, part: Part, visible: Path) -> LocalPart:
+    """An active part whose bytes are in `originals/`, or in `visible` if that has the same."""
+    original = state.originals_root / str(part.name)
+    if not original.exists():
+        return LocalPart(part, visible, visible)
+    if (original / CHECKSUMS_FILE).read_bytes() == (visible / CHECKSUMS_FILE).read_bytes():
+        remove_tree(original)
+        return LocalPart(part, visible, visible)
+    return LocalPart(part, original, visible)
+
+
+def _blocks(local_name: str) -> str:
+    """A local name without the number of its mutation."""
+    return "_".join(local_name.split("_")[:4])
+
+
+def _mutation_number(mutation_id: str) -> int:
+    digits = "".join(filter(str.isdigit, mutation_id))
+    return int(digits or "0")

@@ -7,13 +7,176 @@ part still has.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.names import TableName, quote_identifier, quote_string
+from engine.part_storage.alter_statements import split_by_commas
+from engine.part_storage.part_files import COLUMNS_FILE
 from engine.part_storage.scratch_tables import Scratch
 from engine.part_storage.workers import Connection
+from engine.replication.columns import Columns
+from engine.sql.tokens import Token, TokenKind, literal_value
+
+_VERBS = {
+    "DROP": ("COLUMN", "INDEX", "PROJECTION", "CONSTRAINT", "STATISTICS"),
+    "CLEAR": ("COLUMN", "INDEX", "PROJECTION", "STATISTICS"),
+    "MODIFY": ("COLUMN", "TTL"),
+    "RENAME": ("COLUMN",),
+    "MATERIALIZE": ("COLUMN", "INDEX", "PROJECTION", "STATISTICS", "TTL"),
+    "REWRITE": ("PARTS",),
+    "APPLY": ("DELETED", "PATCHES"),
+}
+_ALONE = ("UPDATE", "DELETE")
+_IF_EXISTS = re.compile(r"IF\s+EXISTS\s+", re.IGNORECASE)
 
 
-def prepare_for(connection: Connection, scratch: Scratch, part: Path, commands: str) -> list[str]:
-    """Change the empty `scratch` so that `commands` can run on `part` there; returns the statements to
-    run."""
-    return [f"ALTER TABLE {scratch.name.quoted} {commands}"]
+def split_commands(commands: str) -> list[str]:
+    """The commands of a mutation, one by one, without the parentheses that newer servers put around each."""
+    pieces: list[str] = []
+    for tokens in split_by_commas(commands):
+        start, end = tokens[0].start, tokens[-1].end
+        if _starts_command(tokens):
+            pieces.append(commands[start:end])
+        elif tokens[0].text == "(" and tokens[-1].text == ")" and _starts_command(tokens[1:]):
+            pieces.append(commands[tokens[1].start : tokens[-2].end])
+        elif pieces:  # a further assignment of an UPDATE
+            pieces[-1] += f", {commands[start:end]}"
+        else:
+            pieces.append(commands[start:end])
+    return pieces
+
+
+def _starts_command(tokens: list[Token]) -> bool:
+    words = [token.text.upper() if token.kind is TokenKind.WORD else "" for token in tokens[:2]]
+    if len(words) < 2:
+        return False
+    if words[0] in _ALONE:
+        return tokens[1].text not in ("=", ".")
+    return words[1] in _VERBS.get(words[0], ())
+
+
+@dataclass(slots=True)
+class _Preparation:
+    """`before` runs on the empty table, `run` on the part in it."""
+
+    scratch: Scratch
+    part: dict[str, str]
+    table: dict[str, str]
+    before: list[str] = field(default_factory=list)
+    run: list[str] = field(default_factory=list)
+
+    def alter(self, command: str) -> str:
+        return f"ALTER TABLE {self.scratch.name.quoted} {command}"
+
+    def give_back(self, name: str, *, renamed_to: str = "") -> None:
+        """Let the table have a column as the part has it."""
+        column_type = self.part[name]
+        if name not in self.table and renamed_to in self.table:
+            self.before.append(
+                self.alter(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
+            )
+            self.table[name] = self.table.pop(renamed_to)
+        if name not in self.table:
+            self.before.append(self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type}"))
+            self.table[name] = column_type
+        elif self.table[name] != column_type:
+            self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}"))
+            self.table[name] = column_type
+
+
+def prepare_for(
+    connection: Connection, scratch: Scratch, part: Path, commands: str, renames: Mapping[str, str]
+) -> list[str]:
+    """Change the empty `scratch` so that `commands` can run on `part` there; returns the statements to run.
+
+    None of them: the part stays as it is. `renames` are of ALTERs that parts may be behind of.
+    """
+    prepared = _Preparation(scratch, columns_in(part), columns_of(connection, scratch.name))
+    for old, new in renames.items():
+        if old in prepared.part and new not in prepared.part:
+            prepared.give_back(old, renamed_to=new)
+    together: list[str] = []
+
+    def close() -> None:
+        """Commands that only change data run as one mutation."""
+        if together:
+            prepared.run.append(prepared.alter(", ".join(together)))
+            together.clear()
+
+    for command in split_commands(commands):
+        words = command.split(None, 2)
+        verb = " ".join(words[:2]).upper()
+        rest = _IF_EXISTS.sub("", words[2], count=1) if len(words) > 2 else ""
+        if verb.split()[0] in ("DROP", "MODIFY", "RENAME"):
+            close()
+        match verb:
+            case "DROP COLUMN":
+                _drop_column(prepared, rest)
+            case "MODIFY COLUMN":
+                _modify_column(prepared, command, rest)
+            case "RENAME COLUMN":
+                _rename_column(prepared, command, rest)
+            case "DROP INDEX" | "DROP PROJECTION" | "DROP STATISTICS":
+                prepared.run.append(prepared.alter(f"{verb} IF EXISTS {rest}"))
+            case "DROP CONSTRAINT":
+                pass
+            case _:
+                together.append(command)
+    close()
+    for statement in prepared.before:
+        connection.execute(statement)
+    return prepared.run
+
+
+def _drop_column(prepared: _Preparation, rest: str) -> None:
+    name = _name(rest)
+    for column in [each for each in prepared.part if each == name or each.startswith(f"{name}.")]:
+        if column in prepared.table:  # another one of that name was added since
+            prepared.run.append(prepared.alter(f"CLEAR COLUMN {quote_identifier(column)}"))
+        else:
+            prepared.give_back(column)
+            prepared.run.append(prepared.alter(f"DROP COLUMN {quote_identifier(column)}"))
+        prepared.part.pop(column)
+
+
+def _modify_column(prepared: _Preparation, command: str, rest: str) -> None:
+    name = _name(rest)
+    if name in prepared.part and name in prepared.table:
+        prepared.give_back(name)
+        prepared.run.append(prepared.alter(command))
+
+
+def _rename_column(prepared: _Preparation, command: str, rest: str) -> None:
+    tokens = split_by_commas(rest)[0]
+    old, new = literal_value(tokens[0]), literal_value(tokens[-1])
+    if old in prepared.part:
+        prepared.give_back(old, renamed_to=new)
+        prepared.run.append(prepared.alter(command))
+        prepared.part[new] = prepared.part.pop(old)
+
+
+def _name(rest: str) -> str:
+    tokens = split_by_commas(rest)[0]
+    name = literal_value(tokens[0])
+    if len(tokens) > 2 and tokens[1].text == ".":  # a column of a Nested one
+        name += f".{literal_value(tokens[2])}"
+    return name
+
+
+def columns_in(part: Path) -> dict[str, str]:
+    """Types by name of what a part's directory has. Raises MalformedEntry, OSError."""
+    columns = Columns.from_bytes((part / COLUMNS_FILE).read_bytes(), where=str(part.name))
+    return {column.name: column.type for column in columns.columns}
+
+
+def columns_of(connection: Connection, table: TableName) -> dict[str, str]:
+    """Types by name of a table's columns."""
+    rows = connection.rows(
+        "SELECT name, type FROM system.columns"
+        f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        " ORDER BY position"
+    )
+    return {str(name): str(column_type) for name, column_type in rows}

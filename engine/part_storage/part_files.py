@@ -28,6 +28,11 @@ CHECKSUMS_FILE = "checksums.txt"
 COLUMNS_FILE = "columns.txt"
 COUNT_FILE = "count.txt"
 PROJECTION_SUFFIX = ".proj"
+LOCAL_FILES = frozenset(
+    {UUID_FILE, "invalidated_system_columns.txt", "metadata_version.txt", "txn_version.txt"}
+)
+"""What belongs to a part's place in one table and not to the part: the name, what chDB notes at ATTACH, and
+how often the one table was altered (REPLACE PARTITION loses it for projections)."""
 
 _LOCAL_NAME = re.compile(r"([0-9A-Za-z-]+)_([0-9]+)_([0-9]+)_([0-9]+)(?:_([0-9]+))?\Z", re.ASCII)
 _PLAIN_NAME = re.compile(r"[0-9A-Za-z_%.@#+=-]{1,255}\Z", re.ASCII)
@@ -91,7 +96,7 @@ def _link_files(source: Path, target: Path) -> None:
             if entry.is_dir(follow_symlinks=False):
                 (target / entry.name).mkdir()
                 _link_files(Path(entry.path), target / entry.name)
-            elif entry.name != UUID_FILE:
+            elif entry.name not in LOCAL_FILES:
                 os.link(entry.path, target / entry.name)
 
 
@@ -146,7 +151,7 @@ def name_in(directory: Path, partition_id: str) -> PartName | None:
 
 
 def files_of(directory: Path) -> list[tuple[str, int]]:
-    """Names and sizes of a part's files, but not of that with its name; sorted. Projections one level
+    """Names and sizes of a part's files without the local ones; sorted. Projections one level
     below."""
     found: list[tuple[str, int]] = []
     for prefix, path in (("", directory), *((f"{d.name}/", Path(d.path)) for d in _directories(directory))):
@@ -154,7 +159,7 @@ def files_of(directory: Path) -> list[tuple[str, int]]:
             found += [
                 (prefix + entry.name, entry.stat().st_size)
                 for entry in entries
-                if entry.is_file(follow_symlinks=False) and entry.name != UUID_FILE
+                if entry.is_file(follow_symlinks=False) and entry.name not in LOCAL_FILES
             ]
     return sorted(found)
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.part_storage.mutation_scratch import prepare_for
+from engine.part_storage.mutation_scratch import columns_in, prepare_for
 from engine.part_storage.part_files import force_to_disk, link_part, read_part, remove_tree
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
-from engine.part_storage.table_state import TableState
+from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
@@ -58,7 +58,8 @@ class Producer:
         if options.cleanup:
             optimize += " CLEANUP"
         with self._scratch.made(connection, "merge") as scratch:
-            directories = [self._active_directory(name) for name in sources]
+            # All of them in the form that the table has now: the result is of that form, too.
+            directories = [self._local(name).visible for name in sources]
             self._scratch.fill(connection, scratch, [(directory, None) for directory in directories])
             connection.commented(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}", comment)
             return self._stage_result(connection, scratch, result)
@@ -67,13 +68,35 @@ class Producer:
         self, connection: Connection, source: PartName, result: PartName, commands: str, comment: str
     ) -> Part:
         """See `PartStore.mutate`."""
-        directory = self._active_directory(source)
+        directory = self._local(source).directory
         with self._scratch.made(connection, "mutate") as scratch:
-            statements = prepare_for(connection, scratch, directory, commands)
+            statements = prepare_for(connection, scratch, directory, commands, self._state.renames)
+            if not statements:
+                return self.stage_links(directory, result)
             self._scratch.fill(connection, scratch, [(directory, None)])
             for statement in statements:
                 connection.commented(statement, comment)
             return self._stage_result(connection, scratch, result)
+
+    def renamed_form(self, connection: Connection, directory: Path, name: PartName) -> Path | None:
+        """A part of the same name whose columns are renamed as those of the table; None if none has to be."""
+        here = columns_in(directory)
+        behind = {old: new for old, new in self._state.renames.items() if old in here and new not in here}
+        if not behind:
+            return None
+        commands = ", ".join(
+            f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in behind.items()
+        )
+        with self._scratch.made(connection, "rename") as scratch:
+            statements = prepare_for(connection, scratch, directory, commands, {})
+            self._scratch.fill(connection, scratch, [(directory, None)])
+            for statement in statements:
+                connection.execute(statement)
+            (local_name,) = self._active_local(connection, scratch)
+            temporary = self._state.temporary("form", self._workers.next_number())
+            link_part(scratch.path / local_name, temporary, name=name)
+        force_to_disk(temporary, self._state.durability)
+        return temporary
 
     def stage_empty(self, connection: Connection, result: PartName) -> Part:
         """See `PartStore.stage_empty`. Raises SqlError 48 where the partition's value cannot be told."""
@@ -111,15 +134,15 @@ class Producer:
     def _any_directory(self, partition_id: str) -> Path | None:
         here = self._state.in_partition(partition_id)
         if here:
-            return here[0].directory
+            return here[0].visible
         names = [name for name in self._state.staged if name.partition_id == partition_id]
         return self._state.staged_directory(min(names)) if names else None
 
-    def _active_directory(self, name: PartName) -> Path:
+    def _local(self, name: PartName) -> LocalPart:
         local = self._state.active.get(name)
         if local is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} is not active in {self._state.table}")
-        return local.directory
+        return local
 
     def _active_local(self, connection: Connection, scratch: Scratch) -> list[str]:
         rows = connection.rows(

@@ -43,6 +43,7 @@ from engine.part_storage.part_files import (
     remove_tree,
     write_durably,
 )
+from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import ATTACHED_LEVEL, LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
@@ -53,9 +54,12 @@ from engine.replication.part_store import Fate
 class Publisher:
     """Steps of one table; the caller runs one at a time."""
 
-    def __init__(self, state: TableState, scratch: ScratchTables, workers: Workers) -> None:
+    def __init__(
+        self, state: TableState, scratch: ScratchTables, producer: Producer, workers: Workers
+    ) -> None:
         self._state = state
         self._scratch = scratch
+        self._producer = producer
         self._workers = workers
 
     def publish(self, connection: Connection, add: Sequence[PartName], remove: Sequence[PartName]) -> None:
@@ -111,7 +115,7 @@ class Publisher:
         state = self._state
         number = self._workers.next_number()
         passing = f"{name.partition_id}_{number}_{number}_{ATTACHED_LEVEL}"
-        staged = state.staged_directory(name)
+        staged, original = self._forms(connection, name)
         staged.rename(state.detached / passing)
         try:
             connection.execute(f"ALTER TABLE {state.table.quoted} ATTACH PART {quote_string(passing)}")
@@ -121,7 +125,7 @@ class Publisher:
                     (state.detached / f"{prefix}{passing}").rename(staged)
             raise
         local = self._find_new([name])[name]
-        state.change_active(add=[LocalPart(state.staged[name], local)])
+        state.change_active(add=[LocalPart(state.staged[name], original or local, local)])
         state.change_staged(remove=[name])
 
     def _find_new(self, names: Sequence[PartName]) -> dict[PartName, Path]:
@@ -140,6 +144,21 @@ class Publisher:
             raise SqlError(Code.LOGICAL_ERROR, f"chDB has taken {missing[0]} and does not have it")
         return found
 
+    def _forms(self, connection: Connection, name: PartName) -> tuple[Path, Path | None]:
+        """What is to be shown of a staged part, and where its own bytes are kept if that is something
+        else."""
+        staged = self._state.staged_directory(name)
+        form = self._producer.renamed_form(connection, staged, name) if self._state.renames else None
+        if form is None:
+            return staged, None
+        original = self._state.originals_root / str(name)
+        remove_tree(original)
+        link_part(staged, original, name=name)
+        force_to_disk(original, self._state.durability)
+        remove_tree(staged)
+        form.rename(staged)
+        return staged, original
+
     # -- swap ----------------------------------------------------------------------------------------------
 
     def _swap(
@@ -149,8 +168,8 @@ class Publisher:
         gone = set(going)
         staying = [local for local in state.in_partition(partition_id) if local.part.name not in gone]
         final = sorted(
-            [(local.part, local.directory, local.is_ahead) for local in staying]
-            + [(state.staged[name], state.staged_directory(name), False) for name in coming],
+            [(local.part, local.visible, local.directory if local.is_ahead else None) for local in staying]
+            + [(state.staged[name], *self._forms(connection, name)) for name in coming],
             key=lambda each: each[0].name,
         )
         with self._scratch.made(connection, "swap") as scratch:
@@ -162,8 +181,13 @@ class Publisher:
         found = self._find_new([part.name for part, _, _ in final])
         self._mark_live(partition_id, found.values())
         state.change_active(
-            remove=going, add=[LocalPart(part, found[part.name], ahead) for part, _, ahead in final]
+            remove=going,
+            add=[
+                LocalPart(part, original or found[part.name], found[part.name]) for part, _, original in final
+            ],
         )
+        for name in going:
+            remove_tree(state.originals_root / str(name))
 
     def _mark_live(self, partition_id: str, directories: Collection[Path]) -> None:
         state = self._state

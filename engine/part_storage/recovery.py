@@ -4,6 +4,7 @@
 2. Of chDB's active parts, those below the mark in `live.json` are dead, those that another one covers and
    second ones of a name are leftovers of a swap that was cut: they are dropped. This has to happen before
    anybody reads.
+   An ALTER that was cut is settled first (see `altering`).
 3. `detached/…_888888888` with a UUID is a part on its way from staged to active: back to staged.
 4. Staged parts that are active are removed; those that cannot be read are broken, as are active parts without
    a replicated name, and what chDB itself moved away as broken when it loaded the table.
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from engine.names import quote_string
+from engine.part_storage.altering import Alterer
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     first_block,
@@ -44,7 +46,11 @@ CHDB_BROKEN_PREFIX = "broken-on-start_"
 
 
 def load(
-    connection: Connection, state: TableState, scratch: ScratchTables, publisher: Publisher
+    connection: Connection,
+    state: TableState,
+    scratch: ScratchTables,
+    publisher: Publisher,
+    alterer: Alterer,
 ) -> LoadedParts:
     """See `PartStore.load`."""
     state.staged_root.mkdir(parents=True, exist_ok=True)
@@ -54,7 +60,9 @@ def load(
             remove_tree(directory)
             directory.unlink(missing_ok=True) if directory.is_file() else None
     broken: list[str] = []
+    alterer.load(connection)
     _load_active(connection, state, publisher, broken)
+    alterer.find_originals()
     _take_back_passing(state)
     _load_staged(state, broken)
     broken += sorted(
@@ -105,7 +113,7 @@ def _load_active(connection: Connection, state: TableState, publisher: Publisher
     for name, copies in sorted(named.items()):
         directory = state.data / copies[-1]
         try:
-            found.append(LocalPart(read_part(directory, name), directory))
+            found.append(LocalPart(read_part(directory, name), directory, directory))
         except PartDiffers:
             broken.append(copies[-1])
     state.change_active(remove=tuple(state.active), add=found)

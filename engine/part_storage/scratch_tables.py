@@ -63,9 +63,9 @@ class ScratchTables:
         """After an ALTER."""
         self._definition = ""
 
-    def create_text(self, connection: Connection) -> str:
-        """chDB's own text of the table. Raises SqlError 60 UNKNOWN_TABLE."""
-        table = self._state.table
+    def create_text(self, connection: Connection, table: TableName | None = None) -> str:
+        """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""
+        table = table or self._state.table
         text = connection.text(
             "SELECT create_table_query FROM system.tables"
             f" WHERE database = {quote_string(table.database)} AND name = {quote_string(table.table)}"

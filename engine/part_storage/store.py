@@ -52,10 +52,10 @@ class ChdbPartStore:
         self._workers = workers
         self._scratch = ScratchTables(state, workers)
         self._stages = InsertStages(self._scratch, workers)
-        self._publisher = Publisher(state, self._scratch, workers)
         self._producer = Producer(state, self._scratch, workers)
+        self._publisher = Publisher(state, self._scratch, self._producer, workers)
         self._detached = DetachedParts(state)
-        self._alterer = Alterer(state, self._scratch, workers)
+        self._alterer = Alterer(state, self._scratch)
         self._changing = asyncio.Lock()
         """Held while what readers see changes."""
 
@@ -96,6 +96,11 @@ class ChdbPartStore:
         return cls(state, workers)
 
     @property
+    def state(self) -> TableState:
+        """For tests and for those who list what is on the disk."""
+        return self._state
+
+    @property
     def table(self) -> TableName:
         return self._state.table
 
@@ -119,7 +124,9 @@ class ChdbPartStore:
     async def load(self) -> LoadedParts:
         async with self._changing:
             return await self._workers.run(
-                lambda connection: load(connection, self._state, self._scratch, self._publisher)
+                lambda connection: load(
+                    connection, self._state, self._scratch, self._publisher, self._alterer
+                )
             )
 
     @property

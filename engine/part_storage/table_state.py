@@ -3,6 +3,7 @@
     <pool>/store/…/<uuid>/                     chDB's own directory of the table
     <pool>/oncluster/staged/<uuid>/<part>/     staged parts; `tmp_…` are unfinished and removed by `load`
     <pool>/oncluster/staged/<uuid>/live.json   see `live_marks`
+    <pool>/oncluster/staged/<uuid>/originals/  see `altering`
     <pool>/data/_oncluster/…_<uuid>_<n>/       stage and scratch tables, gone after a restart
 
 All on one file system, so that parts are hard-linked and renamed.
@@ -30,16 +31,17 @@ TEMPORARY_PREFIX = "tmp_"
 
 @dataclass(frozen=True, slots=True)
 class LocalPart:
-    """An active part and its directory, whose name is chDB's. `is_ahead`: an ALTER has rewritten it here, so
-    its bytes are not those that Keeper knows; it is not sent."""
+    """An active part. `directory` has the bytes that Keeper knows; `visible` is what readers see, whose name
+    is chDB's. The two differ only after a column was renamed, until the part itself is mutated."""
 
     part: Part
     directory: Path
-    is_ahead: bool = False
+    visible: Path
 
     @property
-    def local_name(self) -> str:
-        return self.directory.name
+    def is_ahead(self) -> bool:
+        """Whether readers see another form of the part."""
+        return self.directory != self.visible
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class TableState:
     active: Mapping[PartName, LocalPart] = field(default_factory=dict)
     active_parts: Mapping[PartName, Part] = field(default_factory=dict)
     staged: Mapping[PartName, Part] = field(default_factory=dict)
+    renames: Mapping[str, str] = field(default_factory=dict)
+    """Columns that an ALTER renamed, old name to new: parts that come may still have the old one."""
     local_names: set[str] = field(default_factory=set)
     """Every directory of a part that was ever seen in `data`."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,6 +71,11 @@ class TableState:
     @property
     def detached(self) -> Path:
         return self.data / "detached"
+
+    @property
+    def originals_root(self) -> Path:
+        """Parts as Keeper knows them, of which readers see another form."""
+        return self.staged_root / "originals"
 
     @property
     def sending_root(self) -> Path:

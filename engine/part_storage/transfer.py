@@ -16,6 +16,7 @@ from engine.errors import Code, SqlError
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COLUMNS_FILE,
+    LOCAL_FILES,
     files_of,
     force_directory,
     force_to_disk,
@@ -47,19 +48,16 @@ _UNLISTED = frozenset(
     {
         CHECKSUMS_FILE,
         COLUMNS_FILE,
+        LOCAL_FILES,
         "columns_substreams.txt",
         "default_compression_codec.txt",
-        "invalidated_system_columns.txt",
-        "metadata_version.txt",
         "serialization.json",
         "count.txt",
         "partition.dat",
         "ttl.txt",
-        "txn_version.txt",
     }
 )
 """Files that `checksums.txt` need not list."""
-_DROPPED_ON_ARRIVAL = frozenset({"txn_version.txt"})
 
 
 class Outgoing:
@@ -113,7 +111,7 @@ class Incoming:
 
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         """See `IncomingPart.write`."""
-        if not is_file_name(file.name) or file.name == UUID_FILE or file.name.endswith(f"/{UUID_FILE}"):
+        if not is_file_name(file.name):
             raise self._differs(f"{file.name[:200]!r} is no name of a file")
         if file.name in self._written or len(self._written) >= _MAX_FILES:
             raise self._differs(f"file {file.name} comes twice, or is one too many")
@@ -143,8 +141,9 @@ class Incoming:
         return await self._workers.run(lambda connection: self._finish(connection, expected), length=length)
 
     def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
-        for name in _DROPPED_ON_ARRIVAL & self._written.keys():
-            (self._directory / name).unlink()
+        for name in self._written:
+            if name.rpartition("/")[2] in LOCAL_FILES:
+                (self._directory / name).unlink()
         check_files(self._directory, str(self._name))
         part = read_part(self._directory, self._name)
         if expected is not None:
@@ -233,9 +232,6 @@ async def sending(state: TableState, name: PartName, workers: Workers) -> AsyncI
 
 def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Workers) -> Outgoing:
     for _ in range(5):  # it may move from staged to active, and to another directory, while it is linked
-        local = state.active.get(name)
-        if local is not None and local.is_ahead:
-            break
         directory = state.directory_of(name)
         if directory is None:
             break

@@ -1,0 +1,186 @@
+"""ALTER of a replicated table on chDB: readers see the new definition at once, parts stay what they are."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import SqlError
+from engine.part_storage import ChdbPartStore
+from engine.part_storage.alter_statements import next_step
+from engine.part_storage.mutation_scratch import split_commands
+from engine.replication.part_name import PartName
+from engine.replication.table_definition import TableDefinition, parse_definition
+from engine.storage import ChdbPool
+from tests.unit.part_store_support import add, named, opened, rows, texts
+
+CREATE = (
+    "CREATE TABLE t (k UInt64, v String, n UInt8, gone UInt32, INDEX i n TYPE minmax,"
+    " PROJECTION p (SELECT v ORDER BY v), CONSTRAINT c CHECK k < 1000000) ENGINE = MergeTree ORDER BY k"
+)
+
+
+@pytest.fixture
+async def made(tmp_path: Path) -> AsyncIterator[tuple[ChdbPool, ChdbPartStore]]:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(
+            pool, store, "SELECT number + 1, toString(number + 7), number + 3, 9 FROM numbers(3)", "all_0_0_0"
+        )
+        await add(pool, store, "SELECT 10, '70', 30, 9", "all_1_1_0")
+        yield pool, store
+
+
+async def alter(store: ChdbPartStore, commands: str, renames: dict[str, str] | None = None) -> str:
+    """As a replica does: plan, then apply what Keeper would hold. Returns the mutation."""
+    plan = await store.plan_alter(commands)
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {})
+    after = await store.definition()
+    assert (after.columns, after.metadata) == (plan.definition.columns, plan.definition.metadata)
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {})
+    return plan.mutation
+
+
+Made = tuple[ChdbPool, ChdbPartStore]
+
+
+async def test_an_added_column_is_there_and_nothing_is_rewritten(made: Made) -> None:
+    pool, store = made
+    before = dict(store.active)
+    assert (
+        await alter(store, "ADD COLUMN x String DEFAULT concat('x', v) AFTER k, COMMENT COLUMN v 'text'")
+        == ""
+    )
+    assert await rows(pool, "k, x") == "1\tx7 2\tx8 3\tx9 10\tx70"
+    assert dict(store.active) == before
+    await add(pool, store, "SELECT 11, 'new', '71', 31, 9", "all_2_2_0")
+    assert await rows(pool, "x") == "new x7 x70 x8 x9"
+
+
+@pytest.mark.parametrize(
+    ("commands", "mutation", "shown", "what"),
+    [
+        ("DROP COLUMN gone", "DROP COLUMN gone", "k, v, n", "1\t7\t3 2\t8\t4 3\t9\t5 10\t70\t30"),
+        (
+            "MODIFY COLUMN gone String",
+            "MODIFY COLUMN `gone` String",
+            "k, concat(gone, '!')",
+            "1\t9! 2\t9! 3\t9! 10\t9!",
+        ),
+        ("DROP INDEX i", "DROP INDEX i", "n", "3 4 5 30"),
+        ("DROP PROJECTION p", "DROP PROJECTION p", "n", "3 4 5 30"),
+        ("RENAME COLUMN gone TO here", "RENAME COLUMN gone TO here", "k, here", "1\t9 2\t9 3\t9 10\t9"),
+    ],
+)
+async def test_old_parts_are_read_through_the_new_definition_and_mutated_later(
+    made: Made, commands: str, mutation: str, shown: str, what: str
+) -> None:
+    pool, store = made
+    renames = {"gone": "here"} if "RENAME" in commands else {}
+    before = dict(store.active)
+    assert await alter(store, commands, renames) == mutation
+    assert await rows(pool, shown) == what
+    assert dict(store.active) == before
+    for name in sorted(before):
+        async with store.send(name) as outgoing:  # a peer still gets what Keeper knows
+            assert outgoing.part == before[name]
+        await store.verify(name)
+        result = PartName(name.partition_id, name.min_block, name.max_block, name.level, 5)
+        mutated = await store.mutate(name, result, mutation)
+        assert mutated.columns != before[name].columns or "INDEX" in commands or "PROJECTION" in commands
+        await store.publish([result], [name])
+        assert await rows(pool, shown) == what
+    assert texts(store.active) == ["all_0_0_0_5", "all_1_1_0_5"]
+    assert not list(store.state.originals_root.glob("*"))
+
+
+async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_restart(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'a', 3, 9", "all_0_0_0")
+        await add(pool, store, "SELECT 2, 'b', 4, 8", "all_1_1_0")
+        late = PartName.parse("all_2_2_0")
+        async with store.send(PartName.parse("all_1_1_0")) as outgoing, store.receive(late) as incoming:
+            for file in outgoing.files:
+                await incoming.write(file, outgoing.read(file))
+            header = (await incoming.finish(None)).header
+        await alter(store, "RENAME COLUMN gone TO here", {"gone": "here"})
+        await store.publish([late])
+        assert await rows(pool, "k, here") == "1\t9 2\t8 2\t8"
+        known = dict(store.active)
+    async with opened(tmp_path) as (pool, store):
+        await store.load()
+        assert dict(store.active) == known
+        assert await rows(pool, "k, here") == "1\t9 2\t8 2\t8"
+        assert store.active[late].header == header
+        await store.remove(named("all_1_1_0"))
+        assert await rows(pool, "k, here") == "1\t9 2\t8"
+
+
+async def test_settings_change_and_the_hidden_ones_stay(made: Made) -> None:
+    _, store = made
+    await store.apply_settings({"parts_to_throw_insert": "77", "max_number_of_merges_with_ttl_in_pool": "5"})
+    settings = dict((await store.definition()).settings)
+    assert settings["parts_to_throw_insert"] == "77"
+    assert settings["max_number_of_merges_with_ttl_in_pool"] == "0"
+    await store.apply_settings({"parts_to_throw_insert": None})
+    assert "parts_to_throw_insert" not in dict((await store.definition()).settings)
+
+
+async def test_an_alter_that_cannot_be_is_refused_before_anything_happens(made: Made) -> None:
+    _, store = made
+    before = await store.definition()
+    with pytest.raises(SqlError) as caught:
+        await store.plan_alter("DROP COLUMN nosuch")
+    assert caught.value.code == 10
+    assert await store.definition() == before
+
+
+def definition(body: str, tail: str = "ORDER BY `a`") -> TableDefinition:
+    return parse_definition(f"CREATE TABLE d.t ({body}) ENGINE = MergeTree {tail}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "commands"),
+    [
+        ("`a` UInt8, `b` String", "`a` UInt8", "DROP COLUMN `b`"),
+        ("`a` UInt8", "`b` String, `a` UInt8", "ADD COLUMN `b` String FIRST"),
+        (
+            "`a` UInt8, `b` String",
+            "`a` UInt8, `x` Int8 DEFAULT 5, `b` String",
+            "ADD COLUMN `x` Int8 DEFAULT 5 AFTER `a`",
+        ),
+        (
+            "`a` UInt8, `b` String, `c` Int8",
+            "`a` UInt8, `c` Int8, `b` String",
+            "MODIFY COLUMN `c` Int8 AFTER `a`",
+        ),
+        ("`a` UInt8, `b` String DEFAULT 'x'", "`a` UInt8, `b` String", "MODIFY COLUMN `b` REMOVE DEFAULT"),
+        (
+            "`a` UInt8, INDEX i a TYPE minmax GRANULARITY 1",
+            "`a` UInt8, INDEX j a TYPE minmax GRANULARITY 1, INDEX i a TYPE minmax GRANULARITY 1",
+            "DROP INDEX i, ADD INDEX j a TYPE minmax GRANULARITY 1 FIRST,"  # noqa: ISC004
+            " ADD INDEX i a TYPE minmax GRANULARITY 1 AFTER j",
+        ),
+        ("`a` UInt8", "`a` UInt8, CONSTRAINT c CHECK a > 0", "ADD CONSTRAINT c CHECK a > 0"),
+    ],
+)
+def test_commands_are_what_differs(before: str, after: str, commands: str) -> None:
+    old, new = definition(before), definition(after)
+    step = next_step(old.columns, old.metadata, new.columns, new.metadata, {})
+    assert step is not None
+    assert step.commands == commands
+    assert next_step(new.columns, new.metadata, new.columns, new.metadata, {}) is None
+
+
+def test_commands_of_a_mutation_are_cut_where_commands_begin() -> None:
+    assert split_commands("(UPDATE a = 1, b = (2, 3) WHERE c IN (1, 2)), (DROP COLUMN x)") == [
+        "UPDATE a = 1, b = (2, 3) WHERE c IN (1, 2)",
+        "DROP COLUMN x",
+    ]
+    assert split_commands("UPDATE a = 1, update = 2 WHERE 1, DELETE WHERE x = ','") == [
+        "UPDATE a = 1, update = 2 WHERE 1",
+        "DELETE WHERE x = ','",
+    ]
