@@ -45,7 +45,7 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     # An entry of a clone or of a check has no source and no quorum of its own, and may be for a part of one.
     is_of_quorum = bool(queued.entry.quorum) or not queued.entry.source_replica
     if is_of_quorum and await quorum.is_failed(ctx, action.part):
-        ctx.queue.forget(action.part)
+        queued.is_given_up = True
         return
     if not await is_here(ctx, action.part) and not (
         isinstance(action, AttachPart) and await _attach_own(ctx, action)
@@ -53,10 +53,10 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         try:
             await fetch_and_commit(ctx, queued, action.part)
         except SqlError as error:
-            given_up = error.code == Code.NO_REPLICA_HAS_PART and queued.entry.quorum
+            given_up = error.code == Code.NO_REPLICA_HAS_PART and is_of_quorum
             if not (given_up and await quorum.give_up(ctx, queued)):
                 raise
-            ctx.queue.forget(action.part)
+            queued.is_given_up = True
             return
     if is_of_quorum:
         await quorum.part_is_here(ctx, action.part)

@@ -30,7 +30,7 @@ from engine.replication.log_actions import Action, GetPart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, Part
-from engine.replication.replica import log_puller, peers, queue_loader, quorum, startup_check
+from engine.replication.replica import cleanup_blocks, log_puller, peers, queue_loader, quorum, startup_check
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.commit_part import commit_produced
 from engine.replication.replica.context import ReplicaContext
@@ -211,6 +211,8 @@ async def _replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> 
     if producer is not None:
         producer.is_executing = True
     try:
+        # Before the empty part is there: a repeated insert must not be swallowed by what is gone.
+        await cleanup_blocks.forget_blocks(keeper, ctx.paths, part)
         extra = await _count_lost(ctx, keeper)
         if part not in ctx.store.staged:
             await ctx.store.stage_empty(part)

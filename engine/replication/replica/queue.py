@@ -57,6 +57,8 @@ class QueuedEntry:
     """Back-off after a failure, on the monotonic clock."""
     actual_part: PartName | None = None
     """What is really being made: a part that covers the one asked for."""
+    is_given_up: bool = False
+    """Executed, and what it was to make will never be: its quorum was not reached."""
     on_finished: list[Callable[[], None]] = field(default_factory=list)
     """Called once when it does not execute any more."""
 

@@ -50,6 +50,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate
 from engine.replication.paths import TablePaths
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
+from engine.replication.replica.cleanup_blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import QueuedEntry
 
@@ -311,13 +312,15 @@ async def is_failed(ctx: ReplicaContext, part: PartName, keeper: Keeper | None =
 
 
 async def give_up(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
-    """For a GET_PART with a quorum that no active replica has: give the quorum up.
+    """For a GET_PART that no active replica can give: give up the quorum that waits for it, if one does.
+
+    An entry of a clone or of a check says nothing of a quorum; the part may be one of a quorum all the same.
 
     True: the entry is finished, nobody will ever have the part. False: something changed meanwhile, or the
     quorum was reached before; keep the entry and try again later. Raises UnknownOutcome; repeatable.
     """
     entry = queued.entry
-    if not entry.quorum or not isinstance(entry.action, GetPart):
+    if not isinstance(entry.action, GetPart):
         return False
     part = entry.action.part
     keeper = ctx.session()
@@ -333,7 +336,8 @@ async def give_up(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
         return False
     found = await _quorum_node_of(ctx, keeper, part)
     if found is None:
-        log.warning("replication.part_of_quorum_unavailable table=%s part=%s", ctx.name, part)
+        if entry.quorum:
+            log.warning("replication.part_of_quorum_unavailable table=%s part=%s", ctx.name, part)
         return False
     path, version = found
     ops: list[Op] = [
@@ -342,7 +346,10 @@ async def give_up(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
         if host is not None
     ]
     ops += [Remove(path, version), Create(ctx.paths.failed_part(part))]
-    ops += await _block_removals(keeper, ctx.paths, entry.block_id, part)
+    if entry.block_id:
+        ops += await _block_removals(keeper, ctx.paths, entry.block_id, part)
+    else:
+        ops += await removals_of_blocks(keeper, ctx.paths, part)
     try:
         await keeper.multi(ops)
     except MultiFailed as failed:

@@ -207,6 +207,6 @@ async def _complete(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             if await keeper.exists(path) is None:
                 break
     ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, unix_s(queued.entry.create_time))
-    ctx.queue.remove(queued, is_done=True)
+    ctx.queue.remove(queued, is_done=not queued.is_given_up)
     ctx.merge_wanted.set()
     ctx.mutation_news.announce()
