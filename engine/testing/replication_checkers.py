@@ -56,7 +56,8 @@ def check_r1(history: History, model: TableModel) -> Iterator[Violation]:
         blocks = [b for b in stored[insert.partition_id, insert.rows] if b.at <= insert.ended_at]
         if any(drop.at <= insert.ended_at for block in blocks for drop in model.drops_of(block)):
             continue
-        if len(insert.holders) < insert.quorum:
+        wiped = {replica for at, replica in history.wiped if at <= insert.ended_at}
+        if len(insert.holders | wiped) < insert.quorum:
             holders = ", ".join(sorted(insert.holders)) or "nobody"
             yield Violation(
                 "R1", f"insert {insert.block} was acknowledged with quorum {insert.quorum}, held by {holders}"

@@ -185,7 +185,9 @@ class MemoryPartStore:
         await self._step()
         if staged not in self.disk.staged:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {staged} is not staged")
-        self.disk.staged[name] = self.disk.staged.pop(staged)
+        stored = self.disk.staged[name] = self.disk.staged.pop(staged)
+        if self._on_staged is not None:
+            self._on_staged(Staged(name, Origin.INSERTED, stored))
         await self._after()
         return self._part(name, self.disk.staged[name])
 

@@ -8,10 +8,11 @@ executed by Keeper, and its sessions end when they time out.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from engine.env import Env
 from engine.errors import KeeperAnswer
@@ -29,8 +30,12 @@ from engine.keeper.base import (
     Stat,
     Watch,
 )
+from engine.testing.simulation import SimulationLoop
 
 T = TypeVar("T")
+
+_PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("process", default=None)
+"""The process that a task belongs to; whatever it starts belongs to it, too."""
 
 
 class Process:
@@ -58,6 +63,17 @@ class Process:
         if self.is_alive:
             self.is_alive = False
             self._on_kill()
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        """A task of this process."""
+        context = contextvars.copy_context()
+        context.run(_PROCESS.set, self)
+        return asyncio.get_running_loop().create_task(work, name=name, context=context)
+
+    def cancel_tasks(self, loop: SimulationLoop) -> None:
+        """Everything that this process has begun ends, wherever it waits."""
+        for task in loop.tasks_where(_PROCESS, self):
+            task.cancel()
 
     def stop(self) -> None:
         """SIGSTOP: nothing goes on behind the next gate until `go_on`."""

@@ -55,6 +55,7 @@ class _Task(asyncio.Task[T]):
     """Hashes by serial number, so that sets of tasks (asyncio.wait, TaskGroup) iterate alike in every run."""
 
     _serial = 0
+    context: contextvars.Context
 
     def __hash__(self) -> int:
         return self._serial
@@ -148,6 +149,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
             return cast("asyncio.Task[T]", self._task_factory(self, coro, context=context))
         self._task_count += 1
         _Task._serial = self._task_count  # read by the hash while asyncio registers the task
+        context = contextvars.copy_context() if context is None else context
         task = _Task(
             cast(Any, coro),
             loop=self,
@@ -155,6 +157,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
             context=context,
         )
         task._serial = self._task_count
+        task.context = context
         self._tasks.add(task)
         return task
 
@@ -234,6 +237,14 @@ class SimulationLoop(asyncio.AbstractEventLoop):
 
     def unfinished_tasks(self) -> list[asyncio.Task[Any]]:
         return sorted((task for task in self._tasks if not task.done()), key=hash)
+
+    def tasks_where(self, variable: contextvars.ContextVar[T], value: T) -> list[asyncio.Task[Any]]:
+        """Unfinished tasks in whose context a variable has this very value: those of one process."""
+        return [
+            task
+            for task in self.unfinished_tasks()
+            if isinstance(task, _Task) and task.context.get(variable, None) is value
+        ]
 
     def cancel_leftovers(self) -> None:
         """Cancel all tasks until none is left; then close the asynchronous generators."""

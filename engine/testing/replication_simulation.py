@@ -1,0 +1,135 @@
+"""A seeded simulation of replicated tables under faults: `simulate(seed)` runs one world and judges it.
+
+A world is two to four replicas of one table on machines whose disks outlive their processes, a Keeper, and a
+network. While users insert, optimize, mutate and drop, things go wrong: lost requests and replies, sessions
+that end, stopped and killed processes, partitions from Keeper and between replicas, damaged transfers and
+disks, full disks, lost disks, a short log. Then the faults stop, everything is started, and the replicas have
+time to become quiet. Last the checkers of `engine.testing.replication_checkers` read the history.
+
+`Scenario.of_seed` says what a seed stands for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from engine.testing.replication_checkers import Violation, violations
+from engine.testing.replication_cluster import ReplicationCluster
+from engine.testing.replication_history import History
+from engine.testing.replication_scenario import Scenario
+from engine.testing.replication_workload import Workload
+from engine.testing.simulation import SimulationEnv, run_simulation
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of a run. `reached` counts the interesting states that it went through."""
+
+    scenario: Scenario
+    violations: list[Violation]
+    reached: Counter[str]
+    history: History
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.scenario.seed}: {self.scenario}"]
+        return "\n".join(lines + [f"  {violation}" for violation in self.violations])
+
+
+def simulate(seed: int, scenario: Scenario | None = None) -> Report:
+    """Run one seed to its end and check its history. The same seed gives the same run."""
+    scenario = scenario or Scenario.of_seed(seed)
+    with counting_events() as reached:
+
+        async def main(env: SimulationEnv) -> History:
+            return await _run(ReplicationCluster(scenario, env, reached))
+
+        history = run_simulation(seed, main, max_steps=2_000_000)
+    if reached["replica.died"]:
+        history.notes.append("a replica has stopped because of an error in the program")
+    return Report(scenario, violations(history), reached, history)
+
+
+async def _run(cluster: ReplicationCluster) -> History:
+    cluster.start_all()
+    await cluster.env.sleep(cluster.rng.choice([0.0, 1.0, 10.0]))
+    nemesis = asyncio.create_task(_nemesis(cluster), name="nemesis")
+    await Workload(cluster).run()
+    await cluster.env.sleep(cluster.rng.uniform(0.0, 20.0))
+    nemesis.cancel()
+    await asyncio.gather(nemesis, return_exceptions=True)
+    return await cluster.finish()
+
+
+async def _nemesis(cluster: ReplicationCluster) -> None:
+    """Things that go wrong by themselves, until cancelled."""
+    scenario, rng = cluster.scenario, cluster.rng
+    disks_to_lose = 1 if scenario.has_lost_disk else 0
+    while True:
+        await cluster.env.sleep(rng.uniform(0.2, 4.0))
+        node = rng.choice(list(cluster.nodes.values()))
+        other = rng.choice(list(cluster.nodes.values()))
+        if scenario.is_network_cut and rng.random() < 0.3:
+            cluster.reached["network cut"] += 1
+            if rng.random() < 0.5:
+                cluster.network.cut(node.name, other.name)
+            else:
+                cluster.network.heal_all()
+        if scenario.has_clock_jumps and rng.random() < 0.3:
+            cluster.reached["clock jump"] += 1
+            node.env.jump_clock(rng.choice([-3600.0, 3600.0]))
+        if scenario.is_keeper_restarted and cluster.server.is_up and rng.random() < 0.15:
+            await cluster.restart_keeper(rng.choice([0.1, 3.0, 15.0]))
+        if node.process is None or not node.is_running:
+            continue
+        if scenario.is_partitioned and rng.random() < 0.3:
+            cluster.reached["partition from Keeper"] += 1
+            cluster.cut_off_from_keeper(node, rng.uniform(0.5, 20.0))
+        if scenario.is_stopped and rng.random() < 0.25:
+            cluster.stop_for_a_while(node, rng.uniform(0.5, 20.0))
+        if scenario.is_expired and rng.random() < 0.25:
+            for session_id in cluster.server.session_ids(node.process.name):
+                cluster.reached["session ended"] += 1
+                cluster.server.expire_session(session_id)
+        if scenario.has_damaged_disks and rng.random() < 0.2:
+            cluster.harm(node)
+        if disks_to_lose and rng.random() < 0.15:
+            disks_to_lose -= 1
+            cluster.lose_disk(node)
+
+
+class _EventCounter(logging.Handler):
+    """Counts log events by their id."""
+
+    def __init__(self, reached: Counter[str]) -> None:
+        super().__init__()
+        self._reached = reached
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._reached[record.msg.split(" ", 1)[0]] += 1
+
+
+@contextmanager
+def counting_events() -> Iterator[Counter[str]]:
+    """What the code says in its log, counted; nothing is printed."""
+    reached: Counter[str] = Counter()
+    logger = logging.getLogger("engine.replication")
+    handler = _EventCounter(reached)
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    quiet = logging.getLogger("engine.keeper")
+    quiet_level = quiet.level
+    quiet.setLevel(logging.CRITICAL)
+    try:
+        yield reached
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+        quiet.setLevel(quiet_level)
