@@ -1,170 +1,217 @@
-"""A few replicas on the memory Keeper in virtual time, for tests of inserts, quorums and cleanup.
-
-Nothing runs in the background: a test does by hand what other replicas would do (`fetch`), and what a term
-does (`activate`), so that it decides when.
-"""
+"""Replicas of one table on the memory Keeper, in virtual time: disks that outlive their process, no chDB."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from engine.keeper.base import Create, CreateMode, Keeper, SetData
+from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import SessionHolder
+from engine.keeper.recipes import SessionHolder, create_ancestors
 from engine.names import TableName
 from engine.replication.commands.create import create_replica
+from engine.replication.commands.insert import Inserted, Inserter, InsertOptions
 from engine.replication.creation import NewReplica
 from engine.replication.host import ReplicaHost
-from engine.replication.log_actions import GetPart
+from engine.replication.log_actions import Action
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
-from engine.replication.part_store import NewPart
 from engine.replication.paths import TablePaths
+from engine.replication.replica import cleanup, log_puller, mutation_tracker, part_check, runner
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.queue import QueuedEntry, ReplicaQueue
+from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.term import Loop
+from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
+from engine.replication.text import time_text
 from engine.testing.replication_disk import StoreDisk, model_definition
 from engine.testing.replication_network import MemoryPartNetwork
 from engine.testing.replication_store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv, run_simulation
 
-T = TypeVar("T")
-PATHS = TablePaths("/clickhouse/tables/01/d/t")
-TABLE_UUID = UUID(int=7)
+TABLE = TableName("d", "t")
+PATHS = TablePaths("/clickhouse/tables/t")
+SESSION_TIMEOUT_S = 6.0
+P = PartName.parse
+WITHOUT_MERGES: Sequence[Loop] = (
+    log_puller.run,
+    runner.run,
+    part_check.run,
+    cleanup.run,
+    mutation_tracker.run,
+)
+"""Nothing is merged but what a test asks for."""
 
 
-def new_replica(number: int = 1, *, table_uuid: UUID = TABLE_UUID) -> NewReplica:
-    definition = model_definition()
-    return NewReplica(
-        definition.metadata.to_bytes(), definition.columns.to_bytes(), table_uuid, UUID(int=number)
-    )
-
-
-def run(main: Callable[[Bench], Awaitable[T]], *, seed: int = 1) -> T:
-    """Run `main` in virtual time; a failure names the seed."""
-
-    async def wrapped(env: SimulationEnv) -> T:
-        return await main(Bench(env))
-
-    return run_simulation(seed, wrapped)
-
-
+@dataclass
 class Replica:
-    """A replica whose term is begun and ended by hand."""
+    """A node: its disk, and the process that runs now."""
 
-    def __init__(self, bench: Bench, name: str, settings: ReplicatedSettings) -> None:
-        self.bench = bench
-        self.name = name
-        self.disk = StoreDisk(model_definition())
-        self.store = MemoryPartStore(self.disk, bench.env)
-        self.holder = SessionHolder(bench.server.factory(session_timeout_s=10, client=name), bench.env)
-        self.ctx = ReplicaContext(
-            name=TableName("d", "t"),
-            paths=PATHS,
-            me=PATHS.replica(name),
-            env=bench.env,
-            holder=self.holder,
-            store=self.store,
-            fetcher=bench.network.fetcher(name),
-            host=ReplicaHost(name, 9009, 9000, "d", "t"),
-            server_uuid=f"server of {name}",
-            settings=settings,
-            queue=ReplicaQueue(),
-            other_table=lambda database, table: None,
-        )
-        self.ctx.is_leader = True
+    name: str
+    disk: StoreDisk
+    store: MemoryPartStore
+    ctx: ReplicaContext
+    table: ReplicatedTable
+    holder: SessionHolder
 
     @property
-    def session_id(self) -> int:
-        return self.ctx.session().session_id
+    def active(self) -> list[str]:
+        return [str(part) for part in sorted(self.disk.active)]
 
-    async def activate(self) -> None:
-        """Begin a term, on a new session if need be."""
-        keeper = await self.holder.get()
-        await keeper.multi(
-            [
-                Create(self.ctx.me.is_active, self.ctx.server_uuid.encode(), CreateMode.EPHEMERAL),
-                SetData(self.ctx.me.host, self.ctx.host.to_bytes()),
-            ]
-        )
-        self.ctx.keeper = keeper
+    @property
+    def staged(self) -> list[str]:
+        return [str(part) for part in sorted(self.disk.staged)]
 
-    async def expire(self) -> None:
-        """End the session on the server's side; the replica is read-only then."""
-        keeper = self.ctx.session()
-        self.bench.server.expire_session(keeper.session_id)
-        while not keeper.is_expired:
-            await self.bench.env.sleep(0.1)
+    @property
+    def detached(self) -> list[str]:
+        return sorted(self.disk.detached)
 
-    async def write(self, value: int, partition: str = "all", rows: int = 1) -> NewPart:
-        return await self.store.write(partition, [{"k": value, "v": row} for row in range(rows)])
-
-    async def fetch(self, part: PartName, source: Replica) -> None:
-        """Have a part of another replica, as executing its GET_PART does, without counting for a quorum."""
-        async with source.store.send(part) as outgoing, self.store.receive(part) as incoming:
-            for file in outgoing.files:
-                await incoming.write(file, outgoing.read(file))
-            fetched = await incoming.finish(outgoing.part.header)
-        await self.ctx.session().create(self.ctx.me.part(part), fetched.header.to_bytes())
-        await self.store.publish([part])
-
+    @property
     def values(self) -> list[int]:
-        """The keys that a SELECT finds, sorted, one for each row."""
+        """The column `k` of all rows that readers see."""
         return sorted(int(dict(row)["k"]) for row in self.store.rows().elements())
+
+    async def insert(self, *keys: int, partition: str = "all", quorum: int = 0) -> PartName:
+        new = await self.store.write(partition, [{"k": key, "v": 0} for key in keys])
+        options = InsertOptions(quorum=quorum)
+        (inserted,) = await Inserter(self.ctx).commit([new], options)
+        assert isinstance(inserted, Inserted)
+        return inserted.name
+
+    async def stop(self) -> None:
+        """As kill −9 would, except that the session ends at once: memory is lost, the disk is not."""
+        await self.table.stop()
+        await self.holder.close()
 
 
 class Bench:
-    """Keeper, and replicas by name."""
+    """Keeper, the network, and replicas by name. `admin` is a session of nobody's."""
 
-    def __init__(self, env: SimulationEnv) -> None:
+    def __init__(self, env: SimulationEnv, server: MemoryKeeperServer, admin: Keeper) -> None:
         self.env = env
-        self.server = MemoryKeeperServer(env)
+        self.server = server
+        self.admin = admin
         self.network = MemoryPartNetwork(env)
-        self.replicas: dict[str, Replica] = {}
+        self.settings = ReplicatedSettings()
 
-    async def keeper(self, client: str = "test") -> Keeper:
-        return await self.server.connect(client=client, session_timeout_s=10)
-
-    async def replica(
-        self, name: str = "r1", settings: ReplicatedSettings | None = None, *, active: bool = True
-    ) -> Replica:
-        """A replica that is in Keeper, and active."""
-        replica = Replica(self, name, settings or ReplicatedSettings())
-        number = len(self.replicas) + 1
-        await create_replica(
-            await self.keeper(), PATHS, replica.ctx.me, new_replica(number), model_definition()
+    async def create(self, name: str) -> None:
+        """CREATE TABLE on that node: its znodes, nothing on disk."""
+        definition = model_definition(partition_key="")
+        number = int(name[1:])
+        new = NewReplica(
+            definition.metadata.to_bytes(), definition.columns.to_bytes(), UUID(int=7), UUID(int=number)
         )
-        self.replicas[name] = replica
-        if active:
-            await replica.activate()
-        return replica
+        await create_ancestors(self.admin, PATHS.root)
+        await create_replica(self.admin, PATHS, PATHS.replica(name), new, definition)
 
-    def children(self, path: str) -> list[str]:
-        """Straight from the tree."""
-        return sorted(self.server.tree.nodes[path].children)
+    async def start(
+        self,
+        name: str,
+        disk: StoreDisk | None = None,
+        *,
+        loops: Sequence[Loop] = WITHOUT_MERGES,
+        is_awaited: bool = True,
+        server_uuid: int | None = None,
+        settings: Mapping[str, float] | None = None,
+        create: bool = True,
+        node: str = "",
+    ) -> Replica:
+        """A process with this replica, by default on a new disk of a replica just made."""
+        if disk is None:
+            disk = StoreDisk(model_definition(partition_key=""))
+            if create:
+                await self.create(name)
+        node = node or name
+        env = self.env.fork()
+        holder = SessionHolder(self.server.factory(session_timeout_s=SESSION_TIMEOUT_S, client=node), env)
+        store = MemoryPartStore(disk, env)
+        me = PATHS.replica(name)
+        ctx = ReplicaContext(
+            name=TABLE,
+            paths=PATHS,
+            me=me,
+            env=env,
+            holder=holder,
+            store=store,
+            fetcher=self.network.fetcher(node),
+            host=ReplicaHost(node, 9009, 9000, "d", "t"),
+            server_uuid=str(UUID(int=server_uuid or int(name[1:]))),
+            settings=replace(self.settings, **(settings or {})),  # type: ignore[arg-type]
+            queue=ReplicaQueue(),
+            other_table=lambda database, table: None,
+        )
+        self.network.attach(node, me, store)
+        table = ReplicatedTable(ctx, loops=loops)
+        await table.start()
+        if is_awaited:
+            assert await table.wait_until_active(timeout_s=60), ctx.readonly_reason
+        return Replica(name, disk, store, ctx, table, holder)
 
-    def data(self, path: str) -> bytes:
-        return self.server.tree.nodes[path].data
+    async def cluster(self, count: int, **options: object) -> list[Replica]:
+        return [await self.start(f"r{n + 1}", **options) for n in range(count)]  # type: ignore[arg-type]
 
-    def has(self, path: str) -> bool:
-        return path in self.server.tree.nodes
+    async def log(self, action: Action, *, source: str = "r1", quorum: int = 0) -> str:
+        """Put an entry into the table's log; returns its name."""
+        entry = LogEntry(action, source, time_text(self.env.now_s()), quorum=quorum)
+        path = await self.admin.create(
+            PATHS.log_prefix, entry.to_bytes(), mode=CreateMode.PERSISTENT_SEQUENTIAL
+        )
+        return path.rpartition("/")[2]
 
-    def log(self) -> list[LogEntry]:
-        return [LogEntry.from_bytes(self.data(f"{PATHS.log}/{name}")) for name in self.children(PATHS.log)]
+    async def children(self, path: str) -> list[str]:
+        return list((await self.admin.children(path)).names)
 
-    def inserted(self) -> list[str]:
-        """The parts that the log has for all to fetch."""
-        return [str(entry.action.part) for entry in self.log() if isinstance(entry.action, GetPart)]
+    async def parts(self, replica: str) -> list[str]:
+        return await self.children(PATHS.replica(replica).parts)
 
-    def locks(self) -> list[str]:
-        """Block numbers that are held now."""
-        partitions = self.children(PATHS.block_numbers)
-        return [f"{p}/{n}" for p in partitions for n in self.children(f"{PATHS.block_numbers}/{p}")]
+    async def queue(self, replica: str) -> list[LogEntry]:
+        me = PATHS.replica(replica)
+        names = await self.children(me.queue)
+        return [LogEntry.from_bytes((await self.admin.get(me.queue_entry(name))).data) for name in names]
 
-    def queued(self, index: int = -1) -> QueuedEntry:
-        """An entry of the log as it stands in a queue."""
-        name = self.children(PATHS.log)[index]
-        raw = self.data(f"{PATHS.log}/{name}")
-        return QueuedEntry(name.replace("log", "queue"), LogEntry.from_bytes(raw), raw)
+    async def until(self, what: Callable[[], bool | Awaitable[bool]], *, timeout_s: float = 120.0) -> None:
+        """Wait in virtual time."""
+        deadline_s = self.env.monotonic_s() + timeout_s
+        while True:
+            held = what()
+            if await held if isinstance(held, Awaitable) else held:
+                return
+            assert self.env.monotonic_s() < deadline_s, "it did not come to that"
+            await asyncio.sleep(0.05)
+
+    async def quiet(self, *replicas: Replica) -> None:
+        """Until every queue is empty and every pointer at the end of the log."""
+
+        async def is_quiet() -> bool:
+            log = await self.children(PATHS.log)
+            for replica in replicas:
+                pointer = (await self.admin.get(replica.ctx.me.log_pointer)).data
+                if await self.children(replica.ctx.me.queue) or replica.ctx.is_readonly:
+                    return False
+                if log and int(pointer or b"0") <= int(log[-1][-10:]):
+                    return False
+            return True
+
+        await self.until(is_quiet)
+
+
+Story = Callable[[Bench], Awaitable[None]]
+
+
+def simulated(story: Story) -> Callable[[], None]:
+    """A test that runs `story` under a few seeds; a failure names its seed."""
+
+    def test() -> None:
+        async def main(env: SimulationEnv) -> None:
+            server = MemoryKeeperServer(env.fork())
+            admin = await server.connect(client="admin", session_timeout_s=30)
+            await story(Bench(env, server, admin))
+
+        for seed in range(3):
+            run_simulation(seed, main)
+
+    test.__name__ = story.__name__
+    test.__doc__ = story.__doc__
+    return test

@@ -22,6 +22,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from uuid import UUID
 
 from engine.errors import (
     Code,
@@ -38,6 +39,8 @@ from engine.errors import (
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.recipes import Signal as WatchSignal
 from engine.keeper.recipes import try_remove
+from engine.replication.commands.create import complete_table
+from engine.replication.creation import NewReplica
 from engine.replication.replica import clone, log_puller, peers, queue_loader, startup_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import TermOver
@@ -150,6 +153,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         )
     await become_active(ctx, keeper)
     try:
+        await _complete_table(ctx, keeper)
         is_forced = startup.is_forced or await keeper.exists(ctx.me.force_restore_data) is not None
         if not is_forced:
             startup_check.check_broken(ctx, startup.broken)
@@ -168,6 +172,16 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         await retire(ctx, keeper)
         raise
     log.info("replica.activated table=%s replica=%s session=%#x", ctx.name, ctx.replica, keeper.session_id)
+
+
+async def _complete_table(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Nodes that a crashed CREATE, or an older server, has left out."""
+    try:
+        creator = (await keeper.get(ctx.me.creator_info)).data.decode("ascii", "replace")
+        table_uuid = UUID(creator.partition("|")[0])
+    except (NoNode, ValueError):
+        return
+    await complete_table(keeper, ctx.paths, NewReplica(b"", b"", table_uuid))
 
 
 async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
@@ -194,6 +208,12 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
             )
             return
         except MultiFailed as failed:
+            if isinstance(failed.error, NoNode):
+                raise SqlError(
+                    Code.TABLE_IS_READ_ONLY,
+                    f"Replica {ctx.me.root} is dropped, perhaps by half: {failed.error.path} is missing",
+                    hint="Drop the table, or SYSTEM DROP REPLICA and then SYSTEM RESTORE REPLICA.",
+                ) from failed
             if not isinstance(failed.error, NodeExists):
                 raise
         except (ConnectionLoss, OperationTimeout):

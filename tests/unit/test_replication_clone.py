@@ -1,0 +1,160 @@
+"""A replica that is new, or was away for too long, becomes like another one, wherever it is interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import SqlError
+from engine.keeper.memory_session import RequestKind
+from engine.replication.log_actions import MergeParts
+from engine.replication.part_store import Fate
+from engine.replication.replica.switches import Activity
+from tests.unit.replication_support import PATHS, Bench, P, Replica, simulated
+
+
+async def with_history(bench: Bench) -> tuple[Replica, Replica]:
+    """r1 with a merged and a fresh part; r2, which has missed all since its first part, is lost."""
+    one, two = await bench.cluster(2)
+    await one.insert(0)
+    await bench.quiet(one, two)
+    await two.stop()
+    for key in (1, 2, 3):
+        await one.insert(key)
+    await bench.log(MergeParts(tuple(P(f"all_{n}_{n}_0") for n in range(3)), P("all_0_2_1")))
+    await bench.quiet(one)
+    for name in await bench.children(PATHS.log):
+        await bench.admin.remove(PATHS.log_entry(name))
+    await bench.admin.set(PATHS.replica("r2").is_lost, b"1")
+    return one, two
+
+
+@simulated
+async def test_a_new_replica_gets_all_parts_of_the_others(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    for key in range(4):
+        await one.insert(key)
+    await bench.quiet(one)
+    two = await bench.start("r2")
+    assert (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
+    await bench.quiet(one, two)
+    assert two.active == one.active and two.values == [0, 1, 2, 3]
+
+
+@simulated
+async def test_a_lost_replica_keeps_what_is_covered_and_fetches_the_rest(bench: Bench) -> None:
+    one, two = await with_history(bench)
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.active == one.active == ["all_0_2_1", "all_3_3_0"]
+    assert again.values == [0, 1, 2, 3]
+    assert await bench.parts("r2") == again.active
+
+
+@simulated
+async def test_parts_that_the_source_does_not_have_are_moved_aside_not_deleted(bench: Bench) -> None:
+    one, two = await with_history(bench)
+    stray = await two.store.write("all", [{"k": 99, "v": 0}])
+    part = await two.store.stage_inserted(stray, P("all_9_9_0"))
+    await two.store.publish([part.name])
+    await bench.admin.create(PATHS.replica("r2").part(part.name), part.header.to_bytes())
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert "clone_all_9_9_0" in again.detached
+    assert again.active == one.active and await bench.parts("r2") == again.active
+
+
+@simulated
+async def test_an_own_part_that_only_the_log_speaks_of_stays(bench: Bench) -> None:
+    """1. r2 inserts; nobody has copied that yet. 2. r2 is lost. 3. r1 is its source, and behind the log."""
+    one, two = await bench.cluster(2)
+    one.ctx.switches.stop(Activity.PULLING)
+    await bench.env.sleep(1)
+    await two.insert(7)
+    await two.stop()
+    await bench.admin.set(PATHS.replica("r2").is_lost, b"1")
+    again = await bench.start("r2", two.disk)
+    assert again.active == ["all_0_0_0"] and again.values == [7]
+    one.ctx.switches.start(Activity.PULLING)
+    one.ctx.log_changed.set()
+    await bench.quiet(one, again)
+    assert one.values == again.values == [7] and again.detached == []
+
+
+@simulated
+async def test_the_queue_of_the_source_is_done_here_too(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    one.ctx.switches.stop(Activity.MERGES)
+    two.ctx.switches.stop(Activity.MERGES)
+    await bench.log(MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1")))
+    await bench.until(lambda: len(one.ctx.queue.entries) == 1)
+    three = await bench.start("r3")
+    await bench.until(lambda: three.active == ["all_0_1_1"])
+    assert one.active == ["all_0_0_0", "all_1_1_0"]
+    for replica in (one, two):
+        replica.ctx.switches.start(Activity.MERGES)
+        replica.ctx.queue_changed.set()
+    await bench.quiet(one, two, three)
+    assert one.active == two.active == three.active == ["all_0_1_1"]
+
+
+@simulated
+async def test_a_replica_that_lies_in_detached_is_attached_and_not_fetched(bench: Bench) -> None:
+    one, two = await with_history(bench)
+    await two.store.remove([P("all_0_0_0")], fate=Fate.DETACH)
+    two.disk.detached["all_7_7_0"] = one.disk.active[P("all_3_3_0")]
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.active == one.active
+    assert P("all_3_3_0") not in [part for _, node, part in bench.network.fetches if node == "r2"][-2:]
+    assert "all_7_7_0" not in again.detached
+
+
+@simulated
+async def test_when_all_others_are_lost_the_replica_stays_read_only(bench: Bench) -> None:
+    one, two = await with_history(bench)
+    await bench.admin.set(PATHS.replica("r1").is_lost, b"1")
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    await bench.env.sleep(20)
+    assert "(ALL_REPLICAS_LOST)" in again.ctx.readonly_reason
+    with pytest.raises(SqlError):
+        again.ctx.session()
+    await bench.admin.set(PATHS.replica("r1").is_lost, b"0")
+    await bench.quiet(one, again)
+    assert again.values == [0, 1, 2, 3]
+
+
+def test_a_clone_that_is_interrupted_at_any_request_ends_the_same() -> None:
+    """The n-th request of the clone is executed and not answered, or not executed; then the process dies."""
+    reached = 0
+    for lost_at in range(1, 40, 2):
+        outcome: list[bool] = []
+
+        @simulated
+        async def story(bench: Bench, lost_at: int = lost_at, outcome: list[bool] = outcome) -> None:
+            one, two = await with_history(bench)
+            dying = await bench.start("r2", two.disk, is_awaited=False)
+            writes = 0
+            session = None
+            while dying.ctx.is_readonly and writes < lost_at:
+                await asyncio.sleep(0)
+                session = dying.holder.current or session
+                writes += 1
+            outcome.append(dying.ctx.is_readonly)
+            if session is not None and not session.is_expired:
+                bench.server.lose_next_reply(session.session_id, kind=RequestKind.MULTI)
+            await asyncio.sleep(0)
+            await dying.stop()
+            again = await bench.start("r2", two.disk)
+            await bench.quiet(one, again)
+            assert again.active == one.active and again.values == [0, 1, 2, 3]
+            assert await bench.parts("r2") == again.active
+            assert (await bench.admin.get(PATHS.replica("r2").is_lost)).data == b"0"
+
+        story()
+        reached += any(outcome)
+    assert reached > 5, "the clone was over before it could be interrupted"

@@ -1,0 +1,274 @@
+"""Activation, the end of a session, and what a start finds on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import SqlError
+from engine.replication.log_actions import DropRange, GetPart
+from engine.replication.part_name import drop_range
+from engine.replication.part_store import MergeOptions
+from engine.replication.replica import part_check
+from engine.replication.replica.part_check import Verdict
+from engine.replication.replica.switches import Activity
+from engine.testing.replication_disk import Damage
+from tests.unit.replication_support import PATHS, SESSION_TIMEOUT_S, Bench, P, Replica, simulated
+
+
+@simulated
+async def test_an_active_replica_shows_its_identity_and_its_address(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    node = await bench.admin.get(one.ctx.me.is_active)
+    assert node.data == f"UUID_{one.ctx.server_uuid}".encode()
+    assert node.stat.ephemeral_owner == one.ctx.session().session_id
+    assert (await bench.admin.get(one.ctx.me.host)).data.startswith(b"host: r1\nport: 9009\n")
+    await one.table.stop()
+    assert await bench.admin.exists(one.ctx.me.is_active) is None
+    assert one.ctx.is_readonly
+    await one.table.start()
+    assert await one.table.wait_until_active(timeout_s=5)
+
+
+@simulated
+async def test_without_a_session_the_replica_is_read_only_at_once_and_comes_back_by_itself(
+    bench: Bench,
+) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    bench.server.partition("r1")
+    await bench.until(lambda: one.ctx.is_readonly)
+    with pytest.raises(SqlError) as refused:
+        one.ctx.session()
+    assert refused.value.code == 242
+    assert one.values == [1]
+    await two.insert(2)
+    bench.server.heal("r1")
+    await bench.quiet(one, two)
+    assert one.values == [1, 2] and not one.ctx.is_readonly
+    await one.insert(3)
+
+
+@simulated
+async def test_an_expired_session_ends_the_term_before_anything_else_is_done_with_it(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    before = one.ctx.session()
+    seen: list[bool] = []
+    before.on_expired(lambda: seen.append(one.ctx.is_readonly))
+    bench.server.expire_session(before.session_id)
+    await bench.until(lambda: bool(seen) and not one.ctx.is_readonly)
+    assert seen == [True] and one.ctx.session() is not before
+
+
+@simulated
+async def test_two_nodes_that_claim_one_replica_name_are_never_active_both(bench: Bench) -> None:
+    """1. r1 runs on node r1. 2. Another server has the same macros: read-only. 3. The first goes away."""
+    (one,) = await bench.cluster(1)
+    other = await bench.start("r1", create=False, is_awaited=False, server_uuid=99, node="r9", disk=one.disk)
+    await bench.env.sleep(30)
+    assert other.ctx.is_readonly and "(REPLICA_IS_ALREADY_ACTIVE)" in other.ctx.readonly_reason
+    assert not one.ctx.is_readonly
+    await one.stop()
+    await bench.until(lambda: not other.ctx.is_readonly)
+
+
+@simulated
+async def test_what_an_earlier_session_of_the_same_server_left_is_taken_over(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    bench.server.crash_client("r1")
+    again = await bench.start("r1", one.disk, node="r1b", is_awaited=False)
+    await bench.until(lambda: not again.ctx.is_readonly, timeout_s=SESSION_TIMEOUT_S / 2)
+    assert again.values == [1]
+
+
+@simulated
+async def test_a_replica_whose_is_active_is_removed_by_somebody_activates_anew(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    again = asyncio.ensure_future(one.ctx.term_began.wait())
+    await asyncio.sleep(0)
+    await bench.admin.remove(one.ctx.me.is_active)
+    await again
+    assert await bench.admin.exists(one.ctx.me.is_active) is not None
+
+
+@simulated
+async def test_a_replica_that_is_not_in_keeper_is_read_only_and_says_so(bench: Bench) -> None:
+    one = await bench.start("r1", create=False, is_awaited=False)
+    await bench.env.sleep(5)
+    assert one.ctx.is_readonly and "No metadata in Keeper" in one.ctx.readonly_reason
+    await bench.create("r1")
+    await bench.until(lambda: not one.ctx.is_readonly)
+
+
+# -- what a start finds -------------------------------------------------------------------------------------
+
+
+async def with_merged_part(bench: Bench) -> Replica:
+    """A replica with two parts, and a staged merge of them."""
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one)
+    await one.store.merge([P("all_0_0_0"), P("all_1_1_0")], P("all_0_1_1"), MergeOptions())
+    return one
+
+
+@simulated
+async def test_a_staged_part_that_keeper_does_not_know_is_thrown_away_at_start(bench: Bench) -> None:
+    one = await with_merged_part(bench)
+    await one.stop()
+    again = await bench.start("r1", one.disk)
+    assert again.staged == [] and again.active == ["all_0_0_0", "all_1_1_0"]
+
+
+@simulated
+async def test_a_staged_part_that_keeper_knows_is_published_at_start(bench: Bench) -> None:
+    one = await with_merged_part(bench)
+    header = one.store.staged[P("all_0_1_1")].header.to_bytes()
+    await one.stop()
+    for name in one.active:
+        await bench.admin.remove(one.ctx.me.part(P(name)))
+    await bench.admin.create(one.ctx.me.part(P("all_0_1_1")), header)
+    again = await bench.start("r1", one.disk)
+    assert again.active == ["all_0_1_1"] and again.staged == [] and again.values == [1, 2]
+
+
+@simulated
+async def test_a_missing_part_is_fetched_again(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.values == [1, 2] and await bench.parts("r2") == ["all_0_0_0", "all_1_1_0"]
+
+
+@simulated
+async def test_few_unexpected_parts_are_moved_aside_and_many_keep_the_replica_read_only(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one)
+    await one.stop()
+    await bench.admin.remove(one.ctx.me.part(P("all_0_0_0")))
+    again = await bench.start("r1", one.disk)
+    assert again.detached == ["ignored_all_0_0_0"] and again.values == [1, 2]
+    await again.stop()
+    await bench.admin.remove(one.ctx.me.part(P("all_1_1_0")))
+    await bench.admin.remove(one.ctx.me.part(P("all_2_2_0")))
+    insane = await bench.start("r1", one.disk, is_awaited=False)
+    await bench.env.sleep(30)
+    assert insane.ctx.is_readonly and "2 rows of 2 total rows" in insane.ctx.readonly_reason
+    assert "(TOO_MANY_UNEXPECTED_DATA_PARTS)" in insane.ctx.readonly_reason
+    assert insane.active == ["all_1_1_0", "all_2_2_0"], "nothing is touched"
+    assert await bench.admin.exists(one.ctx.me.is_active) is None
+    await bench.admin.create(one.ctx.me.force_restore_data)
+    await bench.until(lambda: not insane.ctx.is_readonly)
+    assert insane.active == [] and len(insane.detached) == 3
+    assert await bench.admin.exists(one.ctx.me.force_restore_data) is None
+
+
+@simulated
+async def test_too_many_broken_parts_keep_the_replica_read_only_until_it_is_forced(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one, two)
+    await two.stop()
+    for number in range(2):
+        two.disk.damage(P(f"all_{number}_{number}_0"), Damage.TRUNCATION, 3)
+    again = await bench.start("r2", two.disk, is_awaited=False, settings={"max_suspicious_broken_parts": 1})
+    await bench.env.sleep(20)
+    assert again.ctx.is_readonly and "Suspiciously many (2) broken parts" in again.ctx.readonly_reason
+    await again.table.stop()
+    await again.table.start(force=True)
+    await bench.quiet(one, again)
+    assert again.values == [0, 1, 2]
+    assert len([name for name in again.detached if name.startswith("broken-on-start")]) == 2
+
+
+@simulated
+async def test_parts_of_an_interrupted_drop_are_neither_missing_nor_unexpected(bench: Bench) -> None:
+    """1. r2 has a DROP_RANGE in its queue. 2. It dies between the disk and Keeper. 3. It starts again."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await one.insert(2)
+    await bench.quiet(one, two)
+    two.ctx.switches.stop(Activity.QUEUES)
+    span = drop_range("all", 2)
+    assert span is not None
+    await bench.log(DropRange(span))
+    await bench.until(lambda: len(two.ctx.queue.entries) == 1)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    await bench.admin.remove(two.ctx.me.part(P("all_1_1_0")))
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.active == [] and again.detached == [] and await bench.parts("r2") == []
+
+
+# -- checking parts -----------------------------------------------------------------------------------------
+
+
+@simulated
+async def test_a_broken_part_is_moved_aside_and_fetched_again(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    assert (await part_check.check_part(two.ctx, P("all_0_0_0"))).verdict is Verdict.FINE
+    two.disk.damage(P("all_0_0_0"), Damage.BIT_FLIP, 5)
+    assert (await part_check.check_part(two.ctx, P("all_0_0_0"))).verdict is Verdict.FETCHED
+    await bench.quiet(one, two)
+    assert two.values == [1] and two.detached == ["broken_all_0_0_0"]
+
+
+@simulated
+async def test_a_part_that_keeper_does_not_know_is_moved_aside_when_it_is_old_enough(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    await bench.quiet(one)
+    await bench.admin.remove(one.ctx.me.part(P("all_0_0_0")))
+    one.ctx.check_later(P("all_0_0_0"))
+    await bench.env.sleep(60)
+    assert one.active == ["all_0_0_0"]
+    await bench.env.sleep(300)
+    assert one.active == [] and one.detached == ["unexpected_all_0_0_0"]
+
+
+@simulated
+async def test_a_part_that_no_replica_has_is_replaced_with_an_empty_one_and_counted(bench: Bench) -> None:
+    """1. Only r1 has the part. 2. Its disk is lost; what it has of the part is a name in Keeper."""
+    one, two, three = await bench.cluster(3)
+    await one.insert(1)
+    await bench.quiet(one, two, three)
+    for replica in (two, three):
+        replica.ctx.switches.stop(Activity.FETCHES)
+    await one.insert(2)
+    await one.stop()
+    for replica in (two, three):
+        replica.ctx.switches.start(Activity.FETCHES)
+        replica.ctx.queue_changed.set()
+    await bench.env.sleep(100)
+    assert two.active == ["all_0_0_0"], "a dead replica has it still"
+    one.disk.active.pop(P("all_1_1_0"))
+    back = await bench.start("r1", one.disk)
+    await bench.quiet(back, two, three)
+    for replica in (back, two, three):
+        assert replica.active == ["all_0_0_0", "all_1_1_0"] and replica.values == [1]
+    assert (await bench.admin.get(PATHS.lost_part_count)).data == b"1"
+
+
+@simulated
+async def test_a_part_that_nothing_needs_is_not_replaced(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    checked = await part_check.check_part(one.ctx, P("all_5_5_0"))
+    assert checked.verdict is Verdict.FINE and one.active == []
+    await bench.log(GetPart(P("all_5_5_0")))
+    await bench.quiet(one)
+    assert one.active == ["all_5_5_0"] and one.values == []
