@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from tests.unit.replication_live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import CreateMode
@@ -27,6 +26,7 @@ from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication_rows import rows_of
 from engine.testing.replication_store import MemoryPartStore
+from tests.unit.replication_live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 FINAL = OptimizeOptions(extent=Extent.FINAL, sync=Sync.ALL)
 

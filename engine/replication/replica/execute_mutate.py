@@ -41,7 +41,10 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     try:
         if action.result not in ctx.store.staged:
             commands = ", ".join(state.entry.commands for state in states)
-            await ctx.store.mutate(action.source, action.result, commands)
+            if commands:
+                await ctx.store.mutate(action.source, action.result, commands)
+            else:  # all of them were killed
+                await ctx.store.stage_copy(ctx.store, action.source, action.result)
     except PartDiffers as error:
         log.warning("replica.source_damaged table=%s part=%s error=%s", ctx.name, action.source, error)
         ctx.check_later(action.source)
