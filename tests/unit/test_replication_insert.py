@@ -249,12 +249,12 @@ def test_a_commit_that_arrives_late_is_not_executed_after_the_insert_started_ove
     """1. The commit is on its way, the client takes its connection for lost. 2. It looks what became of it.
     3. At some moment from then on the commit arrives. Whenever that is, the row is there once."""
     outcomes: set[str] = set()
-    for steps in range(80):
+    for steps in range(120):
 
         async def main(bench: Bench, steps: int = steps) -> None:
             replica = await bench.replica()
             await insert(replica, 0, options=PLAIN)
-            late = lose_nth_multi(bench, replica, 2, Lost.LATE, late_by=steps)
+            late = lose_nth_multi(bench, replica, 2, Lost.LATE, late_by=steps // 10)
             (done,) = await insert(replica, 1, options=PLAIN)
             await asyncio.wait(late)
             assert [task.exception() is None for task in late] == [str(done.name) == "all_1_1_0"]
@@ -559,6 +559,7 @@ def lose_nth_multi(
             return await plain(ops)
         if lost is Lost.LATE:
             late.append(asyncio.create_task(arrive(ops)))
+            await asyncio.sleep(0)
             raise ConnectionLoss("given up")
         lose = bench.server.lose_next_reply if lost is Lost.REPLY else bench.server.lose_next_request
         lose(replica.session_id, kind=RequestKind.MULTI)
