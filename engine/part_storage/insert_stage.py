@@ -98,7 +98,6 @@ class InsertStages:
         self._workers = workers
         self._idle: list[_Kept] = []
         self._open: dict[str, Scratch] = {}
-        self._epoch = 0
 
     def directory_of(self, new: NewPart) -> Path:
         """Raises SqlError 232 when the part's stage is closed."""
@@ -110,9 +109,10 @@ class InsertStages:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[InsertStage]:
-        kept = self._idle.pop() if self._idle else None
+        while (kept := self._idle.pop() if self._idle else None) and kept.epoch != self._scratch.epoch:
+            self._drop_later(kept)
         if kept is None:
-            epoch = self._epoch
+            epoch = self._scratch.epoch
             scratch = await self._workers.run(lambda connection: self._scratch.make(connection, "stage"))
             kept = _Kept(scratch, epoch)
         stage = InsertStage(kept, self._workers)
@@ -132,7 +132,6 @@ class InsertStages:
 
     def forget_all(self) -> None:
         """After an ALTER: tables of the old structure are not used again."""
-        self._epoch += 1
         idle, self._idle = self._idle, []
         for kept in idle:
             self._drop_later(kept)
@@ -144,7 +143,7 @@ class InsertStages:
             kept.last_block = max(kept.last_block, first_block(name))
             kept.kept_bytes += sum(size for _, size in files_of(kept.scratch.path / name))
         is_worn = kept.uses >= _MAX_USES or kept.kept_bytes > _MAX_KEPT_BYTES
-        if is_worn or kept.epoch != self._epoch or len(self._idle) >= _MAX_IDLE:
+        if is_worn or kept.epoch != self._scratch.epoch or len(self._idle) >= _MAX_IDLE:
             self._drop_later(kept)
         else:
             self._idle.append(kept)

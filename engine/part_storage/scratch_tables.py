@@ -50,6 +50,8 @@ class ScratchTables:
         self._state = state
         self._workers = workers
         self._definition = ""
+        self.epoch = 0
+        """Tables that were made in another epoch may have another structure."""
 
     @property
     def _key(self) -> str:
@@ -62,6 +64,7 @@ class ScratchTables:
     def forget_definition(self) -> None:
         """After an ALTER."""
         self._definition = ""
+        self.epoch += 1
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""

@@ -12,6 +12,7 @@ from typing import Self
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.altering import Alterer
+from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.insert_stage import InsertStage, InsertStages
 from engine.part_storage.part_files import Durability, force_directory, remove_tree, write_durably
@@ -22,7 +23,7 @@ from engine.part_storage.publishing import Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
-from engine.part_storage.transfer import check_content, check_files, receiving, receiving_detached, sending
+from engine.part_storage.transfer import check_files, receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
@@ -52,6 +53,7 @@ class ChdbPartStore:
         self._workers = workers
         self._scratch = ScratchTables(state, workers)
         self._stages = InsertStages(self._scratch, workers)
+        self._checker = ContentChecker(self._scratch)
         self._producer = Producer(state, self._scratch, workers)
         self._publisher = Publisher(state, self._scratch, self._producer, workers)
         self._detached = DetachedParts(state)
@@ -112,6 +114,7 @@ class ChdbPartStore:
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""
         self._stages.forget_all()
+        await self._workers.run(self._checker.close)
         await self._workers.release()
 
     async def destroy(self) -> None:
@@ -209,7 +212,7 @@ class ChdbPartStore:
             if source is None:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory!r} in detached/")
             check_files(source, directory)
-            check_content(connection, self._scratch, source, result)
+            self._checker.check(connection, source, result)
             return self._producer.stage_links(source, result)
 
         return await self._workers.run(stage, length=Length.LONG)
@@ -220,10 +223,10 @@ class ChdbPartStore:
         )
 
     def receive(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
-        return receiving(self._state, self._scratch, name, self._workers)
+        return receiving(self._state, self._checker, name, self._workers)
 
     def receive_detached(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
-        return receiving_detached(self._state, self._scratch, name, self._workers)
+        return receiving_detached(self._state, self._checker, name, self._workers)
 
     async def discard(self, staged: PartName) -> None:
         def discard(connection: Connection) -> None:
@@ -278,7 +281,7 @@ class ChdbPartStore:
             if directory is None:
                 raise PartDiffers(str(name), "it is not there")
             check_files(directory, str(name))
-            check_content(connection, self._scratch, directory, name)
+            self._checker.check(connection, directory, name)
 
         await self._workers.run(verify, length=Length.LONG)
 

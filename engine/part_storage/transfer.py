@@ -8,11 +8,13 @@ content: `CHECK TABLE` on a scratch table, which reads every byte and compares e
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from engine.errors import Code, SqlError
+from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COLUMNS_FILE,
@@ -26,7 +28,6 @@ from engine.part_storage.part_files import (
     remove_tree,
 )
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
-from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.part_checksums import (
@@ -43,6 +44,8 @@ from engine.replication.part_store import Part, PartFile
 _CHUNK_BYTES = 1 << 20
 _MAX_FILES = 200_000
 _LONG_CHECK_BYTES = 64 << 20
+_MAX_LINK_TRIES = 1000
+_LINK_PAUSE_S = 0.002
 
 _UNLISTED = frozenset(
     {
@@ -97,14 +100,14 @@ class Incoming:
         name: PartName,
         directory: Path,
         state: TableState,
-        scratch: ScratchTables,
+        checker: ContentChecker,
         workers: Workers,
         keep: Callable[[Path, Part], Part],
     ) -> None:
         self._name = name
         self._directory = directory
         self._state = state
-        self._scratch = scratch
+        self._checker = checker
         self._workers = workers
         self._keep = keep
         self._written: dict[str, int] = {}
@@ -148,7 +151,7 @@ class Incoming:
         part = read_part(self._directory, self._name)
         if expected is not None:
             check_header(part, expected)
-        check_content(connection, self._scratch, self._directory, self._name)
+        self._checker.check(connection, self._directory, self._name)
         return self._keep(self._directory, part)
 
     def _differs(self, reason: str) -> PartDiffers:
@@ -199,26 +202,6 @@ def _check_list(here: dict[str, int], listed: dict[str, FileChecksum], part: str
         raise PartDiffers(part, f"file {strange[0]} is not listed")
 
 
-def check_content(connection: Connection, scratch: ScratchTables, directory: Path, name: PartName) -> None:
-    """Read every byte of a part and compare every hash. Raises PartDiffers."""
-    with scratch.made(connection, "check") as table:
-        link_part(directory, table.path / "detached" / f"{name.partition_id}_1_1_0", name=None)
-        try:
-            connection.execute(f"ALTER TABLE {table.name.quoted} ATTACH PART '{name.partition_id}_1_1_0'")
-            found = connection.rows(
-                f"CHECK TABLE {table.name.quoted} SETTINGS check_query_single_value_result = 0"
-            )
-        except SqlError as error:
-            if error.code == Code.NOT_ENOUGH_SPACE:
-                raise
-            raise PartDiffers(str(name), error.message) from None
-    for _, is_passed, message in found:
-        if not int(is_passed):
-            raise PartDiffers(str(name), str(message))
-    if len(found) != 1:
-        raise PartDiffers(str(name), "chDB does not find it")
-
-
 @asynccontextmanager
 async def sending(state: TableState, name: PartName, workers: Workers) -> AsyncIterator[Outgoing]:
     """See `PartStore.send`."""
@@ -231,13 +214,15 @@ async def sending(state: TableState, name: PartName, workers: Workers) -> AsyncI
 
 
 def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Workers) -> Outgoing:
-    for _ in range(5):  # it may move from staged to active, and to another directory, while it is linked
+    # It may be on its way from staged to active, or to another directory, while it is linked.
+    for _ in range(_MAX_LINK_TRIES):
         directory = state.directory_of(name)
         if directory is None:
             break
         try:
             link_part(directory, target, name=None)
         except FileNotFoundError:
+            time.sleep(_LINK_PAUSE_S)
             continue
         files = [PartFile(file, size) for file, size in files_of(target)]
         return Outgoing(read_part(target, name), target, files, workers)
@@ -246,7 +231,7 @@ def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Wor
 
 @asynccontextmanager
 async def receiving(
-    state: TableState, scratch: ScratchTables, name: PartName, workers: Workers
+    state: TableState, checker: ContentChecker, name: PartName, workers: Workers
 ) -> AsyncIterator[Incoming]:
     """See `PartStore.receive`."""
 
@@ -258,14 +243,14 @@ async def receiving(
     directory = state.temporary("fetch", workers.next_number())
     directory.mkdir(parents=True)
     try:
-        yield Incoming(name, directory, state, scratch, workers, keep)
+        yield Incoming(name, directory, state, checker, workers, keep)
     finally:
         remove_tree(directory)
 
 
 @asynccontextmanager
 async def receiving_detached(
-    state: TableState, scratch: ScratchTables, name: PartName, workers: Workers
+    state: TableState, checker: ContentChecker, name: PartName, workers: Workers
 ) -> AsyncIterator[Incoming]:
     """See `PartStore.receive_detached`."""
     target = state.detached / str(name)
@@ -284,6 +269,6 @@ async def receiving_detached(
     directory = state.temporary("fetch", workers.next_number())
     directory.mkdir(parents=True)
     try:
-        yield Incoming(name, directory, state, scratch, workers, keep)
+        yield Incoming(name, directory, state, checker, workers, keep)
     finally:
         remove_tree(directory)
