@@ -91,6 +91,14 @@ class Replica:
         )
         self.ctx.keeper = keeper
 
+    async def settle_staged(self) -> None:
+        """As a start does it: what Keeper knows is published, the rest thrown away."""
+        for part in self.store.staged:
+            if self.bench.has(self.ctx.me.part(part)):
+                await self.store.publish([part])
+            else:
+                await self.store.discard(part)
+
     async def expire(self) -> None:
         """End the session on the server's side; the replica is read-only then."""
         keeper = self.ctx.session()

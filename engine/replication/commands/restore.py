@@ -2,12 +2,13 @@
 
 Safety argument. The replica is read-only, and there is nothing of it in Keeper.
 
-1. All parts go to `detached/restoring_…`. Numbers begin anew with a new table in Keeper, so no part may keep
-   its name. A crash leaves some of them there; the statement again moves the rest.
+1. All parts go to `detached/`: as `restoring_…` if there is no table to join. Numbers begin anew with a new
+   table in Keeper, so no part may keep its name. A crash leaves some of them there; the statement again moves
+   the rest.
 2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`). A crash after it
    leaves a replica that has no part yet; it starts as any new one.
 3. It is activated. A replica that joined clones from the others, and takes what it has under the same
-   checksum from `restoring_…` instead of fetching it.
+   checksum from `detached/` instead of fetching it.
 4. The replica that made the table attaches its parts as inserts do, in the order of their blocks, each with a
    block id of its own made of its directory's name: a part that was attached by an attempt that crashed is
    found there, and not attached twice. The directory goes after that.
@@ -26,7 +27,7 @@ from collections.abc import Awaitable, Callable
 from engine.errors import Code, SqlError
 from engine.keeper.base import Keeper
 from engine.replication.block_id import BlockId
-from engine.replication.commands.create import Created, create_replica
+from engine.replication.commands.create import Created, complete_table, create_replica
 from engine.replication.commands.insert_group import Pending, attach_part, insert_group
 from engine.replication.creation import NewReplica
 from engine.replication.part_name import PartName
@@ -48,8 +49,8 @@ async def restore_replica(ctx: ReplicaContext, new: NewReplica, definition: Tabl
     another structure is at its path; UnknownOutcome when Keeper does not answer.
     """
     keeper = await ctx.holder.get()
-    has_leftovers = any(each.prefix == RESTORING for each in await ctx.store.detached())
-    if await keeper.exists(ctx.me.root) is not None and not (has_leftovers and await is_founder(ctx, keeper)):
+    is_made = await keeper.exists(ctx.me.root) is not None
+    if is_made and not await _is_unfinished(ctx, keeper):
         raise SqlError(
             Code.BAD_ARGUMENTS,
             f"Replica path is present at {ctx.me.root} - nothing to restore.",
@@ -58,12 +59,22 @@ async def restore_replica(ctx: ReplicaContext, new: NewReplica, definition: Tabl
         )
     if not ctx.is_readonly:
         raise SqlError(Code.BAD_ARGUMENTS, f"Replica of {ctx.name} must be readonly.")
-    await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
+    if is_made:  # then step 1 was finished, and what is active now was attached by step 4
+        await complete_table(keeper, ctx.paths, new)
+        return Created.REUSED
+    prefix = "" if await keeper.exists(ctx.paths.replicas) is not None else RESTORING
+    await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=prefix)
     for name in sorted(ctx.store.staged):
         await ctx.store.discard(name)
     created = await create_replica(keeper, ctx.paths, ctx.me, new, definition)
     log.info("replication.restored table=%s replica=%s what=%s", ctx.name, ctx.me.root, created.value)
     return created
+
+
+async def _is_unfinished(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether an attempt that made the replica crashed before all parts were attached."""
+    has_leftovers = any(each.prefix == RESTORING for each in await ctx.store.detached())
+    return has_leftovers and await is_founder(ctx, keeper)
 
 
 async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:

@@ -1,0 +1,428 @@
+"""Tables and replicas in Keeper: made, joined, refused, dropped; and again after a crash at any step."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from uuid import UUID
+
+import pytest
+
+from engine.errors import Code, OnclusterError, SessionExpired, SqlError, UnknownOutcome
+from engine.keeper.base import CreateMode, Keeper
+from engine.keeper.faults import FaultPlan
+from engine.keeper.recipes import create_ancestors
+from engine.replication.commands.create import (
+    Created,
+    Leadership,
+    complete_table,
+    create_replica,
+    open_leadership,
+)
+from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica
+from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.commands.restore import attach_restored, is_founder, restore_replica
+from engine.replication.creation import ALL_LEAD, later_nodes, pristine_checks
+from engine.replication.table_definition import TableDefinition
+from engine.testing.replication_disk import model_definition
+from tests.unit.replica_bench import PATHS, Bench, Replica, new_replica, run
+
+R1, R2 = PATHS.replica("r1"), PATHS.replica("r2")
+
+
+async def create(
+    keeper: Keeper, number: int = 1, *, definition: TableDefinition | None = None, table_uuid: int = 7
+) -> Created:
+    wanted = definition or model_definition()
+    new = replace(
+        new_replica(number, table_uuid=UUID(int=table_uuid)),
+        metadata=wanted.metadata.to_bytes(),
+        columns=wanted.columns.to_bytes(),
+    )
+    return await create_replica(keeper, PATHS, PATHS.replica(f"r{number}"), new, wanted)
+
+
+# --- creating ---------------------------------------------------------------------------------------------
+
+
+def test_the_first_replica_makes_the_table_and_the_second_joins_it_as_lost() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        assert await create(keeper, 1) is Created.TABLE
+        assert await create(keeper, 2) is Created.REPLICA
+        assert bench.children(PATHS.replicas) == ["r1", "r2"]
+        assert (bench.data(R1.is_lost), bench.data(R2.is_lost)) == (b"0", b"1")
+        assert bench.data(PATHS.replicas) == b"last added replica: r2"
+        assert bench.data(f"{PATHS.leader_election}/leader_election-0") == ALL_LEAD
+        assert all(bench.has(node.path) for node in later_nodes(PATHS, new_replica()))
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_replicas_created_at_the_same_time_all_exist_and_one_is_the_first(seed: int) -> None:
+    async def main(bench: Bench) -> None:
+        keepers = [await bench.keeper(f"c{number}") for number in range(5)]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(create(keeper, number)) for number, keeper in enumerate(keepers)]
+        made = [task.result() for task in tasks]
+        assert sorted(made, key=str) == [Created.REPLICA] * 4 + [Created.TABLE]
+        assert [bench.data(PATHS.replica(f"r{number}").is_lost) for number in range(5)].count(b"0") == 1
+
+    run(main, seed=seed)
+
+
+def test_a_joining_replica_takes_the_version_of_the_tables_metadata() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        await keeper.set(PATHS.metadata, bench.data(PATHS.metadata))
+        await create(keeper, 2)
+        assert (bench.data(R1.metadata_version), bench.data(R2.metadata_version)) == (b"0", b"1")
+
+    run(main)
+
+
+def test_another_structure_is_refused_and_nothing_is_left_and_shards_are_hinted_at() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        for definition, code in (
+            (model_definition("k", "other"), Code.INCOMPATIBLE_COLUMNS),
+            (model_definition(partition_key="k"), Code.METADATA_MISMATCH),
+        ):
+            with pytest.raises(SqlError) as caught:
+                await create(keeper, 2, definition=definition)
+            assert caught.value.code == code and "{shard}" in str(caught.value)
+        assert bench.children(PATHS.replicas) == ["r1"]
+
+    run(main)
+
+
+def test_a_name_that_is_taken_is_refused_with_a_hint_about_shards() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        with pytest.raises(SqlError) as caught:
+            await create(keeper, 1, table_uuid=8)
+        assert caught.value.code == Code.REPLICA_ALREADY_EXISTS
+        assert "{shard}" in str(caught.value) and "{replica}" in str(caught.value)
+
+    run(main)
+
+
+def test_the_same_statement_again_finds_its_own_replica_until_it_was_used() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        assert await create(keeper, 1) is Created.REUSED
+        for check in pristine_checks(R1):
+            await keeper.set(check.path, bench.data(check.path))
+            with pytest.raises(SqlError) as caught:
+                await create(keeper, 1)
+            assert caught.value.code == Code.REPLICA_ALREADY_EXISTS
+            await drop_replica(keeper, PATHS, R1)
+            await create(keeper, 1)
+
+    run(main)
+
+
+def test_a_path_with_something_else_is_refused_and_left_alone() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create_ancestors(keeper, f"{PATHS.root}/another/table")
+        with pytest.raises(SqlError) as caught:
+            await create(keeper, 1)
+        assert caught.value.code == Code.REPLICA_ALREADY_EXISTS
+        assert bench.children(PATHS.root) == ["another"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_create_is_repeatable_after_a_crash_at_any_moment(seed: int) -> None:
+    """Every request may be lost, and its session may end; whoever repeats the same statement gets there."""
+
+    async def main(bench: Bench) -> None:
+        calm = await bench.keeper("calm")
+        if seed % 2:
+            await create(calm, 2)
+        bench.server.faults = plan = FaultPlan.rough(random.Random(seed), rate=0.08)
+        for _ in range(200):
+            try:
+                keeper = await bench.keeper("creator")
+                made = await create(keeper, 1)
+                break
+            except (UnknownOutcome, OnclusterError) as error:
+                assert not isinstance(error, SqlError), error
+        else:
+            raise AssertionError("never made")
+        plan.calm()
+        await bench.env.sleep(60)
+        assert made in Created
+        assert bench.data(R1.is_lost) == (b"1" if seed % 2 else b"0")
+        assert await create(await bench.keeper(), 1) is Created.REUSED
+        assert all(bench.has(node.path) for node in later_nodes(PATHS, new_replica()))
+
+    print(f"seed={seed}")
+    run(main, seed=seed)
+
+
+# --- who leads --------------------------------------------------------------------------------------------
+
+
+def test_an_election_of_old_servers_is_respected_until_they_are_gone() -> None:
+    async def main(bench: Bench) -> None:
+        keeper, old = await bench.keeper(), await bench.keeper("18.16")
+        await create(keeper, 1)
+        await keeper.remove(f"{PATHS.leader_election}/leader_election-0")
+        prefix = f"{PATHS.leader_election}/leader_election-"
+        await old.create(prefix, b"old", mode=CreateMode.EPHEMERAL_SEQUENTIAL)
+        assert await complete_table(keeper, PATHS, new_replica()) is Leadership.ELECTED
+        await old.close()
+        assert await open_leadership(keeper, PATHS) is Leadership.ALL
+        assert await open_leadership(keeper, PATHS) is Leadership.ALL
+        assert bench.children(PATHS.leader_election) == ["leader_election-0"]
+
+    run(main)
+
+
+def test_servers_that_all_lead_are_no_election() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        await keeper.remove(f"{PATHS.leader_election}/leader_election-0")
+        await keeper.create(f"{PATHS.leader_election}/leader_election-1", b"r9 (multiple leaders Ok)")
+        assert await open_leadership(keeper, PATHS) is Leadership.ALL
+
+    run(main)
+
+
+# --- dropping ---------------------------------------------------------------------------------------------
+
+
+def test_the_last_replica_takes_the_table_with_it() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        await create(keeper, 1)
+        await create(keeper, 2)
+        assert await drop_replica(keeper, PATHS, R1) is Dropped.REPLICA
+        assert bench.children(PATHS.replicas) == ["r2"]
+        assert await drop_replica(keeper, PATHS, R1) is Dropped.NOTHING
+        assert await drop_replica(keeper, PATHS, R2) is Dropped.TABLE
+        assert not bench.has(PATHS.root) and bench.has("/clickhouse/tables/01/d")
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_replicas_dropped_at_the_same_time_leave_nothing(seed: int) -> None:
+    async def main(bench: Bench) -> None:
+        keepers = [await bench.keeper(f"c{number}") for number in range(4)]
+        for number, keeper in enumerate(keepers):
+            await create(keeper, number)
+        async with asyncio.TaskGroup() as group:
+            for number, keeper in enumerate(keepers):
+                group.create_task(drop_replica(keeper, PATHS, PATHS.replica(f"r{number}")))
+        assert not bench.has(PATHS.root)
+
+    run(main, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_table_dropped_and_created_at_the_same_time_is_whole_or_gone(seed: int) -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.keeper("one"), await bench.keeper("two")
+        await create(one, 1)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(drop_replica(one, PATHS, R1))
+            made = group.create_task(create(two, 2))
+        assert bench.children(PATHS.replicas) == ["r2"] and not bench.has(PATHS.dropped)
+        assert bench.data(R2.is_lost) == (b"0" if made.result() is Created.TABLE else b"1")
+        assert all(bench.has(node.path) for node in later_nodes(PATHS, new_replica()))
+
+    run(main, seed=seed)
+
+
+@pytest.mark.parametrize("next_step", ["drop", "create"])
+@pytest.mark.parametrize("requests", range(1, 40, 3))
+def test_a_drop_that_crashes_anywhere_is_finished_by_the_next_drop_or_create(
+    requests: int, next_step: str
+) -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await Inserter(replica.ctx).commit([await replica.write(1)], InsertOptions())
+        keeper = await bench.keeper("dropper")
+        fail_after(keeper, requests)
+        try:
+            await drop_replica(keeper, PATHS, R1)
+        except SessionExpired:
+            await keeper.close()
+        fresh = await bench.keeper()
+        if next_step == "drop":
+            await drop_replica(fresh, PATHS, R1)
+            assert not bench.has(PATHS.root)
+        elif bench.has(R1.host):  # the drop had not begun in earnest: the replica is as it was
+            await drop_replica(fresh, PATHS, R1)
+        else:
+            assert await create(fresh, 1, table_uuid=9) is Created.TABLE
+            assert bench.children(PATHS.replicas) == ["r1"] and not bench.has(PATHS.dropped)
+            assert bench.children(PATHS.blocks) == [], "a block of the dropped table swallows no insert"
+
+    run(main)
+
+
+def test_a_dead_replica_is_dropped_and_an_active_or_own_one_is_not() -> None:
+    async def main(bench: Bench) -> None:
+        alive, dead = await bench.replica("r1"), await bench.replica("r2")
+        keeper = await bench.keeper()
+        for name, own in (("r2", ()), ("r1", ("r1",))):
+            with pytest.raises(SqlError) as caught:
+                await drop_dead_replica(keeper, PATHS, name, local_replicas=own)
+            assert caught.value.code == Code.TABLE_WAS_NOT_DROPPED
+        await dead.holder.close()
+        assert await drop_dead_replica(keeper, PATHS, "r2") is Dropped.REPLICA
+        assert await drop_dead_replica(keeper, PATHS, "r2") is Dropped.NOTHING
+        assert bench.children(PATHS.replicas) == ["r1"]
+        await alive.holder.close()
+        assert await drop_dead_replica(keeper, PATHS, "r1") is Dropped.TABLE
+        with pytest.raises(SqlError) as caught:
+            await drop_dead_replica(keeper, PATHS, "r1")
+        assert caught.value.code == Code.TABLE_WAS_NOT_DROPPED
+
+    run(main)
+
+
+def test_a_replica_that_becomes_active_while_it_is_dropped_as_dead_is_kept_or_never_active() -> None:
+    for seed in range(30):
+
+        async def main(bench: Bench) -> None:
+            await bench.replica("r1")
+            sleeper = await bench.replica("r2", active=False)
+            keeper = await bench.keeper()
+            activation = asyncio.create_task(sleeper.activate())
+            drop = asyncio.create_task(drop_dead_replica(keeper, PATHS, "r2"))
+            await asyncio.wait([activation, drop])
+            if activation.exception() is None:
+                assert drop.exception() is not None and bench.has(R2.is_active)
+            else:
+                assert drop.result() is Dropped.REPLICA and not bench.has(R2.root)
+
+        run(main, seed=seed)
+
+
+# --- restoring --------------------------------------------------------------------------------------------
+
+
+async def lose_keepers_data(bench: Bench, *replicas: Replica) -> None:
+    """The table is gone from Keeper; the replicas are read-only, as after a failed activation."""
+    keeper = await bench.keeper()
+    for replica in replicas:
+        await replica.expire()
+        await drop_replica(keeper, PATHS, replica.ctx.me)
+    assert not bench.has(PATHS.root)
+
+
+def test_a_table_that_keeper_has_lost_is_made_anew_with_all_rows() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        for value in range(4):
+            await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        made = await restore_replica(replica.ctx, new_replica(1), model_definition())
+        assert made is Created.TABLE and replica.values() == []
+        await replica.activate()
+        assert await attach_restored(replica.ctx) == 4
+        assert replica.values() == [0, 1, 2, 3] and not replica.disk.detached
+        assert await attach_restored(replica.ctx) == 0
+        assert len(bench.log()) == 4
+
+    run(main)
+
+
+def test_a_restore_that_crashes_anywhere_is_finished_without_doubling_rows() -> None:
+    for requests in range(1, 60, 2):
+
+        async def main(bench: Bench, requests: int = requests) -> None:
+            replica = await bench.replica("r1")
+            for value in range(3):
+                await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+            await lose_keepers_data(bench, replica)
+            fail_after(await replica.holder.get(), requests)
+            for _ in range(2):
+                try:
+                    await restore_replica(replica.ctx, new_replica(1), model_definition())
+                    await replica.activate()
+                    await replica.settle_staged()
+                    await asyncio.wait_for(attach_restored(replica.ctx), 5)
+                    break
+                except (SessionExpired, TimeoutError):
+                    await (await replica.holder.get()).close()  # the crash
+                    replica.ctx.keeper = None
+            else:
+                raise AssertionError("not restored")
+            assert replica.values() == [0, 1, 2] and bench.locks() == []
+
+        run(main)
+
+
+def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+        await replica.expire()
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
+def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.replica("r1"), await bench.replica("r2")
+        (done,) = await Inserter(one.ctx).commit([await one.write(1)], InsertOptions())
+        await two.fetch(done.name, one)
+        await lose_keepers_data(bench, one, two)
+        await restore_replica(one.ctx, new_replica(1), model_definition())
+        assert await restore_replica(two.ctx, new_replica(2), model_definition()) is Created.REPLICA
+        await two.activate()
+        assert not await is_founder(two.ctx, two.ctx.session())
+        assert await attach_restored(two.ctx) == 0
+        assert list(two.disk.detached) == ["all_0_0_0"]
+
+    run(main)
+
+
+# --- helpers ----------------------------------------------------------------------------------------------
+
+
+def fail_after(keeper: Keeper, requests: int) -> None:
+    """The session seems over to its owner after so many requests; what was executed stays."""
+    left = requests
+
+    def failing(method):  # type: ignore[no-untyped-def]
+        async def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise SessionExpired("crashed here")
+            return await method(*args, **kwargs)
+
+        return call
+
+    for method in (
+        "create",
+        "remove",
+        "set",
+        "get",
+        "exists",
+        "children",
+        "multi",
+        "get_many",
+        "exists_many",
+    ):
+        setattr(keeper, method, failing(getattr(keeper, method)))
