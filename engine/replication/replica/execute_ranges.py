@@ -22,16 +22,15 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from engine.errors import Code, NoNode, SqlError
+from engine.errors import Code, SqlError
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
 from engine.replication.fetching import PartUnavailable
-from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import DropRange, RangeFate, ReplaceRange
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate
-from engine.replication.replica import peers
+from engine.replication.replica import peers, quorum
 from engine.replication.replica.commit_part import commit_parts
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import QueuedEntry
@@ -50,6 +49,7 @@ async def drop_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     await _discard_staged(ctx, action.range)
     keeper = ctx.session()
     await forget_parts(ctx, keeper, action.range)
+    await quorum.forget_dropped(ctx, action.range)
     log.info("replica.range_dropped table=%s range=%s parts=%d", ctx.name, action.range, len(doomed))
 
 
@@ -84,6 +84,8 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     elif span is not None:
         await ctx.store.remove(sorted(part for part in ctx.store.active if span.contains(part)))
         await forget_parts(ctx, ctx.session(), span)
+    if span is not None:
+        await quorum.forget_dropped(ctx, span)
 
 
 async def forget_parts(ctx: ReplicaContext, keeper: Keeper, span: PartName) -> None:
@@ -148,15 +150,13 @@ async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> Pa
         if holder.part != part and ctx.queue.claim(queued, holder.part):
             continue
         await ctx.in_flight.settled(holder.part)
-        header = await peers.header(keeper, holder.replica, holder.part)
-        try:
-            address = ReplicaHost.from_bytes((await keeper.get(holder.replica.host)).data)
-        except NoNode:
-            continue
-        if header is None or holder.part in ctx.store.staged:
+        header = holder.header or await peers.header(keeper, holder.replica, holder.part)
+        if header is None or holder.address is None or holder.part in ctx.store.staged:
             continue
         try:
-            await ctx.fetcher.fetch(address, holder.replica, holder.part, into=ctx.store, expected=header)
+            await ctx.fetcher.fetch(
+                holder.address, holder.replica, holder.part, into=ctx.store, expected=header
+            )
         except (PartUnavailable, PartDiffers) as error:
             log.warning("replica.fetch_failed table=%s part=%s error=%s", ctx.name, holder.part, error)
             continue

@@ -360,6 +360,20 @@ async def give_up(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
     return True
 
 
+async def forget_dropped(ctx: ReplicaContext, dropped: PartName) -> None:
+    """Remove the quorums that wait for parts inside a range, or a part, that this replica has just dropped.
+
+    Nobody will fetch such a part any more, and its node would refuse other quorum inserts for ever. Its
+    insert came before the drop, and ends as if the quorum had been reached. Repeatable.
+    """
+    keeper = ctx.session()
+    for part, _ in await pending_parts(keeper, ctx.paths):
+        if dropped.contains(part) and (found := await _quorum_node_of(ctx, keeper, part)) is not None:
+            path, version = found
+            await try_remove(keeper, path, version=version)
+            log.info("replication.quorum_dropped table=%s part=%s", ctx.name, part)
+
+
 async def _quorum_node_of(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> tuple[str, int] | None:
     for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
         try:
@@ -404,11 +418,15 @@ async def forget_failed(ctx: ReplicaContext) -> None:
 
 
 async def set_failed_aside(ctx: ReplicaContext, part: PartName) -> None:
-    """Remove a part whose quorum failed from `parts`, then from what readers see."""
+    """Remove a part whose quorum failed from what readers see, then from `parts`.
+
+    A crash in between leaves a part that is missing, and whose fetch finds that it was given up. In the other
+    order it would leave one that Keeper does not know, and too many of those stop a replica at its start.
+    """
     if part not in ctx.store.active and part not in ctx.store.staged:
         return
-    await try_remove(ctx.session(), ctx.me.part(part))
     log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
     await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
     await ctx.store.discard(part)
+    await try_remove(ctx.session(), ctx.me.part(part))
     ctx.queue.forget(part)
