@@ -145,8 +145,8 @@ class _ProcessedEntry:
             pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
             if not pointer or int(pointer) <= self._number:
                 return False
-            self._is_copied = True
             self._queued = await find_entry(keeper, self._replica.queue, self._raw)
+            self._is_copied = True  # only now: the search may have been cut short
         if self._queued is None:
             return True
         try:
