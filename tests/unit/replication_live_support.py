@@ -103,7 +103,7 @@ class LiveReplica:
         return [str(name) for name in sorted(self.disk.active)]
 
     def parts_in_keeper(self) -> list[str]:
-        return sorted(self.live.children(self.ctx.me.parts))
+        return [str(name) for name in sorted(map(P, self.live.children(self.ctx.me.parts)))]
 
     def rows(self) -> list[tuple[int, int]]:
         """(k, v) of all rows, sorted."""
