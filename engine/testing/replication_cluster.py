@@ -7,9 +7,10 @@ calls `finish`, which ends the faults, waits until the replicas are quiet and re
 from __future__ import annotations
 
 import asyncio
+import enum
 import random
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from engine.errors import OnclusterError
@@ -19,6 +20,9 @@ from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
 from engine.keeper.tree import Caller
 from engine.names import TableName
+from engine.replication.columns import Columns
+from engine.replication.commands.create import create_replica
+from engine.replication.commands.drop import drop_replica
 from engine.replication.creation import NewReplica, later_nodes, leader_election_ops, replica_ops, table_ops
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDiffers
@@ -46,6 +50,14 @@ SOURCE_TABLE = TableName("d", "source")
 _SETTLING_S = 2 * 3600.0
 
 
+class Recreation(enum.Enum):
+    """What is left to do of a DROP TABLE with a CREATE TABLE behind it."""
+
+    NOTHING = "nothing"
+    DROP = "drop"
+    CREATE = "create"
+
+
 @dataclass(slots=True)
 class SimulatedNode:
     """A machine: its disks, and the process that runs now, if any."""
@@ -62,6 +74,7 @@ class SimulatedNode:
     table: ReplicatedTable | None = None
     store: MemoryPartStore | None = None
     incarnation: int = 0
+    recreation: Recreation = Recreation.NOTHING
     cut_off_since: int | None = None
     """Since when (a moment of the history) Keeper cannot be reached."""
 
@@ -203,10 +216,34 @@ class ReplicationCluster:
 
     async def _run(self, node: SimulatedNode, table: ReplicatedTable) -> None:
         try:
+            await self.recreate(node)
             await table.start()
         except OnclusterError as error:
             self.history.notes.append(f"{node.name} does not start: {error}")
             raise
+
+    async def recreate(self, node: SimulatedNode) -> None:
+        """DROP TABLE and CREATE TABLE as a user who says each again until it works."""
+        assert node.ctx is not None
+        ctx = node.ctx
+        while node.recreation is not Recreation.NOTHING:
+            try:
+                keeper = await ctx.holder.get()
+                if node.recreation is Recreation.DROP:
+                    await drop_replica(keeper, ctx.paths, ctx.me)
+                    self.history.wiped.append((self.history.tick(), node.me.name))
+                    for place in (node.disk.active, node.disk.staged, node.disk.broken):
+                        place.clear()
+                    node.disk.detached.clear()
+                    node.recreation = Recreation.CREATE
+                columns = Columns.from_bytes((await keeper.get(ctx.paths.columns)).data)
+                node.disk.definition = replace(node.disk.definition, columns=columns)
+                await create_replica(keeper, ctx.paths, ctx.me, self.new_replica(node), node.disk.definition)
+                node.recreation = Recreation.NOTHING
+                self.reached["replica dropped and created"] += 1
+            except OnclusterError as error:
+                self.reached[f"recreation failed with {error.code}"] += 1
+                await ctx.env.sleep(1.0)
 
     def _store(self, node: SimulatedNode, env: GatedEnv, process: Process) -> MemoryPartStore:
         def on_visible(change: Visible) -> None:

@@ -7,16 +7,14 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from engine.errors import Code, OnclusterError, UnknownOutcome
 from engine.replication.commands import alter, mutate, optimize, partitions
-from engine.replication.commands.create import create_replica
-from engine.replication.commands.drop import drop_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
-from engine.testing.replication_cluster import SOURCE_TABLE, ReplicationCluster, SimulatedNode
+from engine.testing.replication_cluster import SOURCE_TABLE, Recreation, ReplicationCluster, SimulatedNode
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_history import Insert, Outcome, Read
 from engine.testing.replication_rows import Value, rows_of
@@ -25,6 +23,11 @@ T = TypeVar("T")
 Rowset = list[dict[str, Value]]
 _UNKNOWN = (Code.UNKNOWN_STATUS_OF_INSERT, Code.UNFINISHED, Code.KEEPER_EXCEPTION)
 _TRIES = 6
+
+
+class _Waiting(TypedDict):
+    sync: Sync
+    inactive_timeout_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,25 +287,15 @@ class Workload:
         node = self._node()
         if node is None or node.ctx is None or node.table is None or node.me.name == "r1":
             return
-        ctx, table = node.ctx, node.table
+        table = node.table
 
         async def run() -> None:
             await table.stop()
-            await drop_replica(await ctx.holder.get(), ctx.paths, ctx.me)
-            cluster.history.wiped.append((cluster.history.tick(), node.me.name))
-            for place in (node.disk.active, node.disk.staged, node.disk.detached):
-                place.clear()
-            await create_replica(
-                await ctx.holder.get(),
-                ctx.paths,
-                ctx.me,
-                cluster.new_replica(node),
-                node.disk.definition,
-            )
+            await cluster.recreate(node)
+            await table.start()
 
+        node.recreation = Recreation.DROP
         await self._on(node, "drop and create replica", run())
-        if node.process is not None and node.ctx is ctx:
-            node.process.kill()
 
     # --- on a node ----------------------------------------------------------------------------------------
 
@@ -343,5 +336,5 @@ class Workload:
     def _sync(self) -> Sync:
         return self._rng.choice([Sync.NONE, Sync.OWN, Sync.ALL])
 
-    def _waiting(self) -> dict[str, object]:
+    def _waiting(self) -> _Waiting:
         return {"sync": self._sync(), "inactive_timeout_s": 10.0}
