@@ -1,23 +1,31 @@
-"""Which partition `ALTER TABLE … PARTITION <expression>` names."""
+"""Which partition `ALTER TABLE … PARTITION <expression>` names.
+
+chDB is asked: a table whose columns are the values of the partition key gets the value as its only row, and
+shows its `_partition_id`. Values and types are all that the id depends on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from engine.errors import SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.part_storage.alter_statements import split_by_commas
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
-from engine.part_storage.workers import Connection
+from engine.part_storage.workers import SCRATCH_DATABASE, Connection
 from engine.replication.part_name import is_partition_id
+from engine.replication.partition_id import WHOLE_TABLE
+from engine.replication.table_definition import parse_definition
 from engine.sql.tokens import TokenKind, literal_value, scan
 
 INVALID_PARTITION_VALUE = 248
 
 
 def partition_ids(
-    connection: Connection, state: TableState, scratch: ScratchTables, expression: str
+    connection: Connection, state: TableState, scratch: ScratchTables, expression: str, number: int
 ) -> Sequence[str]:
-    """See `PartStore.partition_ids`."""
+    """See `PartStore.partition_ids`. `number` is one that no other call gets."""
     tokens = [token for token in scan(expression) if token.is_significant]
     words = [token.text.upper() if token.kind is TokenKind.WORD else "" for token in tokens]
     if words == ["ALL"]:
@@ -27,4 +35,51 @@ def partition_ids(
         if not is_partition_id(partition_id):
             raise SqlError(INVALID_PARTITION_VALUE, f"{partition_id!r} is no id of a partition")
         return [partition_id]
-    raise SqlError(INVALID_PARTITION_VALUE, f"Cannot tell the partition of {expression[:200]}")
+    if not tokens or any(token.text == ";" for token in tokens):
+        raise _invalid(expression, "a value is expected")
+    key = parse_definition(scratch.create_text(connection)).metadata.partition_key or ""
+    size = len(split_by_commas(key))
+    if not size:
+        if [token.text for token in tokens] not in (["tuple", "(", ")"], ["(", ")"]):
+            raise _invalid(expression, "the table has no partition key, so its partition is tuple()")
+        return [WHOLE_TABLE]
+    types = [row[1] for row in connection.rows(f"DESCRIBE TABLE (SELECT {key} FROM {state.table.quoted})")]
+    table = TableName(SCRATCH_DATABASE, f"partition_{state.uuid.replace('-', '')}_{number}")
+    columns = [quote_identifier(f"c{index}") for index in range(size)]
+    declared = ", ".join(f"{name} {kind}" for name, kind in zip(columns, types, strict=True))
+    value = f"({expression})"
+    given = _type_of(connection, value, expression)
+    if not given.startswith("Tuple(") or (size == 1 and types[0].startswith("Tuple(") and given == types[0]):
+        value = f"tuple({value})"
+    elements = [
+        f"accurateCast(tupleElement({value}, {index}), {quote_string(kind)})"
+        for index, kind in enumerate(types, start=1)
+    ]
+    # Of a tuple of another size: refused by the first CAST.
+    select = f"{', '.join(elements)} WHERE NOT ignore(CAST({value} AS Tuple({', '.join(types)})))"
+    connection.execute(
+        f"CREATE TABLE {table.quoted} ({declared}) ENGINE = MergeTree"
+        f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
+    )
+    try:
+        connection.execute(f"INSERT INTO {table.quoted} SELECT {select}")
+        return [connection.text(f"SELECT _partition_id FROM {table.quoted} LIMIT 1")]
+    except SqlError as error:
+        raise _invalid(expression, error.message) from None
+    finally:
+        connection.execute(f"DROP TABLE {table.quoted} SYNC")
+
+
+def _type_of(connection: Connection, value: str, expression: str) -> str:
+    try:
+        return connection.text(f"SELECT toTypeName({value})")
+    except SqlError as error:
+        raise _invalid(expression, error.message) from None
+
+
+def _invalid(expression: str, reason: str) -> SqlError:
+    return SqlError(
+        INVALID_PARTITION_VALUE,
+        f"Cannot tell the partition of {expression[:200]}: {reason}",
+        name="INVALID_PARTITION_VALUE",
+    )

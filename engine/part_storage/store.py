@@ -299,7 +299,9 @@ class ChdbPartStore:
 
     async def partition_ids(self, expression: str) -> Sequence[str]:
         return await self._workers.run(
-            lambda connection: partition_ids(connection, self._state, self._scratch, expression)
+            lambda connection: partition_ids(
+                connection, self._state, self._scratch, expression, self._workers.next_number()
+            )
         )
 
     async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:

@@ -1,0 +1,73 @@
+"""kill −9 of a process that inserts, merges, drops and alters: what was committed is there, once."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from engine.part_storage import ChdbPartStore, with_hidden_settings
+from engine.storage import ChdbPool
+from tests.node.part_store_victim import TABLE, Ledger, recover
+
+pytestmark = pytest.mark.slow
+
+CREATE = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+ROOT = Path(__file__).parents[2]
+KILLS = 6
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+def test_what_was_committed_survives_the_process_and_nothing_else_does(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    asyncio.run(create(tmp_path))
+    for _ in range(KILLS):
+        (tmp_path / "ready").unlink(missing_ok=True)
+        victim = subprocess.Popen(
+            [sys.executable, "-m", "tests.node.part_store_victim", str(tmp_path), str(rng.randrange(10**9))],
+            cwd=ROOT,
+        )
+        try:
+            while not (tmp_path / "ready").exists():
+                assert victim.poll() is None, "the process ended by itself"
+                time.sleep(0.005)
+            time.sleep(rng.uniform(0.01, 0.7))
+            assert victim.poll() is None, "the process ended by itself"
+        finally:
+            victim.kill()
+            victim.wait()
+    asyncio.run(check(tmp_path))
+
+
+async def create(path: Path) -> None:
+    pool = await ChdbPool.open(path / "data", max_running=2)
+    await pool.query(with_hidden_settings(CREATE))
+    await pool.close()
+
+
+async def check(path: Path) -> None:
+    pool = await ChdbPool.open(path / "data", max_running=2)
+    uuid = (await pool.query("SELECT uuid FROM system.tables WHERE name = 't'")).text.strip()
+    store = await ChdbPartStore.open(pool, TABLE, uuid)
+    try:
+        ledger = Ledger(path / "ledger")
+        await recover(store, ledger)
+        assert sorted(store.active) == sorted(ledger.parts)
+        shown = await pool.query(f"SELECT k, {ledger.columns[-1]} FROM t ORDER BY k")
+        keys = sorted(key for keys in ledger.parts.values() for key in keys)
+        assert shown.text == "".join(f"{key}\tx\n" for key in keys)
+        for name, part in sorted(store.active.items()):
+            await store.verify(name)
+            assert part.rows == len(ledger.parts[name])
+        assert len(ledger.parts) > 3
+    finally:
+        await store.close()
+        await pool.close()
+    left = [each.name for each in store.state.staged_root.iterdir() if each.name.startswith("tmp_")]
+    assert left == []

@@ -1,0 +1,112 @@
+"""Names: of parts in UUIDs, of files that come from peers, of partitions; and settings that nobody sees."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import SqlError
+from engine.part_storage import (
+    HIDDEN_SETTINGS,
+    settings_of,
+    with_hidden_settings,
+    with_settings,
+    without_hidden_settings,
+)
+from engine.part_storage.part_files import is_file_name
+from engine.part_storage.part_uuid import part_of, part_of_text, uuid_of
+from engine.replication.part_name import PartName
+from tests.unit.part_store_support import add, opened
+
+NUMBERS = st.integers(min_value=0, max_value=2**30 - 1)
+
+
+@given(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text("0123456789abcdefXYZ-", min_size=1, max_size=32))
+def test_a_name_comes_back(a: int, b: int, level: int, mutation: int, partition: str) -> None:
+    name = PartName(partition, min(a, b), max(a, b), level, mutation)
+    assert part_of(partition, uuid_of(name)) == name
+    assert part_of_text(partition, f"{uuid_of(name)}\n") == name
+
+
+@given(st.uuids(version=4))
+def test_a_uuid_that_somebody_else_made_is_no_name(value: uuid.UUID) -> None:
+    """Of random UUIDs none has our mark with the version and variant bits of version 4 in a valid name."""
+    name = part_of("all", value)
+    assert name is None or uuid_of(name) == value
+
+
+def test_numbers_that_do_not_fit_and_texts_that_are_no_uuid_are_refused() -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        uuid_of(PartName("all", 0, 2**30, 0))
+    for text in ("", "x", str(uuid.UUID(int=0)), "0c" * 40):
+        assert part_of_text("all", text) is None
+    backwards = uuid.UUID(int=0x0C << 120 | 5 << 90 | 4 << 60)
+    assert part_of("all", backwards) is None
+
+
+@pytest.mark.parametrize("name", ["data.bin", "a%2Eb.cmrk4", "p.proj/data.bin", "skp_idx_i.idx2", "x@y.bin"])
+def test_names_of_files(name: str) -> None:
+    assert is_file_name(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "/etc/passwd", "a/b", "p.proj/../x", "p.proj/q.proj/x", "p.proj/", "p.proj", "a\0b",
+     "a\nb", "p.proj//x", "x" * 300, "..proj/x/y", "a\\b"],
+)  # fmt: skip
+def test_names_that_could_lead_elsewhere(name: str) -> None:
+    assert not is_file_name(name)
+
+
+def test_hidden_settings_are_put_in_and_taken_out() -> None:
+    plain = (
+        "CREATE TABLE t (`a` UInt8) ENGINE = MergeTree ORDER BY a SETTINGS index_granularity = 1 COMMENT 'x'"
+    )
+    hidden = with_hidden_settings(plain)
+    assert settings_of(hidden) == {"index_granularity": "1", **HIDDEN_SETTINGS}
+    assert hidden.endswith(" COMMENT 'x'")
+    assert without_hidden_settings(hidden) == plain
+    bare = "CREATE TABLE t (`SETTINGS` UInt8 DEFAULT 1) ENGINE = ReplacingMergeTree(a) ORDER BY tuple()"
+    assert without_hidden_settings(with_hidden_settings(bare)) == bare
+    assert with_settings(bare + " AS SELECT 1", {"a": "'x, y'"}) == bare + " SETTINGS a = 'x, y' AS SELECT 1"
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("toYYYYMM(d)", ("202001", "'202001'")),
+        ("d", ("'2020-01-02'",)),
+        ("(k % 2, s)", ("(0, 'a')", "tuple(0, 'a')")),
+        ("s", ("'a'", "tuple('a')")),
+    ],
+)
+async def test_a_partition_is_named_by_its_value(tmp_path: Path, key: str, values: tuple[str, ...]) -> None:
+    create = f"CREATE TABLE t (k UInt64, s String, d Date) ENGINE = MergeTree PARTITION BY {key} ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        async with store.insert_stage() as stage:
+            await pool.query(f"INSERT INTO {stage.table.quoted} VALUES (2, 'a', '2020-01-02')")
+            (new,) = await stage.collect()
+        for value in values:
+            assert await store.partition_ids(value) == [new.partition_id]
+        assert await store.partition_ids("ID 'abc'") == ["abc"]
+        assert await store.partition_ids("ALL") == []
+        for wrong in ("ID '../x'", "(1, 2, 3, 4)", "'no such date'", "tuple(", "1; DROP TABLE t"):
+            if key == "s" and wrong == "'no such date'":
+                continue
+            with pytest.raises(SqlError) as caught:
+                await store.partition_ids(wrong)
+            assert caught.value.code in (248, 62)
+
+
+async def test_a_table_without_key_is_one_partition(tmp_path: Path) -> None:
+    async with opened(tmp_path, "CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY k") as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1", "all_0_0_0")
+        assert await store.partition_ids("tuple()") == ["all"] == await store.partition_ids("ALL")
+        with pytest.raises(SqlError):
+            await store.partition_ids("5")
