@@ -149,6 +149,14 @@ class Bench:
             assert await table.wait_until_active(timeout_s=60), ctx.readonly_reason
         return Replica(name, disk, store, ctx, table, holder)
 
+    async def crash(self, replica: Replica) -> None:
+        """kill −9: its session goes on until it times out."""
+        self.server.crash_client(replica.name)
+        task = replica.table._task
+        assert task is not None
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
     async def cluster(self, count: int, **options: object) -> list[Replica]:
         return [await self.start(f"r{n + 1}", **options) for n in range(count)]  # type: ignore[arg-type]
 

@@ -78,7 +78,7 @@ async def test_two_nodes_that_claim_one_replica_name_are_never_active_both(bench
 async def test_what_an_earlier_session_of_the_same_server_left_is_taken_over(bench: Bench) -> None:
     (one,) = await bench.cluster(1)
     await one.insert(1)
-    bench.server.crash_client("r1")
+    await bench.crash(one)
     again = await bench.start("r1", one.disk, node="r1b", is_awaited=False)
     await bench.until(lambda: not again.ctx.is_readonly, timeout_s=SESSION_TIMEOUT_S / 2)
     assert again.values == [1]

@@ -147,6 +147,8 @@ class ReplicaContext:
     """Held while log entries are copied to the queue."""
     is_queue_in_doubt: bool = False
     """Entries may have been copied to `queue/` that are not in memory yet."""
+    loading_mutations: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held from listing `mutations/` until memory says the same, so that lists come in order."""
     pull_started_s: float | None = None
     """Unix time at which the pull under way began."""
     last_pull_s: float = 0.0

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import logging
 
-from engine.errors import Code, MalformedEntry, NoNode, SqlError
+from engine.errors import Code, MalformedEntry, SqlError
 from engine.keeper.recipes import try_remove
 from engine.replication.fetching import PartUnavailable
-from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -127,20 +126,13 @@ async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartN
 
 
 async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
-    keeper = ctx.session()
-    header = await peers.header(keeper, holder.replica, holder.part)
-    if header is None:
+    header = holder.header or await peers.header(ctx.session(), holder.replica, holder.part)
+    if header is None or holder.address is None:
         raise PartUnavailable(f"Replica {holder.replica.name} has no part {holder.part} any more")
-    try:
-        address = ReplicaHost.from_bytes(
-            (await keeper.get(holder.replica.host)).data, where=holder.replica.host
-        )
-    except NoNode:
-        raise PartUnavailable(f"Replica {holder.replica.name} was dropped") from None
     if holder.part in ctx.store.staged:
         await ctx.store.discard(holder.part)
     if holder.part not in ctx.store.active:
-        await ctx.fetcher.fetch(address, holder.replica, holder.part, into=ctx.store, expected=header)
+        await ctx.fetcher.fetch(holder.address, holder.replica, holder.part, into=ctx.store, expected=header)
     await commit_produced(ctx, holder.part, agreed=header)
 
 

@@ -20,6 +20,7 @@ Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -86,9 +87,12 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
         await queue_loader.add_new_entries(ctx, keeper)
         ctx.is_queue_in_doubt = False
         ctx.queue_changed.set()
-    pointer = await keeper.get(ctx.me.log_pointer)
-    log_now = await keeper.children(ctx.paths.log, watch=watch)
-    await queue_loader.load_mutations(ctx, keeper)
+    # Sent in this order, and executed in it: requests of a session never overtake each other.
+    pointer, log_now, _ = await asyncio.gather(
+        keeper.get(ctx.me.log_pointer),
+        keeper.children(ctx.paths.log, watch=watch),
+        queue_loader.load_mutations(ctx, keeper),
+    )
     names = sorted(
         (name for name in log_now.names if sequence_number(name) is not None),
         key=lambda name: sequence_number(name) or 0,

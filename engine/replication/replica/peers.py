@@ -5,11 +5,13 @@ It only reads. What is returned was true when it was read; replicas come and go.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import KeeperAnswer, NoNode
 from engine.keeper.base import Keeper
+from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDigest
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -20,10 +22,15 @@ from engine.replication.siphash import siphash128_bytes
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A replica that has `part`, which is or covers the part that was looked for."""
+    """A replica that has `part`, which is or covers the part that was looked for, and its address.
+
+    `header` is None if an old server wrote it (ask `header` for it then), `address` if it was never active.
+    """
 
     replica: ReplicaPaths
     part: PartName
+    header: PartHeader | None
+    address: ReplicaHost | None
     is_active: bool
     log_pointer: int
     queue_size: int
@@ -90,9 +97,7 @@ async def _parsed(keeper: Keeper, replica: ReplicaPaths, part: PartName, data: b
 
 
 async def _exact(keeper: Keeper, replicas: Sequence[ReplicaPaths], part: PartName) -> list[Holder]:
-    stats = await keeper.exists_many([replica.part(part) for replica in replicas])
-    having = [replica for replica, stat in zip(replicas, stats, strict=True) if stat is not None]
-    return await _described(keeper, dict.fromkeys(having, part))
+    return await _described(keeper, dict.fromkeys(replicas, part))
 
 
 async def _covering(keeper: Keeper, replicas: Sequence[ReplicaPaths], part: PartName) -> list[Holder]:
@@ -108,23 +113,42 @@ async def _covering(keeper: Keeper, replicas: Sequence[ReplicaPaths], part: Part
     return await _described(keeper, largest)
 
 
-async def _described(keeper: Keeper, having: dict[ReplicaPaths, PartName]) -> list[Holder]:
-    if not having:
+async def _described(keeper: Keeper, wanted: dict[ReplicaPaths, PartName]) -> list[Holder]:
+    """Those of the replicas that have the part named for them. One round trip."""
+    if not wanted:
         return []
-    replicas = list(having)
-    active = await keeper.exists_many([replica.is_active for replica in replicas])
-    queues = await keeper.exists_many([replica.queue for replica in replicas])
-    pointers = await keeper.get_many([replica.log_pointer for replica in replicas])
-    return [
-        Holder(
-            replica,
-            having[replica],
-            is_active=is_active is not None,
-            log_pointer=0 if isinstance(pointer, KeeperAnswer) else number(pointer.data),
-            queue_size=0 if queue is None else queue.num_children,
+    replicas = list(wanted)
+    nodes, active, queues, pointers, hosts = await asyncio.gather(
+        keeper.get_many([replica.part(part) for replica, part in wanted.items()]),
+        keeper.exists_many([replica.is_active for replica in replicas]),
+        keeper.exists_many([replica.queue for replica in replicas]),
+        keeper.get_many([replica.log_pointer for replica in replicas]),
+        keeper.get_many([replica.host for replica in replicas]),
+    )
+    found: list[Holder] = []
+    for replica, node, is_active, queue, pointer, host in zip(
+        replicas, nodes, active, queues, pointers, hosts, strict=True
+    ):
+        if isinstance(node, NoNode):
+            continue
+        if isinstance(node, KeeperAnswer):
+            raise node
+        path = replica.part(wanted[replica])
+        address = None
+        if not isinstance(host, KeeperAnswer) and host.data:
+            address = ReplicaHost.from_bytes(host.data, where=replica.host)
+        found.append(
+            Holder(
+                replica,
+                wanted[replica],
+                header=PartHeader.from_bytes(node.data, where=path) if node.data else None,
+                address=address,
+                is_active=is_active is not None,
+                log_pointer=0 if isinstance(pointer, KeeperAnswer) else number(pointer.data),
+                queue_size=0 if queue is None else queue.num_children,
+            )
         )
-        for replica, is_active, queue, pointer in zip(replicas, active, queues, pointers, strict=True)
-    ]
+    return found
 
 
 def number(data: bytes) -> int:

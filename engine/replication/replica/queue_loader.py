@@ -70,18 +70,21 @@ async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | 
     reading
     was never here.
     """
-    listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names
-    numbers = sorted(number for name in listed if (number := mutation_number(name)) is not None)
-    present = {number: state.entry for number, state in ctx.queue.mutations.items() if number in set(numbers)}
-    fresh = [number for number in numbers if number not in present]
-    for start in range(0, len(fresh), BATCH):
-        batch = fresh[start : start + BATCH]
-        nodes = await keeper.get_many([ctx.paths.mutation(number) for number in batch])
-        for number, node in zip(batch, nodes, strict=True):
-            if not isinstance(node, NoNode):
-                where = f"mutation {number:010} of {ctx.paths.root}"
-                present[number] = MutationEntry.from_bytes(_value(node), where=where)
-    return ctx.queue.set_mutations(present)
+    async with ctx.loading_mutations:
+        listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names
+        numbers = sorted(number for name in listed if (number := mutation_number(name)) is not None)
+        present = {
+            number: state.entry for number, state in ctx.queue.mutations.items() if number in set(numbers)
+        }
+        fresh = [number for number in numbers if number not in present]
+        for start in range(0, len(fresh), BATCH):
+            batch = fresh[start : start + BATCH]
+            nodes = await keeper.get_many([ctx.paths.mutation(number) for number in batch])
+            for number, node in zip(batch, nodes, strict=True):
+                if not isinstance(node, NoNode):
+                    where = f"mutation {number:010} of {ctx.paths.root}"
+                    present[number] = MutationEntry.from_bytes(_value(node), where=where)
+        return ctx.queue.set_mutations(present)
 
 
 def _value(answer: Node | KeeperAnswer) -> bytes:

@@ -90,6 +90,10 @@ async def run_terms(ctx: ReplicaContext, startup: Startup, loops: Sequence[Loop]
             continue
         failures = 0
         await _run_term(ctx, keeper, loops)
+        # A task group that is cancelled while a child fails tells of the child only (Python before 3.13).
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise asyncio.CancelledError
 
 
 async def _run_term(ctx: ReplicaContext, keeper: Keeper, loops: Sequence[Loop]) -> None:
