@@ -112,8 +112,9 @@ class Leadership:
     async def is_given(self, ctx: ReplicaContext, keeper: Keeper) -> bool:
         """Sets `ctx.is_leader`, too."""
         if self.changed is None or self.changed.is_set:
-            self.changed = Signal()
-            self._nobody_elects = await nobody_elects(ctx, keeper, self.changed)
+            changed = Signal()
+            self._nobody_elects = await nobody_elects(ctx, keeper, changed)
+            self.changed = changed  # only now: a question without answer is asked again
         ctx.is_leader = self._nobody_elects and bool(ctx.settings.replicated_can_become_leader)
         return ctx.is_leader
 
