@@ -135,6 +135,18 @@ def test_a_replica_that_is_being_cloned_keeps_the_log_and_what_it_may_clone_from
     run(main)
 
 
+def test_the_pointer_of_a_replica_that_is_being_cloned_is_respected() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await pair(bench)
+        await (await bench.keeper()).set(two.ctx.me.is_lost, b"1")
+        await append(bench, 60)
+        await point(bench, one, 60)
+        await point(bench, two, 9)
+        assert await clean_log(one.ctx) == 9
+
+    run(main)
+
+
 def test_a_lost_replica_holds_nothing_up() -> None:
     async def main(bench: Bench) -> None:
         one, two = await pair(bench)
@@ -161,18 +173,19 @@ def test_a_replica_that_comes_back_while_it_is_declared_lost_loses_nothing() -> 
             while bench.has(two.ctx.me.is_active):
                 await bench.env.sleep(0.1)
 
-            async def come_back() -> None:
+            async def come_back() -> bytes:
                 for _ in range(turns):
                     await asyncio.sleep(0)
                 await two.activate()
+                return (await two.ctx.session().get(two.ctx.me.is_lost)).data
 
             back = asyncio.create_task(come_back())
             try:
                 await clean_log(one.ctx)
             except SqlError as error:
                 assert error.code == Code.REPLICA_STATUS_CHANGED
-            await back
-            lost = bench.data(two.ctx.me.is_lost)
+            lost = await back
+            assert bench.data(two.ctx.me.is_lost) == lost, "an active replica is not declared lost"
             assert lost == b"1" or first_entry(bench) <= 2
             outcomes.add(lost)
 

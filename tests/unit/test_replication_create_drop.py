@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
 from engine.errors import Code, OnclusterError, SessionExpired, SqlError, UnknownOutcome
-from engine.keeper.base import CreateMode, Keeper
+from engine.keeper.base import CreateMode, Keeper, Op, OpResult
 from engine.keeper.faults import FaultPlan
 from engine.keeper.recipes import create_ancestors
 from engine.replication.commands.create import (
@@ -243,6 +244,41 @@ def test_a_table_dropped_and_created_at_the_same_time_is_whole_or_gone(seed: int
         assert all(bench.has(node.path) for node in later_nodes(PATHS, new_replica()))
 
     run(main, seed=seed)
+
+
+def test_a_replica_does_not_join_those_that_are_being_dropped() -> None:
+    """All that is left are two replicas whose DROPs have crashed: there is nothing to copy any more."""
+
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        for number in (1, 2):
+            await create(keeper, number)
+        for replica in (R1, R2):
+            await keeper.set(replica.is_lost, b"1")
+            await keeper.remove(replica.host)
+        assert await create(keeper, 3) is Created.TABLE
+        assert bench.children(PATHS.replicas) == ["r3"]
+
+    run(main)
+
+
+def test_the_last_replica_is_dropped_right_before_another_joins() -> None:
+    async def main(bench: Bench) -> None:
+        keeper, other = await bench.keeper(), await bench.keeper("other")
+        await create(keeper, 1)
+        plain = keeper.multi
+
+        async def multi(ops: Sequence[Op]) -> list[OpResult]:
+            keeper.multi = plain  # type: ignore[method-assign]
+            await other.set(R1.is_lost, b"1")
+            await other.remove(R1.host)
+            return await plain(ops)
+
+        keeper.multi = multi  # type: ignore[method-assign]
+        assert await create(keeper, 2) is Created.TABLE
+        assert bench.data(R2.is_lost) == b"0"
+
+    run(main)
 
 
 @pytest.mark.parametrize("next_step", ["drop", "create"])

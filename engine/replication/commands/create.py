@@ -5,8 +5,9 @@ Safety argument.
 1. The nodes above the table's path are made; they stay, whatever happens.
 2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`).
 3. The table with its first replica is one transaction, a further replica another. The second checks that
-   the list of replicas and the table's structure are still what they were when they were compared. A crash
-   before it leaves nothing; after it there is a replica that was never active.
+   the list of replicas and the table's structure are still what they were when they were compared, and that
+   there is a replica that nobody has begun to drop. A crash before it leaves nothing; after it there is a
+   replica that was never active.
 4. If the reply was lost, or the statement is repeated after a crash, the replica is found, with this table's
    and this server's id in `creator_info` and untouched since: it is ours, and taken as made. A replica with
    another creator, or one that was active, is refused (253).
@@ -215,8 +216,13 @@ async def _join(
     if existing is not None or await keeper.exists(me.root) is not None:
         return await _reuse(keeper, paths, me, new, definition, existing)
     try:
-        replicas = await keeper.get(paths.replicas)
-        if not replicas.stat.num_children:
+        replicas = await keeper.children(paths.replicas)
+        others = [paths.replica(name) for name in replicas.names]
+        hosts = await keeper.exists_many([other.host for other in others])
+        whole = [other for other, host in zip(others, hosts, strict=True) if host is not None]
+        if not whole:  # there is nobody to copy from: what DROPs have left is removed, and the table with it
+            for other in others:
+                await drop_replica(keeper, paths, other)
             await remove_table_without_replicas(keeper, paths)
             return None
         metadata, columns = await _checked(keeper, paths, definition)
@@ -228,7 +234,12 @@ async def _join(
             replicas_version=replicas.stat.version,
         )
         await keeper.multi(
-            (*ops, Check(paths.metadata, metadata.version), Check(paths.columns, columns.version))
+            (
+                *ops,
+                Check(paths.metadata, metadata.version),
+                Check(paths.columns, columns.version),
+                Check(whole[0].host),  # a DROP does not change the version of `replicas`
+            )
         )
     except NoNode:
         return None  # the last replica was dropped right now
