@@ -72,6 +72,7 @@ class ReplicatedTable:
             self._startup = Startup(broken=loaded.broken)
             self.ctx.readonly_since_s = self.ctx.env.now_s()
         self._startup.is_forced |= force
+        self._startup.is_stopping = False
         if self._task is None:
             self._task = asyncio.create_task(
                 run_terms(self.ctx, self._startup, self._loops), name=f"replica {self.ctx.name}"
@@ -84,6 +85,8 @@ class ReplicatedTable:
         task, self._task = self._task, None
         if task is None:
             return
+        assert self._startup is not None
+        self._startup.is_stopping = True
         keeper = self.ctx.holder.current
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -152,10 +152,7 @@ class Bench:
     async def crash(self, replica: Replica) -> None:
         """kill −9: its session goes on until it times out."""
         self.server.crash_client(replica.name)
-        task = replica.table._task
-        assert task is not None
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await replica.table.stop()
 
     async def cluster(self, count: int, **options: object) -> list[Replica]:
         return [await self.start(f"r{n + 1}", **options) for n in range(count)]  # type: ignore[arg-type]

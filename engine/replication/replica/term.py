@@ -65,12 +65,14 @@ class Startup:
 
     broken: tuple[str, ...] = ()
     is_forced: bool = False
+    is_stopping: bool = False
+    """Set before the task of the terms is cancelled: no other term begins."""
 
 
 async def run_terms(ctx: ReplicaContext, startup: Startup, loops: Sequence[Loop]) -> None:
     """Activate, run the loops until the term is over, and so on. Until cancelled."""
     failures = 0
-    while True:
+    while not startup.is_stopping:
         try:
             keeper = await ctx.holder.get()
             await activate(ctx, keeper, startup)
@@ -90,9 +92,8 @@ async def run_terms(ctx: ReplicaContext, startup: Startup, loops: Sequence[Loop]
             continue
         failures = 0
         await _run_term(ctx, keeper, loops)
-        # A task group that is cancelled while a child fails tells of the child only (Python before 3.13).
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if startup.is_stopping:
+            # A task group that is cancelled while a child fails tells of the child only (Python before 3.13).
             raise asyncio.CancelledError
 
 
