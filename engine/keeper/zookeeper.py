@@ -1,20 +1,18 @@
-"""ZooKeeper and ClickHouse Keeper over the network, through kazoo.
+"""ZooKeeper and ClickHouse Keeper over the network.
 
     keeper = await connect(config, env)
 
 One object is one session, whatever happens to its connection (see `engine.keeper.base`):
 
-    connection breaks       requests under way get ConnectionLoss; the object stays usable; kazoo connects
-    again by
-                            itself, to any of the hosts; new requests wait for that, at most
+    connection breaks       requests under way get ConnectionLoss; the object stays usable; it connects again
+                            by itself, to any of the hosts; new requests wait for that, at most
                             operation_timeout_ms
     no answer in time       OperationTimeout. The request may still be executed later, but always before any
-    later
-                            request of the same session: look through the same session
+                            later request of the same session: look through the same session
     no connection for the   as if the session had expired, see below. (A server that has lost its data refuses
-    the session timeout         old session for ever, because that has seen a later transaction than the
-    server.) session expired         pending watches get SESSION, `on_expired` callbacks are called, all calls
-    raise
+    session timeout         the old session for ever, because that has seen a later transaction than the
+                            server.)
+    session expired         pending watches get SESSION, `on_expired` callbacks are called, all calls raise
                             SessionExpired; another session is the caller's to open
 
 Nothing is tried again here. With `identity`, nodes that are created with the default ACL belong to that
@@ -63,9 +61,9 @@ from engine.keeper.base import (
     WatchEvent,
 )
 from engine.keeper.checks import below_root, check_size, outside_root
-from engine.keeper.kazoo_bridge import BridgeOptions, KazooBridge
 from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.watches import ArmedWatches, Rearm, WatchKind
+from engine.keeper.zookeeper_connection import ConnectionOptions, ZooKeeperConnection
 
 log = logging.getLogger(__name__)
 
@@ -154,9 +152,9 @@ class ZooKeeperSession:
         self._watchdog: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._disposal: asyncio.Future[None] | None = None
-        self._bridge = KazooBridge(
-            BridgeOptions(
-                hosts=codec.host_list(config),
+        self._connection = ZooKeeperConnection(
+            ConnectionOptions(
+                hosts=config.hosts,
                 session_timeout_s=self._timeout_s,
                 connect_timeout_s=connect_timeout_s,
                 auth=(("digest", config.identity),) if config.identity else (),
@@ -166,16 +164,17 @@ class ZooKeeperSession:
                 private_key_file=config.private_key_file,
             ),
             self,
+            env,
         )
 
     async def open(self) -> None:
         """Connect and look for the chroot."""
-        self._bridge.start()
+        self._connection.start()
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await asyncio.shield(self._first_connection)
         except TimeoutError:
-            where, why = codec.host_list(self._config), self._bridge.last_error or "no answer"
+            where, why = codec.host_list(self._config), self._connection.last_error or "no answer"
             raise KeeperUnavailable(
                 f"No session with Keeper at {where} within {self._connect_timeout_s:g} s ({why})."
             ) from None
@@ -330,10 +329,10 @@ class ZooKeeperSession:
             raise SessionExpired(f"Session {self._session_id:#x} is over")
         call = _Call(self, path, convert, self.loop.time() + self._operation_timeout_s)
         if watch is None:
-            self._bridge.submit(request, call.settle)
+            self._connection.submit(request, call.settle)
         else:
             call.watch, call.watch_kind = watch, watch_kind
-            self._bridge.submit_watched(request, call.settle)
+            self._connection.submit_watched(request, call.settle)
         self._calls.append(call)
         if self._watchdog is None:
             self._watchdog = self.loop.call_at(call.deadline_s, self._check_timeouts)
@@ -432,5 +431,5 @@ class ZooKeeperSession:
 
     def _dispose(self) -> asyncio.Future[None]:
         if self._disposal is None:
-            self._disposal = self._bridge.dispose()
+            self._disposal = self._connection.dispose()
         return self._disposal

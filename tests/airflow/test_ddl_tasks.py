@@ -320,7 +320,7 @@ def test_the_trigger_outlives_its_keeper_session_and_misses_nothing(hosts: Any, 
             await asyncio.sleep(0.01)
         (shared,) = sessions.current.values()
         # 1. The server ends the session: another client comes with its id and password and says good-bye.
-        await asyncio.to_thread(_end_session, zookeeper, shared.keeper._bridge._client.client_id)
+        await asyncio.to_thread(_end_session, zookeeper, shared.keeper._connection.client_id)
         while not shared.keeper.is_expired:
             await asyncio.sleep(0.01)
         # 2. The last host finishes; the watch that would have told is gone with the session.

@@ -79,7 +79,7 @@ class ZooKeeperBackend:
 
     async def expire(self, keeper: Keeper) -> None:
         """Another connection takes the session over and closes it; the first one is told by the server."""
-        await asyncio.to_thread(_close_session, self.config, keeper._bridge._client.client_id)
+        await asyncio.to_thread(_close_session, self.config, keeper._connection.client_id)
         await _heard_of_the_end(keeper)
 
 
