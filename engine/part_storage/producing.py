@@ -7,7 +7,8 @@ chDB's merges and mutations do not depend on names (measured, see docs/decisions
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import Code, SqlError
@@ -19,6 +20,9 @@ from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
+from engine.replication.partition_id import WHOLE_TABLE
+
+_MAX_TRIES = 5
 
 
 class Producer:
@@ -57,10 +61,10 @@ class Producer:
                 optimize += f" BY {columns}"
         if options.cleanup:
             optimize += " CLEANUP"
-        with self._scratch.made(connection, "merge") as scratch:
-            # All of them in the form that the table has now: the result is of that form, too.
-            directories = [self._local(name).visible for name in sources]
-            self._scratch.fill(connection, scratch, [(directory, None) for directory in directories])
+        # All of them in the form that the table has now: the result is of that form, too.
+        with self._filled(
+            connection, "merge", result.partition_id, lambda: [self._local(name).visible for name in sources]
+        ) as scratch:
             connection.commented(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}", comment)
             return self._stage_result(connection, scratch, result)
 
@@ -68,12 +72,11 @@ class Producer:
         self, connection: Connection, source: PartName, result: PartName, commands: str, comment: str
     ) -> Part:
         """See `PartStore.mutate`."""
-        directory = self._local(source).directory
-        with self._scratch.made(connection, "mutate") as scratch:
+        with self._held(source) as directory, self._scratch.made(connection, "mutate") as scratch:
             statements = prepare_for(connection, scratch, directory, commands, self._state.renames)
             if not statements:
                 return self.stage_links(directory, result)
-            self._scratch.fill(connection, scratch, [(directory, None)])
+            self._scratch.fill(connection, scratch, result.partition_id, [(directory, None)])
             for statement in statements:
                 connection.commented(statement, comment)
             return self._stage_result(connection, scratch, result)
@@ -89,7 +92,7 @@ class Producer:
         )
         with self._scratch.made(connection, "rename") as scratch:
             statements = prepare_for(connection, scratch, directory, commands, {})
-            self._scratch.fill(connection, scratch, [(directory, None)])
+            self._scratch.fill(connection, scratch, name.partition_id, [(directory, None)])
             for statement in statements:
                 connection.execute(statement)
             (local_name,) = self._active_local(connection, scratch)
@@ -103,17 +106,25 @@ class Producer:
         model = self._any_directory(result.partition_id)
         with self._scratch.made(connection, "empty") as scratch:
             if model is not None:
-                self._scratch.fill(connection, scratch, [(model, None)])
+                self._scratch.fill(connection, scratch, result.partition_id, [(model, None)])
             else:
                 self._insert_one(connection, scratch, result)
             connection.execute(f"ALTER TABLE {scratch.name.quoted} DELETE WHERE 1")
             return self._stage_result(connection, scratch, result)
 
     def _insert_one(self, connection: Connection, scratch: Scratch, result: PartName) -> None:
-        if result.partition_id == "all":
+        if result.partition_id == WHOLE_TABLE:
+            for (constraint,) in connection.rows(
+                "SELECT name FROM system.constraints"
+                f" WHERE database = {quote_string(scratch.name.database)}"
+                f" AND table = {quote_string(scratch.name.table)}"
+            ):
+                connection.execute(
+                    f"ALTER TABLE {scratch.name.quoted} DROP CONSTRAINT {quote_identifier(constraint)}"
+                )
+            names, values = self._default_row(connection)
             connection.execute(
-                f"INSERT INTO {scratch.name.quoted} SELECT * FROM generateRandom("
-                f"{quote_string(self._structure(connection))}) LIMIT 1 SETTINGS optimize_on_insert = 0"
+                f"INSERT INTO {scratch.name.quoted} ({names}) SELECT {values} SETTINGS optimize_on_insert = 0"
             )
         if not self._active_local(connection, scratch):
             raise SqlError(
@@ -122,14 +133,15 @@ class Producer:
                 hint="Drop the partition, or insert a row into it.",
             )
 
-    def _structure(self, connection: Connection) -> str:
+    def _default_row(self, connection: Connection) -> tuple[str, str]:
         table = self._state.table
-        return connection.text(
-            "SELECT arrayStringConcat(groupArray(concat(backQuote(name), ' ', type)), ', ') "
-            "FROM system.columns WHERE"
-            f" database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
-            " AND default_kind IN ('', 'DEFAULT')"
+        rows = connection.rows(
+            "SELECT name, type FROM system.columns"
+            f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+            " AND default_kind IN ('', 'DEFAULT') ORDER BY position"
         )
+        names = ", ".join(quote_identifier(name) for name, _ in rows)
+        return names, ", ".join(f"defaultValueOfTypeName({quote_string(kind)})" for _, kind in rows)
 
     def _any_directory(self, partition_id: str) -> Path | None:
         here = self._state.in_partition(partition_id)
@@ -137,6 +149,51 @@ class Producer:
             return here[0].visible
         names = [name for name in self._state.staged if name.partition_id == partition_id]
         return self._state.staged_directory(min(names)) if names else None
+
+    @contextmanager
+    def _filled(
+        self, connection: Connection, purpose: str, partition_id: str, directories: Callable[[], list[Path]]
+    ) -> Iterator[Scratch]:
+        """A scratch table with links of parts. A swap may move them meanwhile: then once more."""
+        tries = 0
+        while True:
+            tries += 1
+            scratch = self._scratch.make(connection, purpose)
+            try:
+                self._scratch.fill(
+                    connection, scratch, partition_id, [(each, None) for each in directories()]
+                )
+            except FileNotFoundError:
+                self._scratch.drop(connection, scratch)
+                if tries == _MAX_TRIES:
+                    raise
+                continue
+            except BaseException:
+                self._scratch.drop(connection, scratch)
+                raise
+            break
+        try:
+            yield scratch
+        finally:
+            self._scratch.drop(connection, scratch)
+
+    @contextmanager
+    def _held(self, name: PartName) -> Iterator[Path]:
+        """Links of a part's own bytes that stay, whatever a swap does meanwhile."""
+        held = self._state.temporary("held", self._workers.next_number())
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                link_part(self._local(name).directory, held, name=None)
+                break
+            except FileNotFoundError:
+                if tries == _MAX_TRIES:
+                    raise
+        try:
+            yield held
+        finally:
+            remove_tree(held)
 
     def _local(self, name: PartName) -> LocalPart:
         local = self._state.active.get(name)
@@ -154,6 +211,8 @@ class Producer:
 
     def _stage_result(self, connection: Connection, scratch: Scratch, result: PartName) -> Part:
         names = self._active_local(connection, scratch)
+        if not names:  # chDB removes parts without rows by itself
+            return self.stage_empty(connection, result)
         if len(names) != 1:
             raise SqlError(Code.LOGICAL_ERROR, f"{result} should be one part, and chDB has made {len(names)}")
         return self.stage_links(scratch.path / names[0], result)

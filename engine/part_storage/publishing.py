@@ -173,7 +173,9 @@ class Publisher:
             key=lambda each: each[0].name,
         )
         with self._scratch.made(connection, "swap") as scratch:
-            self._scratch.fill(connection, scratch, [(directory, part.name) for part, directory, _ in final])
+            self._scratch.fill(
+                connection, scratch, partition_id, [(directory, part.name) for part, directory, _ in final]
+            )
             connection.execute(
                 f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
                 f" FROM {scratch.name.quoted}"

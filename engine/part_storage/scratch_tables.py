@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS, with_settings
-from engine.part_storage.part_files import first_block, is_local_name, link_part, partition_of, remove_tree
+from engine.part_storage.part_files import first_block, is_local_name, link_part, remove_tree
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import SCRATCH_DATABASE, Connection, Workers
 from engine.replication.part_name import PartName
@@ -50,6 +50,7 @@ class ScratchTables:
         self._state = state
         self._workers = workers
         self._definition = ""
+        self._mine: set[str] = set()
         self.epoch = 0
         """Tables that were made in another epoch may have another structure."""
 
@@ -85,11 +86,13 @@ class ScratchTables:
             self._definition = with_settings(text[body.start :], _OF_SCRATCH)
         number = self._workers.next_number()
         name = TableName(SCRATCH_DATABASE, f"{purpose}_{self._key}_{number}")
+        self._mine.add(name.table)
         connection.execute(f"CREATE TABLE {name.quoted} {self._definition}")
         return Scratch(name, self._root / name.table)
 
     def drop(self, connection: Connection, scratch: Scratch) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {scratch.name.quoted} SYNC")
+        self._mine.discard(scratch.name.table)
 
     @contextmanager
     def made(self, connection: Connection, purpose: str) -> Iterator[Scratch]:
@@ -101,15 +104,17 @@ class ScratchTables:
             self.drop(connection, scratch)
 
     def fill(
-        self, connection: Connection, scratch: Scratch, sources: list[tuple[Path, PartName | None]]
+        self,
+        connection: Connection,
+        scratch: Scratch,
+        partition_id: str,
+        sources: list[tuple[Path, PartName | None]],
     ) -> None:
         """Attach links of parts of one partition, in this order, named as said. Raises SqlError 40.
 
         A part that chDB takes for broken is an error, not left out.
         """
-        partition_id = ""
         for number, (source, name) in enumerate(sources, start=1):
-            partition_id = name.partition_id if name is not None else partition_of(source.name)
             target = scratch.path / "detached" / f"{partition_id}_{number}_{number}_0"
             link_part(source, target, name=name)
         if len(sources) == 1:
@@ -126,15 +131,19 @@ class ScratchTables:
             )
 
     def clear(self, connection: Connection) -> None:
-        """Remove what an earlier store of this table, or an earlier process, has left."""
+        """Remove what an earlier store of this table, or an earlier process, has left; nothing that is in
+        use."""
         tables = connection.rows(
             f"SELECT name FROM system.tables WHERE database = {quote_string(SCRATCH_DATABASE)}"
             f" AND position(name, {quote_string(f'_{self._key}_')}) > 0"
         )
         for (name,) in tables:
+            if name in self._mine:
+                continue
             connection.execute(f"DROP TABLE IF EXISTS {TableName(SCRATCH_DATABASE, name).quoted} SYNC")
         for directory in sorted(self._root.glob(f"*_{self._key}_*")):
-            remove_tree(directory)
+            if directory.name not in self._mine:
+                remove_tree(directory)
 
 
 def local_parts(path: Path) -> list[str]:

@@ -29,7 +29,7 @@ from engine.part_storage.part_files import (
 )
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.table_state import TableState
-from engine.part_storage.workers import Connection, Length, Workers
+from engine.part_storage.workers import Connection, Length, Workers, translated
 from engine.replication.part_checksums import (
     MAX_FILE_BYTES,
     FileChecksum,
@@ -125,15 +125,18 @@ class Incoming:
         path.parent.mkdir(exist_ok=True)
         self._written[file.name] = file.size_bytes
         size = 0
-        with path.open("xb") as stream:
-            async for chunk in content:
-                size += len(chunk)
-                if size > file.size_bytes:
-                    raise self._differs(f"file {file.name} has more than {file.size_bytes} bytes")
-                if len(chunk) > _CHUNK_BYTES // 4:
-                    await asyncio.to_thread(stream.write, chunk)
-                else:
-                    stream.write(chunk)
+        try:
+            with path.open("xb") as stream:
+                async for chunk in content:
+                    size += len(chunk)
+                    if size > file.size_bytes:
+                        raise self._differs(f"file {file.name} has more than {file.size_bytes} bytes")
+                    if len(chunk) > _CHUNK_BYTES // 4:
+                        await asyncio.to_thread(stream.write, chunk)
+                    else:
+                        stream.write(chunk)
+        except OSError as error:
+            raise translated(error) from None
         if size != file.size_bytes:
             raise self._differs(f"file {file.name} has {size} bytes instead of {file.size_bytes}")
 

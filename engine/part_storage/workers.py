@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import errno
 import json
 import logging
 import threading
@@ -16,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
 
-from engine.errors import OnclusterError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier
 from engine.storage import ChdbPool
 from engine.storage.chdb_pool import ReservedThreads
@@ -92,6 +93,13 @@ class Connection:
         self._connection.close()
 
 
+def translated(error: OSError) -> Exception:
+    """A full disk as chDB would say it; every other error as it is."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return SqlError(Code.NOT_ENOUGH_SPACE, f"Not enough space: {error}")
+    return error
+
+
 class Workers:
     """One per pool, shared by its stores: `Workers.of(pool)`, and `release` for each."""
 
@@ -142,7 +150,10 @@ class Workers:
         """Run a step. A cancelled caller waits for its end, after KILL of the statements commented `kill`."""
 
         def run() -> T:
-            return step(self._connection())
+            try:
+                return step(self._connection())
+            except OSError as error:
+                raise translated(error) from None
 
         future = asyncio.ensure_future(self._threads[length].call(run))
         try:
