@@ -38,7 +38,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper, Op, Remove, SetData
 from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entry
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
@@ -75,7 +75,8 @@ async def drop_partition(
     """
     entry = await _log_drop(ctx, partition_id, fate, fence)
     if entry is None:
-        await ctx.session().multi(fence)
+        if fence:
+            await ctx.session().multi(fence)
         return
     await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
@@ -88,17 +89,17 @@ async def truncate(
     fence: Sequence[Op] = (),
 ) -> None:
     """`drop_partition` for every partition there is. `fence` goes into the last multi. Raises as that."""
-    listed = (await ctx.session().children(ctx.paths.block_numbers)).names
-    partitions = [name for name in listed if is_partition_id(name)]
+    listed = await in_term(ctx, lambda keeper: keeper.children(ctx.paths.block_numbers))
+    partitions = [name for name in listed.names if is_partition_id(name)]
     entries: list[Logged] = []
     for partition_id in partitions:
         is_last = partition_id == partitions[-1]
         entry = await _log_drop(ctx, partition_id, RangeFate.DROP, fence if is_last else ())
         if entry is not None:
             entries.append(entry)
-        elif is_last:
+        elif is_last and fence:
             await ctx.session().multi(fence)
-    if not partitions:
+    if not partitions and fence:
         await ctx.session().multi(fence)
     for entry in entries:
         await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)

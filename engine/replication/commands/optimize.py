@@ -15,9 +15,9 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, ConnectionLoss, OperationTimeout, SessionExpired, SqlError
 from engine.keeper.base import Op
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entry
 from engine.replication.log_actions import MergeParts
 from engine.replication.merge_selector import select_merge
 from engine.replication.part_name import PartName, merged
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 _PATIENCE_S = 600.0
 _RECHECK_S = 1.0
+_PAUSE_S = 0.2
 _BATCH = 100
 _TRIES_WORTH_WAITING = 2
 
@@ -76,7 +77,7 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
     if options.partition_id is not None:
         partitions = [options.partition_id]
     elif options.extent is Extent.FINAL:
-        await log_puller.pull(ctx)
+        await in_term(ctx, lambda _: log_puller.pull(ctx))
         partitions = list(ctx.queue.virtual_parts.partition_ids)
     else:
         partitions = []
@@ -102,8 +103,8 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
 
 
 async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
-    keeper = ctx.session()
-    if not ctx.settings.replicated_can_become_leader or not await nobody_elects(ctx, keeper):
+    may_lead = bool(ctx.settings.replicated_can_become_leader)
+    if not may_lead or not await in_term(ctx, lambda keeper: nobody_elects(ctx, keeper)):
         raise SqlError(
             Code.NOT_A_LEADER,
             f"OPTIMIZE of {ctx.name} cannot be executed because this replica is not a leader",
@@ -138,11 +139,15 @@ async def _assign(
     give_up_at_s = ctx.env.monotonic_s() + _PATIENCE_S
     while True:
         keeper = ctx.session()
-        if is_patient:
-            await log_puller.pull(ctx)
-            while not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
-                await _next_change(ctx)
-        predicate = await load_predicate(ctx)
+        try:
+            if is_patient:
+                await log_puller.pull(ctx)
+                while not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
+                    await _next_change(ctx)
+            predicate = await load_predicate(ctx)
+        except (ConnectionLoss, OperationTimeout, SessionExpired):
+            await ctx.env.sleep(_PAUSE_S)
+            continue
         if is_patient and not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
             continue
         chosen, reasons = _choose(ctx, predicate, partitions, options.extent)
@@ -158,7 +163,12 @@ async def _assign(
             )
             for parts in chosen
         ]
-        match await assign(ctx, keeper, predicate, actions, fence=fence):
+        try:
+            outcome = await assign(ctx, keeper, predicate, actions, fence=fence)
+        except (ConnectionLoss, OperationTimeout, SessionExpired):  # before anything was sent
+            await ctx.env.sleep(_PAUSE_S)
+            continue
+        match outcome:
             case Assigned(entries):
                 return _Found(list(entries), reasons)
             case NotAssigned.LOG_CHANGED:

@@ -111,7 +111,8 @@ async def replace_partition(
         if done is None:
             continue
         if done.entry is None:
-            await ctx.session().multi(fence)
+            if fence:
+                await ctx.session().multi(fence)
             return []
         log.info(
             "replication.replaced table=%s partition=%s parts=%d", ctx.name, partition_id, len(done.parts)
@@ -149,7 +150,8 @@ async def move_partition(
         if done is None:
             continue
         if done.entry is None:
-            await ctx.session().multi(fence)
+            if fence:
+                await ctx.session().multi(fence)
             return []
         ctx.log_changed.set()
         log.info("replication.moved table=%s to=%s partition=%s", ctx.name, destination.name, partition_id)

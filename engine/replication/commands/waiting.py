@@ -118,6 +118,16 @@ async def with_session(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T
             continue
 
 
+async def in_term(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T]]) -> T:
+    """As `with_session`, for what makes sense only while the replica is active. Raises SqlError 242."""
+    while True:
+        keeper = ctx.session()
+        try:
+            return await read(keeper)
+        except (ConnectionLoss, OperationTimeout, SessionExpired):
+            await ctx.env.sleep(_PAUSE_S)
+
+
 async def replicas_of(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
     """Who has to be done, as of now; by name."""
     match sync:

@@ -23,11 +23,9 @@ from __future__ import annotations
 
 import bisect
 import itertools
-import json
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
-from uuid import UUID
 
 from engine.errors import NoNode
 from engine.keeper.base import Keeper
@@ -170,8 +168,3 @@ async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozense
             continue
         awaiting.update(name for name in map(PartName.try_parse, names) if name is not None)
     return frozenset(awaiting)
-
-
-def pinned_uuids(data: bytes) -> frozenset[UUID]:
-    """What `pinned_part_uuids` holds. Raises ValueError."""
-    return frozenset(UUID(text) for text in json.loads(json.loads(data)["part_uuids"]))
