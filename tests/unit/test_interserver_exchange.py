@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import zlib
 from collections.abc import AsyncIterator
@@ -201,6 +202,21 @@ async def test_too_many_sends_at_once_are_answered_with_429() -> None:
 async def test_nobody_at_the_port_means_unavailable() -> None:
     with pytest.raises(PartUnavailable):
         await fetch(ReplicaHost("127.0.0.1", 1, 9000, "d", "t"), empty_store())
+
+
+async def test_a_peer_that_ends_its_side_behind_the_request_gets_its_part() -> None:
+    """As ClickHouse 18.16 does."""
+    source = Sending(await store_with_part())
+    query = urlencode({"endpoint": f"DataPartsExchange:{REPLICA.root}", "part": str(PART)})
+    async with serving(source) as host:
+        reader, writer = await asyncio.open_connection("127.0.0.1", host.port)
+        writer.write(f"POST /?{query} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        writer.write_eof()
+        answer = await reader.read()
+        writer.close()
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert f"Content-Length: {len(body)}".encode() in head
 
 
 async def test_connections_are_used_again() -> None:

@@ -1,7 +1,7 @@
 """The interserver HTTP port: parts of the replicas on this node, for the other replicas.
 
 Answers are ClickHouse's: 200 with the part, 401 for wrong credentials, 429 with Retry-After when too many
-parts are being sent, 500 with `Code: …` for the rest (220 for a replica that is not here, 232 for a part
+parts are being sent, 500 with `Code: …` for the rest (221 for a replica that is not here, 232 for a part
 that it does not have, 236 while sends are stopped). When something fails behind the first byte the
 connection is cut, so that the receiver sees a part that is too short and never one that looks whole.
 
@@ -22,6 +22,7 @@ from aiohttp import web
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.http.status import exception_text
 from engine.node.interserver.credentials import InterserverCredentials, refusal_of
+from engine.node.interserver.half_open import HalfOpenServer
 from engine.node.interserver.protocol import (
     NEWEST_VERSION,
     VERIFY_PARAMETER,
@@ -38,6 +39,7 @@ log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 256 << 10
 _CLOSE_S = 1.0
+_KEEP_ALIVE_S = 30.0
 _RETRY_AFTER_S = 10
 _MAX_LINE_BYTES = 64 << 10
 _STOPPED = "Transferring part to replica was cancelled"
@@ -80,7 +82,7 @@ class InterserverServer:
         self._config = config
         self._find = find
         self._version = version
-        self._runner: web.AppRunner | None = None
+        self._runner: web.ServerRunner | None = None
         self._sends = 0
         self.port = 0
 
@@ -90,11 +92,10 @@ class InterserverServer:
 
     async def start(self) -> None:
         """Listen. Raises OSError when the port is taken."""
-        app = web.Application(handler_args={"max_line_size": _MAX_LINE_BYTES})
-        app.router.add_route("*", "/{path:.*}", self._handle)
-        self._runner = web.AppRunner(
-            app, access_log=None, handle_signals=False, handler_cancellation=True, shutdown_timeout=_CLOSE_S
+        server = HalfOpenServer(
+            self._handle, access_log=None, max_line_size=_MAX_LINE_BYTES, keepalive_timeout=_KEEP_ALIVE_S
         )
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=_CLOSE_S)
         await self._runner.setup()
         config = self._config
         site = web.TCPSite(
@@ -105,8 +106,7 @@ class InterserverServer:
         except OSError:
             await self.stop()
             raise
-        server = site._server
-        sockets = getattr(server, "sockets", None)
+        sockets = getattr(site._server, "sockets", None)
         assert sockets
         self.port = int(sockets[0].getsockname()[1])
 
@@ -118,7 +118,7 @@ class InterserverServer:
 
     # -- one request ---------------------------------------------------------------------------------------
 
-    async def _handle(self, request: web.Request) -> web.StreamResponse:
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         refusal = refusal_of(request.headers.get("Authorization"), self._config.credentials)
         if refusal:
             log.warning("interserver.refused from=%s reason=%r", request.remote, refusal)
@@ -138,7 +138,7 @@ class InterserverServer:
         finally:
             self._sends -= 1
 
-    async def _send(self, request: web.Request) -> web.StreamResponse:
+    async def _send(self, request: web.BaseRequest) -> web.StreamResponse:
         replica, name, version = self._asked(request)
         if replica.switches.is_stopped(Activity.SENDS):
             raise SqlError(Code.ABORTED, _STOPPED)
@@ -167,7 +167,7 @@ class InterserverServer:
                     request.transport.abort()
         return response
 
-    def _asked(self, request: web.Request) -> tuple[SendingReplica, PartName, int]:
+    def _asked(self, request: web.BaseRequest) -> tuple[SendingReplica, PartName, int]:
         """What is asked for. Raises SqlError."""
         query = request.query
         for parameter in ("endpoint", "part"):

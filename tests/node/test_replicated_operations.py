@@ -1,0 +1,330 @@
+"""ALTER, partitions, OPTIMIZE, SYSTEM and system tables of replicated tables, on real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import blocking_cluster
+from tests.node.conftest import HttpAt, Reply
+
+pytestmark = pytest.mark.slow
+
+HOSTS = ("n1", "n2")
+
+
+class Pair:
+    """Two nodes, each with a replica of every table that `table` makes."""
+
+    def __init__(self, urls: dict[str, str]) -> None:
+        self.n1, self.n2 = (HttpAt(urls[host]) for host in HOSTS)
+        self._made = 0
+
+    @property
+    def both(self) -> tuple[HttpAt, HttpAt]:
+        return self.n1, self.n2
+
+    def table(
+        self,
+        columns: str = "k UInt64, v String",
+        *,
+        engine: str = "ReplicatedMergeTree",
+        rest: str = "PARTITION BY k % 2 ORDER BY k",
+    ) -> str:
+        self._made += 1
+        name = f"t{self._made}"
+        for number, node in enumerate(self.both, start=1):
+            node.query(
+                f"CREATE TABLE {name} ({columns}) ENGINE = {engine}('/tables/{name}', 'r{number}') {rest}"
+            )
+        return name
+
+    def synced(self, table: str) -> None:
+        for node in self.both:
+            node.query(f"SYSTEM SYNC REPLICA {table}")
+
+    def same(self, sql: str) -> str:
+        """The answer of both nodes, which has to be the same."""
+        first, second = (node.query(sql) for node in self.both)
+        assert first == second
+        return first
+
+    def rows(self, table: str) -> str:
+        """All rows, after both replicas have caught up; also the parts have to be the same."""
+        self.synced(table)
+        self.same(
+            f"SELECT name, hash_of_all_files FROM system.parts WHERE table = '{table}' ORDER BY name"
+        )
+        return self.same(f"SELECT * FROM {table} ORDER BY ALL")
+
+
+def error(reply: Reply) -> int:
+    assert reply.status != 200, reply.text
+    return reply.code
+
+
+def json_rows(node: HttpAt, sql: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in node.query(f"{sql} FORMAT JSONEachRow").splitlines()]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("pair")
+    file = directory / "given.xml"
+    file.write_text(clusters_xml({"all": [list(HOSTS)]}))
+    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
+        yield Pair({host: local.node(host).url for host in HOSTS})
+
+
+# -- ALTER ---------------------------------------------------------------------------------------------------
+
+
+def test_columns_are_added_changed_and_dropped_on_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8 DEFAULT 7, MODIFY COLUMN v LowCardinality(String)")
+    pair.synced(t)
+    assert pair.rows(t) == "1\ta\t7\n2\tb\t7\n"
+    pair.n2.query(f"ALTER TABLE {t} DROP COLUMN v SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\t7\n2\t7\n"
+
+
+def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(10)")
+    pair.n1.query(
+        f"ALTER TABLE {t} UPDATE v = {{new:String}} WHERE k < 3, DELETE WHERE k > 5 "
+        "SETTINGS mutations_sync = 2",
+        param_new="it's",
+    )
+    assert pair.rows(t) == "0\tit\\'s\n1\tit\\'s\n2\tit\\'s\n3\tx\n4\tx\n5\tx\n"
+    assert pair.same(f"SELECT command, is_done, parts_to_do FROM system.mutations WHERE table = '{t}'") == (
+        "UPDATE v = _CAST(\\'it\\\\\\'s\\', \\'String\\') WHERE k < 3, DELETE WHERE k > 5\t1\t0\n"
+    )
+
+
+def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
+    pair.n2.query(f"ALTER TABLE {t} UPDATE v = 'y' IN PARTITION 1 WHERE true SETTINGS mutations_sync = 2")
+    assert pair.rows(t) == "0\tx\n1\ty\n2\tx\n3\ty\n"
+    names = pair.same(f"SELECT name FROM system.parts WHERE table = '{t}' ORDER BY name").split()
+    assert names == ["0_0_0_0", "1_0_0_0_1"]
+
+
+def test_lightweight_delete_and_update(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n1.query(f"DELETE FROM {t} WHERE k = 2")
+    assert pair.rows(t) == "0\tx\n1\tx\n3\tx\n"
+    pair.n2.query(f"UPDATE {t} SET v = 'z' WHERE k = 3")
+    assert pair.rows(t) == "0\tx\n1\tx\n3\tz\n"
+
+
+def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) -> None:
+    t = pair.table()
+    assert error(pair.n1.post(f"ALTER TABLE {t} UPDATE v = toString(rand()) WHERE true")) == 36
+    assert error(pair.n1.post(f"ALTER TABLE {t} DELETE WHERE nosuch = 1")) == 47
+    assert pair.n1.query(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+
+
+def test_indexes_by_either_statement(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"CREATE INDEX i ON {t} (v) TYPE bloom_filter GRANULARITY 1")
+    pair.n1.query(f"ALTER TABLE {t} ADD INDEX j k TYPE minmax")
+    pair.synced(t)
+    assert (
+        pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}' ORDER BY 1") == "i\nj\n"
+    )
+    pair.n2.query(f"DROP INDEX i ON {t}")
+    pair.synced(t)
+    assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
+
+
+# -- partitions ----------------------------------------------------------------------------------------------
+
+
+def test_partitions_are_dropped_detached_and_attached(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(6)")
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 0")
+    assert pair.rows(t) == "1\tx\n3\tx\n5\tx\n"
+    pair.n2.query(f"ALTER TABLE {t} DETACH PARTITION ID '1'")
+    assert pair.rows(t) == ""
+    assert pair.n2.query(f"SELECT name FROM system.detached_parts WHERE table = '{t}'") == "1_0_0_0\n"
+    pair.n2.query(f"ALTER TABLE {t} ATTACH PART '1_0_0_0'")
+    assert pair.rows(t) == "1\tx\n3\tx\n5\tx\n"
+    pair.n1.query(f"ALTER TABLE {t} DROP PART '1_2_2_0'")
+    assert pair.rows(t) == ""
+
+
+def test_partitions_are_replaced_and_moved_between_replicated_tables(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {a} VALUES (1, 'a')")
+    pair.n1.query(f"INSERT INTO {b} VALUES (1, 'b'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {a} REPLACE PARTITION 1 FROM {b}")
+    assert pair.rows(a) == "1\tb\n"
+    pair.n1.query(f"ALTER TABLE {a} ATTACH PARTITION 0 FROM {b}")
+    assert pair.rows(a) == "1\tb\n2\tb\n"
+    pair.n1.query(f"ALTER TABLE {a} MOVE PARTITION 1 TO TABLE {b}")
+    assert pair.rows(a) == "2\tb\n"
+    assert pair.rows(b) == "1\tb\n1\tb\n2\tb\n"
+
+
+def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n2.query(f"INSERT INTO {a} VALUES (1, 'a')")
+    pair.synced(a)
+    pair.n1.query(f"ALTER TABLE {b} FETCH PARTITION 1 FROM '/tables/{a}'")
+    assert pair.n1.query(f"SELECT name FROM system.detached_parts WHERE table = '{b}'") == "1_0_0_0\n"
+    pair.n1.query(f"ALTER TABLE {b} ATTACH PARTITION 1")
+    assert pair.rows(b) == "1\ta\n"
+
+
+def test_truncate_and_freeze(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'kept'")
+    pair.n1.query(f"TRUNCATE TABLE {t}")
+    assert pair.rows(t) == ""
+
+
+def test_detached_parts_are_dropped_only_if_that_is_allowed(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} DETACH PARTITION 1")
+    assert error(pair.n1.post(f"ALTER TABLE {t} DROP DETACHED PARTITION 1")) == 344
+    pair.n1.query(f"ALTER TABLE {t} DROP DETACHED PARTITION 1 SETTINGS allow_drop_detached = 1")
+    assert pair.n1.query(f"SELECT count() FROM system.detached_parts WHERE table = '{t}'") == "0\n"
+
+
+# -- OPTIMIZE ------------------------------------------------------------------------------------------------
+
+
+def test_optimize_final_merges_on_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    for number in range(4):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'x')")
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "0\tx\n1\tx\n2\tx\n3\tx\n"
+    assert pair.same(f"SELECT name FROM system.parts WHERE table = '{t}' ORDER BY 1") == "0_0_1_1\n1_0_1_1\n"
+
+
+def test_optimize_deduplicates_by_columns(pair: Pair) -> None:
+    t = pair.table("k UInt64, v String, w UInt8", rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a', 1), (1, 'a', 2), (2, 'b', 1)")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE BY * EXCEPT w SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\ta\t1\n2\tb\t1\n"
+
+
+# -- SYSTEM --------------------------------------------------------------------------------------------------
+
+
+def test_stopped_fetches_wait_until_they_are_started(pair: Pair) -> None:
+    t = pair.table()
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    assert error(pair.n2.post(f"SYSTEM SYNC REPLICA {t}", receive_timeout="1")) == 159
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "0\n"
+    [entry] = json_rows(pair.n2, f"SELECT * FROM system.replication_queue WHERE table = '{t}'")
+    assert (entry["type"], entry["new_part_name"], entry["source_replica"]) == ("GET_PART", "1_0_0_0", "r1")
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    assert pair.rows(t) == "1\ta\n"
+
+
+def test_a_replica_is_restarted(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"SYSTEM RESTART REPLICA {t}")
+    pair.n1.query("SYSTEM RESTART REPLICAS")
+    wait_for(lambda: pair.n1.query(f"SELECT is_readonly FROM system.replicas WHERE table = '{t}'") == "0\n")
+    pair.n1.query(f"INSERT INTO {t} VALUES (2, 'b')")
+    assert pair.rows(t) == "1\ta\n2\tb\n"
+
+
+def test_only_the_replica_of_a_dead_server_is_dropped(pair: Pair) -> None:
+    t = pair.table()
+    assert error(pair.n1.post(f"SYSTEM DROP REPLICA 'r1' FROM TABLE {t}")) == 305
+    assert error(pair.n1.post(f"SYSTEM DROP REPLICA 'r2' FROM TABLE {t}")) == 305
+    pair.n2.query(f"DETACH TABLE {t}")
+    pair.n1.query(f"SYSTEM DROP REPLICA 'r2' FROM TABLE {t}")
+    assert pair.n1.query(f"SELECT total_replicas FROM system.replicas WHERE table = '{t}'") == "1\n"
+
+
+def wait_for(is_so: Callable[[], bool]) -> None:
+    """Until it is so; the test's own time limit ends it otherwise."""
+    while not is_so():
+        pass
+
+
+# -- system tables -------------------------------------------------------------------------------------------
+
+
+def test_system_replicas_shows_both_replicas(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    for number, node in enumerate(pair.both, start=1):
+        [row] = json_rows(node, f"SELECT * FROM system.replicas WHERE table = '{t}'")
+        assert row["engine"] == "ReplicatedMergeTree"
+        assert (row["zookeeper_path"], row["replica_name"]) == (f"/tables/{t}", f"r{number}")
+        assert (row["total_replicas"], row["active_replicas"]) == (2, 2)
+        assert row["replica_is_active"] == {"r1": 1, "r2": 1}
+        assert (row["is_readonly"], row["is_session_expired"], row["queue_size"]) == (0, 0, 0)
+        assert (int(row["log_max_index"]), int(row["log_pointer"])) == (0, 1)
+        assert row["zookeeper_exception"] == ""
+
+
+def test_columns_that_keeper_knows_are_left_out_when_nobody_asks(pair: Pair) -> None:
+    t = pair.table()
+    assert pair.n1.query(f"SELECT count(*) FROM system.replicas WHERE table = '{t}'") == "1\n"
+    assert pair.n1.query(f"SELECT replica_name FROM system.replicas WHERE table = '{t}'") == "r1\n"
+
+
+def test_system_parts_shows_replicated_names_and_aliases(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query("CREATE TABLE IF NOT EXISTS plain (a UInt8) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query("INSERT INTO plain VALUES (1)")
+    sql = (
+        "SELECT name, part_name, min_block_number, level, data_version, engine, uuid FROM system.parts "
+        "WHERE table = '{}' AND active"
+    )
+    nil = "00000000-0000-0000-0000-000000000000"
+    assert pair.n1.query(sql.format(t)) == f"1_0_0_0\t1_0_0_0\t0\t0\t0\tReplicatedMergeTree\t{nil}\n"
+    assert pair.n1.query(sql.format("plain")).startswith("all_1_1_0\tall_1_1_0\t1\t0\t1\tMergeTree\t")
+    assert int(pair.n1.query(f"SELECT sum(bytes) FROM system.parts WHERE table = '{t}'")) > 0
+
+
+def test_killed_mutations_are_told(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {t}")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'z' WHERE true SETTINGS mutations_sync = 0")
+    [row] = json_rows(pair.n1, f"SELECT * FROM system.mutations WHERE table = '{t}'")
+    assert (row["is_done"], row["parts_to_do_names"], row["command"]) == (
+        0,
+        ["1_0_0_0"],
+        "UPDATE v = 'z' WHERE true",
+    )
+    where = f"WHERE table = '{t}'"
+    tested = pair.n1.query(f"KILL MUTATION {where} TEST")
+    assert tested == f"waiting\tdefault\t{t}\t0000000000\tUPDATE v = \\'z\\' WHERE true\n"
+    assert pair.n1.query(f"KILL MUTATION {where} FORMAT JSONEachRow").startswith('{"kill_status":"waiting"')
+    assert pair.n1.query(f"SELECT count() FROM system.mutations {where}") == "0\n"
+    for node in pair.both:
+        node.query(f"SYSTEM START MERGES {t}")
+    assert pair.rows(t) == "1\ta\n"
+
+
+def test_replicas_status_is_fine(pair: Pair) -> None:
+    for node in pair.both:
+        reply = node.get("/replicas_status")
+        assert (reply.status, reply.text) == (200, "Ok.\n")
