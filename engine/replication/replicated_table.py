@@ -12,6 +12,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
+from engine.replication.commands.restore import attach_restored
 from engine.replication.replica import (
     cleanup,
     log_puller,
@@ -29,15 +30,17 @@ from engine.replication.replica.term import Loop, Startup, retire, run_terms
 log = logging.getLogger(__name__)
 
 
-async def _settle_quorums(ctx: ReplicaContext) -> None:
-    """Once in a term: what became of quorum inserts while this replica was away."""
+async def _settle(ctx: ReplicaContext) -> None:
+    """Once in a term: what became of quorum inserts while this replica was away, and what a RESTORE REPLICA
+    that crashed has left to be attached."""
 
     async def step(ctx: ReplicaContext) -> None:
         await quorum.forget_failed(ctx)
         await quorum.report_held(ctx)
+        await attach_restored(ctx)
         await asyncio.Event().wait()
 
-    await keep_running(ctx, "settle quorums", step)
+    await keep_running(ctx, "settle", step)
 
 
 LOOPS: Sequence[Loop] = (
@@ -47,7 +50,7 @@ LOOPS: Sequence[Loop] = (
     cleanup.run,
     merge_assigner.run,
     mutation_tracker.run,
-    _settle_quorums,
+    _settle,
 )
 
 

@@ -5,8 +5,8 @@ Safety argument.
 1. `is_lost` becomes 1: other replicas stop keeping the log for this one, and do not clone from it.
 2. `host` is removed: from here on the replica cannot be activated any more (activation sets it). For a dead
    replica this is one transaction with the proof that it is not active.
-3. Everything below the replica goes, children first. A crash leaves a replica without `host`; the same
-   command again goes on, and so does a CREATE of that replica.
+3. Everything below the replica goes, children first, `creator_info` last, with the replica. A crash leaves a
+   replica without `host`; the same command again goes on, and so does a CREATE of that replica.
 4. If no replica is left, one transaction removes `replicas` and makes `dropped` with an ephemeral lock. From
    then on nobody can join the table. A crash before it leaves a table without replicas, which the next DROP
    or CREATE at that path finishes off, because what it says about inserted blocks is about data that is gone.
@@ -131,10 +131,31 @@ async def _drop(keeper: Keeper, paths: TablePaths, me: ReplicaPaths) -> Dropped:
             pass  # a former attempt came this far
         await try_remove(keeper, me.host)
         for _ in range(_ROUNDS):
-            if await remove_recursive(keeper, me.root):
+            if await _remove_replica_nodes(keeper, me):
                 break
         log.info("replication.replica_dropped replica=%s", me.root)
     return Dropped.TABLE if await remove_table_without_replicas(keeper, paths) else found
+
+
+async def _remove_replica_nodes(keeper: Keeper, me: ReplicaPaths) -> bool:
+    """Whether all is gone. `creator_info` stays to the end: by it a server that crashed knows its replica."""
+    try:
+        names = (await keeper.children(me.root)).names
+    except NoNode:
+        return True
+    for name in names:
+        if f"{me.root}/{name}" != me.creator_info:
+            await remove_recursive(keeper, f"{me.root}/{name}")
+    ops: list[Op] = [Remove(me.root)]
+    if await keeper.exists(me.creator_info) is not None:
+        ops.insert(0, Remove(me.creator_info))
+    try:
+        await keeper.multi(ops)
+    except MultiFailed as failed:
+        if not isinstance(failed.error, NoNode | NotEmpty):
+            raise
+        return await keeper.exists(me.root) is None
+    return True
 
 
 async def remove_table_without_replicas(keeper: Keeper, paths: TablePaths) -> bool:

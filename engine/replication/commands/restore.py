@@ -30,6 +30,7 @@ from engine.replication.block_id import BlockId
 from engine.replication.commands.create import Created, complete_table, create_replica
 from engine.replication.commands.insert_group import Pending, attach_part, insert_group
 from engine.replication.creation import NewReplica
+from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, Fate, Part
 from engine.replication.replica.context import ReplicaContext
@@ -84,25 +85,32 @@ async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
 
 
 async def attach_restored(ctx: ReplicaContext) -> int:
-    """Step 4, in a term; also after each start, for an attempt that crashed. Returns how many were attached.
+    """Step 4, in a term; also once in each term, for an attempt that crashed. Returns how many were attached.
 
-    Raises as `insert_group`; PartDiffers for a damaged part, which stays where it is.
+    A damaged part stays where it is, and is logged. Raises as `insert_group`; repeatable.
     """
-    waiting = [
-        (each.name, each)
-        for each in await ctx.store.detached()
-        if each.prefix == RESTORING and each.name is not None
-    ]
-    if not waiting or not await is_founder(ctx, ctx.session()):
-        return 0
-    attached = 0
-    for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
-        identity = BlockId.of_bytes(name.partition_id, f"restored {each.directory}".encode())
-        part = Pending(name.partition_id, identity, _stage(ctx, each), action=attach_part)
-        await insert_group(ctx, [part], None, max_retries=_RETRIES)
-        await ctx.store.remove_detached(each.directory)
-        attached += 1
-    return attached
+    async with ctx.attaching:
+        waiting = [
+            (each.name, each)
+            for each in await ctx.store.detached()
+            if each.prefix == RESTORING and each.name is not None
+        ]
+        if not waiting or not await is_founder(ctx, ctx.session()):
+            return 0
+        attached = 0
+        for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
+            identity = BlockId.of_bytes(name.partition_id, f"restored {each.directory}".encode())
+            part = Pending(name.partition_id, identity, _stage(ctx, each), action=attach_part)
+            try:
+                await insert_group(ctx, [part], None, max_retries=_RETRIES)
+            except PartDiffers as error:
+                log.error(
+                    "replication.not_restored table=%s part=%s error=%s", ctx.name, each.directory, error
+                )
+                continue
+            await ctx.store.remove_detached(each.directory)
+            attached += 1
+        return attached
 
 
 def _stage(ctx: ReplicaContext, detached: DetachedPart) -> Callable[[PartName], Awaitable[Part]]:
