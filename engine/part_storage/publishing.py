@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import Code, SqlError
@@ -51,6 +52,21 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Parts that come and parts that go, at one moment per partition."""
+
+    add: tuple[PartName, ...]
+    remove: tuple[PartName, ...] = ()
+
+    def of(self, partition_id: str, state: TableState) -> Change:
+        """What of it is still to be done in a partition."""
+        return Change(
+            tuple(n for n in self.add if n.partition_id == partition_id and n not in state.active),
+            tuple(n for n in self.remove if n.partition_id == partition_id and n in state.active),
+        )
+
+
 class Publisher:
     """Steps of one table; the caller runs one at a time."""
 
@@ -62,22 +78,28 @@ class Publisher:
         self._producer = producer
         self._workers = workers
 
-    def publish(self, connection: Connection, add: Sequence[PartName], remove: Sequence[PartName]) -> None:
-        """See `PartStore.publish`."""
+    def publish(self, connection: Connection, changes: Sequence[Change]) -> None:
+        """`PartStore.publish` for each of `changes`, which concern different parts.
+
+        All that concerns a partition is one swap if any of it needs one.
+        """
         state = self._state
-        wanted = [name for name in add if name not in state.active]
-        missing = [str(name) for name in wanted if name not in state.staged]
+        adds = [name for change in changes for name in change.add]
+        missing = [str(name) for name in adds if name not in state.active and name not in state.staged]
         if missing:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Parts {', '.join(missing)} are not staged")
-        partitions = sorted({name.partition_id for name in (*wanted, *remove)})
-        for partition_id in partitions:
-            coming = sorted(name for name in wanted if name.partition_id == partition_id)
-            going = [name for name in remove if name.partition_id == partition_id and name in state.active]
-            if not going and len(coming) == 1 and not self._is_out_of_order(coming[0]):
-                self._attach(connection, coming[0])
-            elif coming or going:
+        removes = [name for change in changes for name in change.remove]
+        for partition_id in sorted({name.partition_id for name in (*adds, *removes)}):
+            here = [change.of(partition_id, state) for change in changes]
+            coming = sorted({name for change in here for name in change.add})
+            going = sorted({name for change in here for name in change.remove})
+            is_swap = going or any(len(change.add) > 1 for change in here)
+            if is_swap or any(self._is_out_of_order(name) for name in coming):
                 self._swap(connection, partition_id, coming, going)
-        left = [name for name in add if name in state.staged and name in state.active]
+            else:
+                for name in coming:
+                    self._attach(connection, name)
+        left = [name for name in adds if name in state.staged and name in state.active]
         for name in left:
             remove_tree(state.staged_directory(name))
         state.change_staged(remove=left)

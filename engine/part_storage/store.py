@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.altering import Alterer
 from engine.part_storage.content_check import ContentChecker
@@ -19,7 +19,7 @@ from engine.part_storage.part_files import Durability, force_directory, remove_t
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
 from engine.part_storage.producing import Producer
-from engine.part_storage.publishing import Publisher
+from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
@@ -45,6 +45,14 @@ from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 
 
+@dataclass(eq=False, slots=True)
+class _Waiting:
+    """A change of what readers see that is to be made."""
+
+    change: Change
+    done: asyncio.Future[None]
+
+
 class ChdbPartStore:
     """Implements `PartStore`. Open it with `open`, then `load`; `close` at the end."""
 
@@ -60,6 +68,8 @@ class ChdbPartStore:
         self._alterer = Alterer(state, self._scratch)
         self._changing = asyncio.Lock()
         """Held while what readers see changes."""
+        self._waiting: list[_Waiting] = []
+        self._publishing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -113,6 +123,8 @@ class ChdbPartStore:
 
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""
+        if self._publishing is not None:
+            await asyncio.wait([self._publishing])
         self._stages.forget_all()
         await self._workers.run(self._checker.close)
         await self._workers.release()
@@ -244,8 +256,42 @@ class ChdbPartStore:
     # -- what readers see ----------------------------------------------------------------------------------
 
     async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
-        async with self._changing:
-            await self._workers.run(lambda connection: self._publisher.publish(connection, add, remove))
+        """See `PartStore`. Whoever comes while another one is at work is done together with all who wait."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(Change(tuple(add), tuple(remove)), loop.create_future())
+        self._waiting.append(waiting)
+        if self._publishing is None or self._publishing.done():
+            self._publishing = loop.create_task(self._publish_waiting())
+        try:
+            await asyncio.shield(waiting.done)
+        except asyncio.CancelledError:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+            else:
+                await asyncio.wait([waiting.done])
+                waiting.done.exception()  # seen: the caller is gone
+            raise
+
+    async def _publish_waiting(self) -> None:
+        while self._waiting:
+            async with self._changing:
+                batch, self._waiting = self._waiting, []
+                if batch:
+                    await self._publish_batch(batch)
+
+    async def _publish_batch(self, batch: Sequence[_Waiting]) -> None:
+        changes = [waiting.change for waiting in batch]
+        try:
+            await self._workers.run(lambda connection: self._publisher.publish(connection, changes))
+        except (OnclusterError, OSError) as error:
+            if len(batch) == 1:
+                batch[0].done.set_exception(error)
+                return
+            for waiting in batch:  # one of them is to blame
+                await self._publish_batch([waiting])
+        else:
+            for waiting in batch:
+                waiting.done.set_result(None)
 
     async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
         async with self._changing:

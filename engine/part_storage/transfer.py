@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, MalformedEntry, SqlError
 from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
@@ -193,7 +193,10 @@ def _listed(directory: Path, part: str) -> dict[str, FileChecksum]:
         data = (directory / CHECKSUMS_FILE).read_bytes()
     except OSError:
         raise PartDiffers(part, f"it has no {CHECKSUMS_FILE}") from None
-    return {file.name: file for file in parse_checksums_file(data, where=part)}
+    try:
+        return {file.name: file for file in parse_checksums_file(data, where=part)}
+    except MalformedEntry as error:
+        raise PartDiffers(part, f"its {CHECKSUMS_FILE} cannot be read: {error.message}") from None
 
 
 def _check_list(here: dict[str, int], listed: dict[str, FileChecksum], part: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,50 @@ async def test_a_part_is_sent_and_received(tmp_path: Path) -> None:
             async with store.send(PartName.parse("1_99_99_0")):
                 pass
         assert caught.value.code == 232
+
+
+async def test_changes_that_wait_for_one_another_are_made_together_and_fail_alone(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        names = [f"0_{number}_{number}_0" for number in range(6)]
+        for number, name in enumerate(names):
+            await insert(pool, store, f"SELECT 2 * {number}, 'a'", name)
+        results = await asyncio.gather(
+            *(store.publish(named(name)) for name in names[:4]),
+            store.publish(named("0_77_77_0")),
+            store.publish(named(names[4]), named(names[0])),
+            store.publish(named(names[5])),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [*[type(None)] * 4, SqlError, type(None), type(None)]
+        assert texts(store.active) == names[1:]
+        assert await rows(pool) == "2 4 6 8 10"
+        waiting = asyncio.ensure_future(store.publish([], named(names[1])))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert names[1] in texts(store.active) or await rows(pool) == "4 6 8 10"
+
+
+async def test_readers_never_see_a_swap_half_done(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        for number in range(8):
+            await add(pool, store, f"SELECT 2 * {number}, 'a'", f"0_{number}_{number}_0")
+        seen = set()
+
+        async def read() -> None:
+            while not done.is_set():
+                seen.add((await pool.query("SELECT count(), sum(k) FROM t")).text)
+
+        done = asyncio.Event()
+        reader = asyncio.ensure_future(read())
+        for first, last, level in ((0, 3, 1), (4, 7, 1), (0, 7, 2)):
+            result = PartName("0", first, last, level)
+            sources = sorted(name for name in store.active if result.contains(name))
+            await store.merge(sources, result, MergeOptions())
+            await store.publish([result], sources)
+        done.set()
+        await reader
+        assert seen == {"8\t56\n"}
+        assert texts(store.active) == ["0_0_7_2"]
