@@ -423,10 +423,12 @@ async def set_failed_aside(ctx: ReplicaContext, part: PartName) -> None:
     A crash in between leaves a part that is missing, and whose fetch finds that it was given up. In the other
     order it would leave one that Keeper does not know, and too many of those stop a replica at its start.
     """
-    if part not in ctx.store.active and part not in ctx.store.staged:
+    keeper = ctx.session()
+    if part in ctx.store.active or part in ctx.store.staged:
+        log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
+        await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
+        await ctx.store.discard(part)
+    elif await keeper.exists(ctx.me.part(part)) is None:
         return
-    log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
-    await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
-    await ctx.store.discard(part)
-    await try_remove(ctx.session(), ctx.me.part(part))
+    await try_remove(keeper, ctx.me.part(part))
     ctx.queue.forget(part)
