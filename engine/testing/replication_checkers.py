@@ -78,6 +78,11 @@ def check_r2(history: History, model: TableModel) -> Iterator[Violation]:
             made_room = any(d.covers(earlier.part) and not d.covers(later.part) for d in model.drops)
             if not made_room and not model.may_be_given_up(earlier):
                 yield Violation("R2", f"insert {name} is stored twice: {earlier.part} and {later.part}")
+    attempts = Counter((i.partition_id, i.rows) for i in history.inserts if not i.deduplicate)
+    for key, count in attempts.items():
+        if len(stored[key]) > count:
+            parts = ", ".join(str(block.part) for block in stored[key])
+            yield Violation("R2", f"rows that were inserted {count} times are stored in {parts}")
     for insert in history.inserts:
         if insert.outcome is Outcome.OK and not _stands(insert, stored, model):
             yield Violation(
@@ -95,6 +100,9 @@ def _stands(insert: Insert, stored: dict[tuple[str, Rows], list[Block]], model: 
 
 def check_r3(history: History, model: TableModel) -> Iterator[Violation]:
     yield from _check_visible_blocks(history, model)
+    if model.given_up and not history.harmed and not history.wiped:
+        parts = ", ".join(sorted(map(str, model.given_up)))
+        yield Violation("R3", f"{parts}: given up although no disk was ever hurt")
     expected = model.expected_rows()
     reference = next(iter(sorted(history.final)), "")
     for replica, final in sorted(history.final.items()):

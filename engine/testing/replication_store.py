@@ -250,11 +250,11 @@ class MemoryPartStore:
     # -- what readers see ----------------------------------------------------------------------------------
 
     async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
-        for name in add:
-            if name not in self.disk.staged and name not in self.disk.active:
-                raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} is neither staged nor active")
         for partition_id in sorted({name.partition_id for name in (*add, *remove)}):
             await self._step()
+            for name in add:
+                if name not in self.disk.staged and name not in self.disk.active:
+                    raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} is neither staged nor active")
             self._switch(
                 [name for name in add if name.partition_id == partition_id],
                 [name for name in remove if name.partition_id == partition_id and name not in add],

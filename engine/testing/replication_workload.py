@@ -287,15 +287,10 @@ class Workload:
         node = self._node()
         if node is None or node.ctx is None or node.table is None or node.me.name == "r1":
             return
-        table = node.table
-
-        async def run() -> None:
-            await table.stop()
-            await cluster.recreate(node)
-            await table.start()
-
         node.recreation = Recreation.DROP
-        await self._on(node, "drop and create replica", run())
+        await self._on(node, "drop replica", node.table.stop())
+        if node.process is not None and node.is_running:
+            node.process.kill()
 
     # --- on a node ----------------------------------------------------------------------------------------
 
