@@ -644,3 +644,28 @@ def test_equal_addresses_are_noted_and_kept(tmp_path: Path, caplog: pytest.LogCa
     assert "cluster=ring" not in caplog.text
     assert config.topology.cluster("ring").is_circular
     assert not config.topology.cluster("same").is_circular
+
+
+def test_credentials_of_the_interserver_port_are_read(tmp_path: Path) -> None:
+    config = load(
+        tmp_path,
+        """
+        <interserver_listen_host>::1</interserver_listen_host>
+        <interserver_http_credentials>
+            <user>parts</user><password>new</password><allow_empty>1</allow_empty>
+            <old><user>parts</user><password>before</password></old>
+            <old><user>legacy</user><password>x</password></old>
+        </interserver_http_credentials>
+        """,
+    )
+    assert config.interserver_listen_host == "::1"
+    access = config.interserver_access
+    assert access is not None
+    assert (access.user, access.password, access.allow_empty) == ("parts", "new", True)
+    assert access.old == (("parts", "before"), ("legacy", "x"))
+    assert "new" not in repr(config)
+
+
+def test_the_interserver_port_needs_a_certificate_for_tls(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="interserver_https_port"):
+        load(tmp_path, "<interserver_https_port>9010</interserver_https_port>")
