@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from engine.errors import SqlError
+from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
@@ -272,3 +273,24 @@ async def test_a_part_that_nothing_needs_is_not_replaced(bench: Bench) -> None:
     await bench.log(GetPart(P("all_5_5_0")))
     await bench.quiet(one)
     assert one.active == ["all_5_5_0"] and one.values == []
+
+
+@simulated
+async def test_a_part_that_was_fetched_does_not_come_beside_the_empty_one_that_replaced_it(
+    bench: Bench,
+) -> None:
+    """1. r3 fetches a part from r2, slowly. 2. r2 is dropped. 3. r1 finds it lost. 4. r3 has all of it."""
+    one, two, three = await bench.cluster(3)
+    one.ctx.switches.stop(Activity.FETCHES)
+    bench.network.faults.latency_s = (1.0, 1.0)
+    part = await two.insert(1)
+    await bench.until(lambda: any(queued.is_executing for queued in three.ctx.queue.entries))
+    await bench.until(lambda: one.ctx.queue.producer_of(part) is not None)
+    await two.table.stop()
+    await drop_replica(bench.admin, PATHS, two.ctx.me)
+    assert (await part_check.check_part(one.ctx, part)).verdict is Verdict.LOST
+    one.ctx.switches.start(Activity.FETCHES)
+    one.ctx.queue_changed.set()
+    await bench.quiet(one, three)
+    assert one.active == three.active == [str(part)]
+    assert one.values == three.values == []

@@ -6,8 +6,10 @@ of these blocks now.
 1. Compare each part with the header of any replica that has it. Another content: the staged part is thrown
    away (PartDiffers), because the other's is the one that was committed first.
 2. One multi: create `parts/<part>`, remove the nodes of the parts that it covers (or that are in the range
-   to be replaced). Where no replica had the part in 1, the multi also asserts that none has it now: of two
-   that commit different bytes under one name, one is refused and comes back to 1.
+   to be replaced). Where no replica had the part in 1, the multi also asserts that none has it now; where it
+   was fetched, that the replica it came from still has it. So of two that commit different bytes under one
+   name one is refused and comes back to 1: also when the only holder was dropped meanwhile, and another
+   replica has put an empty part in its place.
    A crash before it leaves staged parts that Keeper does not know: they are discarded at start. A crash, or a
    lost reply, after it leaves staged parts that Keeper knows: they are published at start, or by the next
    call.
@@ -23,13 +25,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
-from engine.keeper.base import Create, Keeper, Op, Remove
+from engine.keeper.base import Check, Create, Keeper, Op, Remove, SetData
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
+from engine.replication.paths import ReplicaPaths
 from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 
@@ -38,12 +42,20 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """The header in Keeper that a part was compared with, and the replica whose it is."""
+
+    replica: ReplicaPaths
+    header: PartHeader
+
+
 async def commit_produced(
-    ctx: ReplicaContext, part: PartName, *, agreed: PartHeader | None = None, extra: Sequence[Op] = ()
+    ctx: ReplicaContext, part: PartName, *, agreed: Agreed | None = None, extra: Sequence[Op] = ()
 ) -> None:
     """As `commit_parts`, of one part.
 
-    `agreed` is a header in Keeper that the part was compared with already. `extra` goes into the multi, and
+    `agreed` is what the part was compared with already, when it was fetched. `extra` goes into the multi, and
     is not repeated when the part turns out to be committed.
     """
     known = {} if agreed is None else {part: agreed}
@@ -55,7 +67,7 @@ async def commit_parts(
     parts: Sequence[PartName],
     *,
     replacing: PartName | None = None,
-    agreed: dict[PartName, PartHeader] | None = None,
+    agreed: dict[PartName, Agreed] | None = None,
     extra: Sequence[Op] = (),
 ) -> None:
     """Staged `parts` become the replica's, and take the place of all in the range `replacing`, if given.
@@ -66,7 +78,7 @@ async def commit_parts(
     keeper = ctx.session()
     local = {part: _local(ctx, part) for part in parts}
     spans = [*parts, *([replacing] if replacing else [])]
-    missing = list(parts)
+    missing, stale = list(parts), list[PartName]()
     covered = [
         name for span in spans for name in ctx.queue.current_parts.parts_covered_by(span) if name not in local
     ]
@@ -74,6 +86,9 @@ async def commit_parts(
         ops: list[Op] = []
         for part in missing:
             ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part))
+        for part in stale:
+            await _check_others(ctx, keeper, local[part])
+            ops.append(SetData(ctx.me.part(part), local[part].header.to_bytes()))
         ops += [Remove(ctx.me.part(name)) for name in dict.fromkeys(covered)]
         if missing:
             ops += extra
@@ -89,8 +104,13 @@ async def commit_parts(
         listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
         there = [name for name in listed if name is not None]
         missing = [part for part in parts if part not in there]
+        stale = [
+            part
+            for part in parts
+            if part in there and await peers.header(keeper, ctx.me, part) != local[part].header
+        ]
         covered = [name for name in there if name not in local and any(span.contains(name) for span in spans)]
-        if not missing and not covered:
+        if not missing and not stale and not covered:
             break
     else:
         raise SqlError(
@@ -134,21 +154,26 @@ def _local(ctx: ReplicaContext, name: PartName) -> Part:
     return part
 
 
-async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: PartHeader | None) -> list[Op]:
+async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agreed | None) -> list[Op]:
     """Create the part's node, and assert what was found about the others."""
     create = Create(ctx.me.part(part.name), part.header.to_bytes())
-    if agreed is not None and agreed == part.header:
-        return [create]
+    if agreed is not None and agreed.header == part.header:
+        return [Check(agreed.replica.part(part.name)), create]
     replicas = await peers.others(ctx, keeper)
-    held = await peers.headers(ctx, keeper, part.name)
-    for replica, header in held.items():
-        await _compare(ctx, part, header, replica.name)
-    if held:
+    if await _check_others(ctx, keeper, part):
         return [create]
     ops: list[Op] = []
     for replica in replicas:
         ops += [Create(replica.part(part.name)), Remove(replica.part(part.name))]
     return [*ops, create]
+
+
+async def _check_others(ctx: ReplicaContext, keeper: Keeper, part: Part) -> bool:
+    """Whether another replica has the part. Raises PartDiffers if it is another there."""
+    held = await peers.headers(ctx, keeper, part.name)
+    for replica, header in held.items():
+        await _compare(ctx, part, header, replica.name)
+    return bool(held)
 
 
 async def _compare(ctx: ReplicaContext, part: Part, theirs: PartHeader, replica: str) -> None:

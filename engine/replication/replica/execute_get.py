@@ -21,7 +21,7 @@ from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.replica import peers, quorum
-from engine.replication.replica.commit_part import commit_produced
+from engine.replication.replica.commit_part import Agreed, commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.queue import QueuedEntry
@@ -133,7 +133,7 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
         await ctx.store.discard(holder.part)
     if holder.part not in ctx.store.active:
         await ctx.fetcher.fetch(holder.address, holder.replica, holder.part, into=ctx.store, expected=header)
-    await commit_produced(ctx, holder.part, agreed=header)
+    await commit_produced(ctx, holder.part, agreed=Agreed(holder.replica, header))
 
 
 async def _attach_own(ctx: ReplicaContext, action: AttachPart) -> bool:
