@@ -77,7 +77,11 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             raise SqlError(
                 Code.NO_REPLICA_HAS_PART, f"No active replica has part {result} or a covering part"
             )
+    staged = dict.fromkeys((*parts, *action.results))
     parts = [part for part in dict.fromkeys(parts) if not any(o != part and o.contains(part) for o in parts)]
+    for part in staged:  # what a part that was fetched covers, or one that readers see
+        if part not in parts and part in ctx.store.staged and part not in ctx.in_flight:
+            await ctx.store.discard(part)
     kept = [part for part in action.results if part in ctx.store.active]
     if parts or kept:
         await commit_parts(ctx, [*kept, *parts], replacing=span)
