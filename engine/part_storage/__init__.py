@@ -15,6 +15,7 @@ from engine.part_storage.hidden_settings import (
 )
 from engine.part_storage.insert_stage import InsertStage
 from engine.part_storage.part_files import Durability
+from engine.part_storage.plain_source import open_plain
 from engine.part_storage.store import ChdbPartStore
 from engine.part_storage.workers import SCRATCH_DATABASE
 
@@ -24,6 +25,7 @@ __all__ = [
     "ChdbPartStore",
     "Durability",
     "InsertStage",
+    "open_plain",
     "settings_of",
     "with_hidden_settings",
     "with_settings",

@@ -12,6 +12,7 @@ import enum
 import errno
 import json
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
@@ -22,6 +23,7 @@ from engine.names import quote_identifier
 from engine.storage import ChdbPool
 from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
+from engine.storage.layout import private_directory
 from engine.storage.scope import set_statement
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,9 @@ T = TypeVar("T")
 
 SCRATCH_DATABASE = "_oncluster"
 """Of engine Memory: its tables have no metadata on disk, cost 2 ms to make, and are gone after a restart."""
+
+PLAIN_KEY_PREFIX = "plain-"
+"""Of directories beside staged parts that hold links of a plain table's parts for a moment."""
 
 _SETTINGS = {
     "implicit_select": "0",
@@ -186,6 +191,8 @@ class Workers:
                 self._connections.append(connection)
                 is_first = len(self._connections) == 1
             if is_first:
+                for left in (private_directory(self.pool.path) / "staged").glob(f"{PLAIN_KEY_PREFIX}*"):
+                    shutil.rmtree(left, ignore_errors=True)
                 connection.execute(
                     f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
                 )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
-from engine.part_storage import ChdbPartStore
+from engine.names import TableName
+from engine.part_storage import ChdbPartStore, open_plain
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_header import PartHeader
@@ -234,3 +235,22 @@ async def test_what_chdb_took_for_broken_is_reported_and_set_aside(tmp_path: Pat
         assert listed == [("broken", "all_3_3_0"), ("broken", "all_6_6_0")]
         assert (await store.load()).broken == ()
         assert await rows(pool) == "2"
+
+
+async def test_parts_of_a_plain_table_are_copied_while_it_goes_on(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await pool.query(create.replace("TABLE t", "TABLE plain"))
+        await pool.query("INSERT INTO plain SELECT number, 'x' FROM numbers(10)")
+        source = await open_plain(pool, TableName("default", "plain"))
+        await pool.query("TRUNCATE TABLE plain")
+        (name,) = [name for name in source.active if name.partition_id == "1"]
+        copy = await store.stage_copy(source, name, PartName.parse("1_4_4_0"))
+        assert (await source.definition()).columns == (await store.definition()).columns
+        await source.close()
+        await store.publish([copy.name])
+        assert await rows(pool) == "1 3 5 7 9"
+        with pytest.raises(SqlError) as caught:
+            await open_plain(pool, TableName("default", "nosuch"))
+        assert caught.value.code == 60
