@@ -78,6 +78,7 @@ class Alterer:
         """See `PartStore.plan_alter`."""
         before = parse_definition(self._scratch.create_text(connection))
         with self._scratch.made(connection, "plan") as scratch:
+            untouched = parse_definition(self._scratch.create_text(connection, scratch.name))
             connection.execute(
                 f"ALTER TABLE {scratch.name.quoted} {commands} SETTINGS alter_sync = 0, mutations_sync = 0"
             )
@@ -93,7 +94,7 @@ class Alterer:
         definition = TableDefinition(
             metadata=after.metadata,
             columns=after.columns,
-            settings=before.settings,
+            settings=_with_changes(dict(before.settings), dict(untouched.settings), dict(after.settings)),
             comment=after.comment,
         )
         return AlterPlan(definition, mutation)
@@ -296,3 +297,12 @@ def _blocks(local_name: str) -> str:
 def _mutation_number(mutation_id: str) -> int:
     digits = "".join(filter(str.isdigit, mutation_id))
     return int(digits or "0")
+
+
+def _with_changes(
+    settings: dict[str, str], before: Mapping[str, str], after: Mapping[str, str]
+) -> tuple[tuple[str, str], ...]:
+    """`settings` with what changed from `before` to `after`: a scratch table has more of them than its
+    table."""
+    settings |= {name: value for name, value in after.items() if before.get(name) != value}
+    return tuple((name, value) for name, value in settings.items() if name in after or name not in before)
