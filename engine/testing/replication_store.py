@@ -293,6 +293,11 @@ class MemoryPartStore:
         self.disk.definition = replace(self.disk.definition, settings=tuple(settings.items()))
         await self._after()
 
+    async def apply_comment(self, comment: str) -> None:
+        await self._step()
+        self.disk.definition = replace(self.disk.definition, comment=comment)
+        await self._after()
+
     # -- the rest ------------------------------------------------------------------------------------------
 
     @asynccontextmanager

@@ -283,7 +283,6 @@ class Workload:
 
     async def drop_and_create_replica(self) -> None:
         """DROP TABLE on one node, and CREATE TABLE again; the others keep the table alive."""
-        cluster = self._cluster
         node = self._node()
         if node is None or node.ctx is None or node.table is None or node.me.name == "r1":
             return

@@ -1,0 +1,374 @@
+"""Each of these bugs, put in on purpose, must be caught by the checker that is there for it.
+
+A bug is a patch of the real code. The test runs seeds until the named promise is broken; not finding it is
+the failure. The list is also a list of what must not be simplified away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from engine.keeper.base import CreateMode, Keeper
+from engine.keeper.recipes import Signal
+from engine.replication.commands import drop_range, insert, insert_group
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
+from engine.replication.replica import (
+    block_numbers,
+    cleanup_log,
+    clone,
+    commit_part,
+    execute_get,
+    execute_ranges,
+    log_puller,
+    merge_assigner,
+    merge_predicate,
+    part_check,
+    peers,
+    queue_loader,
+    quorum,
+    runner,
+    startup_check,
+)
+from engine.replication.replica.context import InFlight, ReplicaContext
+from engine.replication.replica.merge_predicate import MergePredicate
+from engine.replication.replica.mutation_book import MutationBook, MutationState
+from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.quorum import QuorumEnd
+from engine.testing import replication_transfer
+from engine.testing.replication_disk import StoredPart
+from engine.testing.replication_simulation import Scenario, simulate
+from engine.testing.simulation import SimulationStuck
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+GENTLE = {
+    "kill_gates": (),
+    "is_keeper_restarted": False,
+    "is_partitioned": False,
+    "is_network_cut": False,
+    "is_stopped": False,
+    "is_expired": False,
+    "has_clock_jumps": False,
+    "has_damaged_transfers": False,
+    "has_damaged_disks": False,
+    "has_full_disks": False,
+    "has_lost_disk": False,
+    "has_dropped_replica": False,
+}
+
+
+@dataclass(frozen=True)
+class Bug:
+    promise: str
+    patch: Patch
+    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
+    seeds: int = 150
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(promise: str, *, seeds: int = 150, **changes: Any) -> Callable[[Patch], Patch]:
+    """Registers a bug; `changes` turn every seed's scenario into one in which it matters."""
+
+    def register(patch: Patch) -> Patch:
+        BUGS[patch.__name__] = Bug(promise, patch, lambda scenario: replace(scenario, **changes), seeds)
+        return patch
+
+    return register
+
+
+# --- inserts ----------------------------------------------------------------------------------------------
+
+
+@bug("R3", fault_rate=0.03)
+def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def find_out(self: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(insert_group._Transaction, "_find_out", find_out)
+
+
+@bug("R3", fault_rate=0.03)
+def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = insert_group._Transaction._stage
+
+    async def shown(self: Any, pending: Any, name: PartName) -> Part:
+        part = await stage(self, pending, name)
+        await self._ctx.store.publish([name])
+        return part
+
+    monkeypatch.setattr(insert_group._Transaction, "_stage", shown)
+
+
+@bug("R4")
+def a_block_number_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = block_numbers._ask
+
+    async def halved(*args: Any) -> Any:
+        return tuple(replace(each, number=each.number // 2) for each in await ask(*args))
+
+    monkeypatch.setattr(block_numbers, "_ask", halved)
+
+
+@bug("R1", has_quorum=True)
+def an_insert_does_not_wait_for_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def reached(*args: Any, **kwargs: Any) -> QuorumEnd:
+        return QuorumEnd.REACHED
+
+    monkeypatch.setattr(insert, "wait_for_quorum", reached)
+
+
+@bug("R1", has_quorum=True, has_damaged_transfers=True, has_merges=False)
+def a_replica_counts_for_the_quorum_before_it_has_the_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    execute = execute_get.execute
+
+    async def early(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+        if queued.entry.quorum:
+            await quorum.part_is_here(ctx, queued.entry.new_parts[0])
+        await execute(ctx, queued)
+
+    monkeypatch.setattr(runner.execute_get, "execute", early)
+
+
+@bug("R3", has_quorum=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=400)
+def a_part_without_quorum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def kept(*args: Any) -> None:
+        return None
+
+    monkeypatch.setattr(quorum, "set_failed_aside", kept)
+    monkeypatch.setattr(insert, "set_failed_aside", kept)
+
+
+@bug("R3", has_quorum=True, has_merges=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=600)
+def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*args: Any) -> frozenset[PartName]:
+        return frozenset()
+
+    monkeypatch.setattr(merge_predicate, "parts_awaiting_quorum", nothing)
+
+
+# --- merges and mutations ---------------------------------------------------------------------------------
+
+
+@bug("R4", fault_rate=0.03, has_merges=True, steps=14, seeds=400)
+def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = merge_predicate.load_predicate
+
+    async def unchecked(ctx: ReplicaContext) -> MergePredicate:
+        return replace(await load(ctx), log_version=-1)
+
+    monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
+
+
+@bug("R4", has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
+        return {}
+
+    monkeypatch.setattr(merge_predicate.block_numbers, "committing", none)
+
+
+@bug("R5", has_mutations=True, steps=14)
+def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commands(self: MutationBook, source: PartName, target_version: int) -> Sequence[MutationState]:
+        mutations = self._by_partition.get(source.partition_id, [])
+        return [state for block, state in mutations if block <= target_version]
+
+    monkeypatch.setattr(MutationBook, "commands", commands)
+
+
+@bug("R5", has_mutations=True, steps=14)
+def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = MutationBook.commands
+
+    def last_only(self: MutationBook, source: PartName, target_version: int) -> Sequence[MutationState]:
+        return commands(self, source, target_version)[-1:]
+
+    monkeypatch.setattr(MutationBook, "commands", last_only)
+
+
+@bug("R7", fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
+def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
+        if self.changed is None or self.changed.is_set:
+            self.changed = Signal()
+            self._nobody_elects = await merge_assigner.nobody_elects(ctx, keeper, self.changed)
+        ctx.is_leader = self._nobody_elects
+        return ctx.is_leader
+
+    monkeypatch.setattr(merge_assigner.Leadership, "is_given", is_given)
+
+
+# --- partitions -------------------------------------------------------------------------------------------
+
+
+@bug("R2", has_partition_commands=True, steps=14)
+def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*args: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(drop_range, "removals_of_blocks", none)
+
+
+@bug("R4", has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
+def a_dropped_range_lets_inserts_into_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def leave(*args: Any, **kwargs: Any) -> None:
+        return None
+
+    monkeypatch.setattr(drop_range, "cancel_committing", leave)
+
+
+@bug("R3", has_partition_commands=True, has_slow_replica=True, steps=14, seeds=600)
+def a_dropped_range_does_not_wait_for_inserts_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(self: InFlight, covering: PartName) -> None:
+        return None
+
+    monkeypatch.setattr(InFlight, "settled", at_once)
+
+
+@bug("R3", has_partition_commands=True, steps=14, seeds=300)
+def a_dropped_range_stays_in_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(*args: Any) -> None:
+        return None
+
+    monkeypatch.setattr(execute_ranges, "forget_parts", forget)
+
+
+@bug("R7", has_partition_commands=True, has_quorum=True, steps=14, seeds=400)
+def a_quorum_of_dropped_rows_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def forget(*args: Any) -> None:
+        return None
+
+    monkeypatch.setattr(quorum, "forget_dropped", forget)
+
+
+# --- replication ------------------------------------------------------------------------------------------
+
+
+@bug("R5", has_damaged_transfers=True)
+def what_a_peer_sends_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def finish(self: replication_transfer.Incoming, expected: PartHeader | None) -> Part:
+        return await self._stage(self._name, StoredPart(dict(self._files), 0.0))
+
+    monkeypatch.setattr(replication_transfer.Incoming, "finish", finish)
+
+
+@bug("R3")
+def a_merged_part_comes_after_its_sources_have_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def publish(
+        ctx: ReplicaContext, parts: Sequence[PartName], *, replacing: PartName | None = None
+    ) -> None:
+        spans = [*parts, *([replacing] if replacing else [])]
+        hidden = [
+            name
+            for name in ctx.store.active
+            if name not in parts and any(span.contains(name) for span in spans)
+        ]
+        await ctx.store.publish([], hidden)
+        await ctx.store.publish([part for part in parts if part in ctx.store.staged])
+
+    monkeypatch.setattr(commit_part, "publish", publish)
+
+
+@bug("R4")
+def a_merged_part_is_shown_beside_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def publish(
+        ctx: ReplicaContext, parts: Sequence[PartName], *, replacing: PartName | None = None
+    ) -> None:
+        await ctx.store.publish([part for part in parts if part in ctx.store.staged])
+
+    monkeypatch.setattr(commit_part, "publish", publish)
+
+
+@bug("R7", fault_rate=0.03, seeds=400)
+def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = log_puller._copy
+
+    async def forgetful(ctx: ReplicaContext, *args: Any) -> int:
+        try:
+            return await copy(ctx, *args)
+        finally:
+            ctx.is_queue_in_doubt = False
+
+    monkeypatch.setattr(log_puller, "_copy", forgetful)
+
+
+@bug("R3", fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int) -> int:
+        nodes = [await keeper.get(ctx.paths.log_entry(name)) for name in names]
+        stat = await keeper.set(ctx.me.log_pointer, str(int(names[-1][-10:]) + 1).encode(), version=version)
+        for node in nodes:
+            await keeper.create(ctx.me.queue_prefix, node.data, mode=CreateMode.PERSISTENT_SEQUENTIAL)
+        await queue_loader.add_new_entries(ctx, keeper)
+        ctx.queue_changed.set()
+        return stat.version
+
+    monkeypatch.setattr(log_puller, "_copy", copy)
+
+
+@bug("R3", fault_rate=0.05, is_expired=True, steps=14, seeds=600)
+def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    clone_from = clone._clone_from
+
+    async def early(ctx: ReplicaContext, keeper: Keeper, *args: Any) -> None:
+        await keeper.set(ctx.me.is_lost, b"0")
+        await clone_from(ctx, keeper, *args)
+
+    monkeypatch.setattr(clone, "_clone_from", early)
+
+
+@bug("R7", has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(self: cleanup_log._Replicas, pointer: int) -> None:
+        return None
+
+    monkeypatch.setattr(cleanup_log._Replicas, "keep", keep)
+
+
+# --- start and checks -------------------------------------------------------------------------------------
+
+
+@bug("R3", kill_gates=(40, 60, 80, 100, 120), seeds=600)
+def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def settle(ctx: ReplicaContext, expected: frozenset[PartName]) -> None:
+        for part in sorted(ctx.store.staged):
+            if part not in ctx.in_flight:
+                await ctx.store.discard(part)
+
+    monkeypatch.setattr(startup_check, "_settle_staged", settle)
+
+
+@bug("R3", kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=400)
+def a_part_is_lost_because_its_replica_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_check.peers, "all_holders", peers.active_holders)
+
+
+@bug("R5", has_damaged_disks=True, steps=14, has_merges=False)
+def nobody_looks_at_damaged_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fine(ctx: ReplicaContext, part: PartName) -> part_check.Checked:
+        return part_check.Checked(part, part_check.Verdict.FINE)
+
+    monkeypatch.setattr(part_check, "check_part", fine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(BUGS))
+def test_this_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = BUGS[name]
+    planted.patch(monkeypatch)
+    seen: set[str] = set()
+    for seed in range(planted.seeds):
+        try:
+            seen |= {v.promise for v in simulate(seed, planted.scenario(Scenario.of_seed(seed))).violations}
+        except SimulationStuck:
+            seen.add("R7")  # it runs on and on and never becomes quiet
+        if planted.promise in seen:
+            return
+    pytest.fail(f"{planted.promise} held on {planted.seeds} seeds; broken were {sorted(seen) or 'none'}")
