@@ -7,7 +7,7 @@ Source: ClickHouse's MergeTreeSettings.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
@@ -60,3 +60,9 @@ class ReplicatedSettings:
             except ValueError:
                 raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text} is not a number.") from None
         return replace(self, **changes)  # type: ignore[arg-type]
+
+    def with_defaults(self, names: Collection[str]) -> Self:
+        """These settings reset; what is not ours is passed over."""
+        defaults = type(self)()
+        known = {field.name for field in fields(self)}
+        return replace(self, **{name: getattr(defaults, name) for name in names if name in known})

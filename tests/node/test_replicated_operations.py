@@ -56,9 +56,7 @@ class Pair:
     def rows(self, table: str) -> str:
         """All rows, after both replicas have caught up; also the parts have to be the same."""
         self.synced(table)
-        self.same(
-            f"SELECT name, hash_of_all_files FROM system.parts WHERE table = '{table}' ORDER BY name"
-        )
+        self.same(f"SELECT name, hash_of_all_files FROM system.parts WHERE table = '{table}' ORDER BY name")
         return self.same(f"SELECT * FROM {table} ORDER BY ALL")
 
 
@@ -146,6 +144,27 @@ def test_indexes_by_either_statement(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
 
 
+def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> None:
+    t = pair.table()
+    shown = f"SELECT create_table_query FROM system.tables WHERE name = '{t}'"
+    pair.n1.query(
+        f"ALTER TABLE {t} MODIFY SETTING max_bytes_to_merge_at_max_space_in_pool = 1000000, "
+        "replicated_deduplication_window = 7"
+    )
+    text = pair.n1.query(shown)
+    assert "max_bytes_to_merge_at_max_space_in_pool = 1000000" in text
+    assert "replicated_deduplication_window = 7" in text
+    assert "window" not in pair.n2.query(shown)
+    for number in range(3):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({2 * number}, 'x')")
+    pair.n1.query(f"ALTER TABLE {t} RESET SETTING max_bytes_to_merge_at_max_space_in_pool")
+    assert "max_bytes" not in pair.n1.query(shown)
+    pair.n1.query(f"ALTER TABLE {t} MODIFY COMMENT 'for tests'")
+    assert pair.n1.query(f"SELECT comment FROM system.tables WHERE name = '{t}'") == "for tests\n"
+    assert error(pair.n1.post(f"ALTER TABLE {t} MODIFY SETTING nosuch_setting = 1")) == 115
+    assert pair.rows(t) == "0\tx\n2\tx\n4\tx\n"
+
+
 # -- partitions ----------------------------------------------------------------------------------------------
 
 
@@ -174,6 +193,19 @@ def test_partitions_are_replaced_and_moved_between_replicated_tables(pair: Pair)
     pair.n1.query(f"ALTER TABLE {a} MOVE PARTITION 1 TO TABLE {b}")
     assert pair.rows(a) == "2\tb\n"
     assert pair.rows(b) == "1\tb\n1\tb\n2\tb\n"
+
+
+def test_a_plain_table_is_converted_by_attaching_its_partitions(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(
+        "CREATE TABLE plain_source (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    )
+    pair.n1.query("INSERT INTO plain_source SELECT number, 'p' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} ATTACH PARTITION ALL FROM plain_source")
+    assert pair.rows(t) == "0\tp\n1\tp\n2\tp\n3\tp\n"
+    assert pair.n1.query("SELECT count() FROM plain_source") == "4\n"
+    assert error(pair.n1.post(f"ALTER TABLE {t} ATTACH PARTITION 1 FROM nosuch")) == 60
+    assert error(pair.n1.post(f"ALTER TABLE plain_source MOVE PARTITION 1 TO TABLE {t}")) == 48
 
 
 def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:

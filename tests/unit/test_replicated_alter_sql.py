@@ -6,6 +6,7 @@ import pytest
 
 from engine.errors import SqlError
 from engine.names import TableName
+from engine.node.replicated.local_alter import settings_commands, take_out
 from engine.node.replicated.mutations import parse_kill
 from engine.node.replicated.optimize import OptimizeText, deduplicate_columns, parse_optimize
 from engine.node.replicated.partition_sql import (
@@ -161,6 +162,19 @@ def test_a_parameter_without_a_value_is_refused() -> None:
     with pytest.raises(SqlError) as raised:
         with_parameters("DELETE WHERE a = {x:UInt8}", {})
     assert raised.value.code == 456
+
+
+def test_what_concerns_one_replica_only_is_taken_out() -> None:
+    pieces = alter_pieces(
+        "ALTER TABLE t MODIFY SETTING hidden = 5, shown = 'a,b', RESET SETTING hidden2, DROP COLUMN c, "
+        "RESET SETTING x, hidden, MODIFY COMMENT 'new'"
+    )
+    taken = take_out(pieces, {"hidden", "hidden2"})
+    assert taken.hidden == {"hidden": None, "hidden2": None}
+    assert taken.settings == {"shown": "'a,b'", "x": None}
+    assert [piece.text for piece in taken.pieces] == ["DROP COLUMN c"]
+    assert [piece.text for piece in taken.comments] == ["MODIFY COMMENT 'new'"]
+    assert settings_commands(taken.settings) == "MODIFY SETTING `shown` = 'a,b', RESET SETTING `x`"
 
 
 # -- OPTIMIZE ------------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.node.replicated.partition_commands import PartitionCommands
+from engine.node.replicated.catalog import TableCatalog
+from engine.node.replicated.local_alter import settings_commands, take_out
+from engine.node.replicated.partition_commands import OpenPlain, PartitionCommands
 from engine.node.replicated.partition_sql import (
     AlterPiece,
     Family,
@@ -28,10 +30,11 @@ from engine.node.replicated.partition_sql import (
     partition_of_mutation,
     with_parameters,
 )
-from engine.node.replicated.runtime import ReplicatedTables
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
+from engine.part_storage import HIDDEN_SETTINGS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
@@ -58,9 +61,10 @@ _EXPRESSIONS = frozenset({AlterCommand.DELETE, AlterCommand.UPDATE})
 class AlterStatements:
     """Implements ReplicatedStatements."""
 
-    def __init__(self, tables: ReplicatedTables) -> None:
+    def __init__(self, tables: ReplicatedTables, catalog: TableCatalog, open_plain: OpenPlain) -> None:
         self._tables = tables
-        self._partitions = PartitionCommands(tables)
+        self._catalog = catalog
+        self._partitions = PartitionCommands(tables, open_plain)
         self._fickle: frozenset[str] = frozenset()
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
@@ -73,6 +77,9 @@ class AlterStatements:
         if statement.temporary:
             return None
         ctx = table.ctx
+        if statement.kind is StatementKind.ALTER_TABLE:
+            await self._alter_table(table, asked)
+            return done(asked)
         match statement.kind:
             case StatementKind.TRUNCATE_TABLE:
                 await truncate(
@@ -86,8 +93,36 @@ class AlterStatements:
             case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
                 await self._alter(ctx, _as_alter(asked, _index_command(asked.sql, statement)))
             case _:
-                await self._alter(ctx, asked)
+                raise AssertionError(statement.kind)
         return done(asked)
+
+    async def _alter_table(self, table: RunningTable, asked: Asked) -> None:
+        """What concerns all replicas first: it may be refused."""
+        taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
+        ctx = table.ctx
+        commands = settings_commands(taken.settings)
+        wanted = {**taken.settings, **taken.hidden}
+        changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
+        if commands:
+            await ctx.store.plan_alter(commands)
+        if taken.pieces:
+            await self._alter(ctx, asked, pieces=taken.pieces)
+        elif asked.fence:
+            await ctx.session().multi(list(asked.fence))
+        if commands:
+            await ctx.store.apply_settings(taken.settings)
+        if taken.hidden:
+            user = {**table.record.user_settings, **taken.hidden}
+            table.record = replace(
+                table.record, user_settings={n: v for n, v in user.items() if v is not None}
+            )
+            self._catalog.put(table.record)
+        if wanted:
+            ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
+            for signal in (ctx.merge_wanted, ctx.queue_changed):
+                signal.set()
+        for piece in taken.comments:
+            await asked.session.clone().query(f"ALTER TABLE {ctx.name.quoted} {piece.text}", multi=False)
 
     # -- families ------------------------------------------------------------------------------------------
 
@@ -96,13 +131,14 @@ class AlterStatements:
         ctx: ReplicaContext,
         asked: Asked,
         *,
+        pieces: Sequence[AlterPiece] | None = None,
         sync_setting: str = "mutations_sync",
         default_sync: int = 1,
         least: Sync = Sync.NONE,
     ) -> None:
         pieces = [
             replace(piece, text=with_parameters(piece.text, asked.params))
-            for piece in alter_pieces(asked.sql)
+            for piece in (alter_pieces(asked.sql) if pieces is None else pieces)
         ]
         by_family: dict[Family, list[AlterPiece]] = {family: [] for family in Family}
         for piece in pieces:

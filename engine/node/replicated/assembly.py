@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -41,7 +42,7 @@ from engine.node.replicated.view_catalog import read_views
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.statement import Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
-from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, settings_of
+from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, open_plain, settings_of
 from engine.replication.fetching import PartFetcher
 from engine.replication.host import ReplicaHost
 from engine.replication.part_store import PartStore
@@ -111,7 +112,7 @@ class ReplicatedNode:
                 ShowStatements(self.life),
                 CheckStatements(self.tables),
                 self._inserts,
-                AlterStatements(self.tables),
+                AlterStatements(self.tables, self.life.catalog, partial(open_plain, pool)),
                 OptimizeStatements(self.tables),
                 KillMutationStatements(self.tables),
                 SystemStatements(self.tables, holder),
@@ -201,8 +202,9 @@ class ReplicatedNode:
 
     def store_of(self, database: str, table: str) -> PartStore | None:
         """For partitions that come from, or go to, another table."""
-        found = self.tables.find(TableName(database, table))
-        return None if found is None else found.store
+        name = TableName(database, table)
+        found = self.tables.find(name)
+        return self.tables.plain_sources.get(name) if found is None else found.store
 
     @property
     def fetcher(self) -> PartFetcher:

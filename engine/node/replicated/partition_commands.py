@@ -6,7 +6,9 @@ fails stay done. The `fence` of a statement goes into the transaction of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import assert_never
 
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
@@ -16,6 +18,7 @@ from engine.node.replicated.partition_sql import Action, PartitionCommand, Subje
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
 from engine.node.statement import Asked
+from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
 from engine.replication.commands.partitions import Placement
 from engine.replication.log_actions import RangeFate
@@ -24,12 +27,17 @@ from engine.replication.replica.context import ReplicaContext
 
 _MAX_PATH_CHARS = 1024
 
+OpenPlain = Callable[[TableName], Awaitable[ChdbPartStore]]
+"""Opens a table that is not replicated, as a source of parts."""
+
 
 class PartitionCommands:
     """Carries them out, one at a time."""
 
-    def __init__(self, tables: ReplicatedTables) -> None:
+    def __init__(self, tables: ReplicatedTables, open_plain: OpenPlain) -> None:
         self._tables = tables
+        self._open_plain = open_plain
+        self._plain_lock = asyncio.Lock()
 
     async def run(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         """Raises SqlError."""
@@ -100,18 +108,34 @@ class PartitionCommands:
 
     async def _replace(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         source = self._other(asked, command)
-        placement = Placement.REPLACE if command.action is Action.REPLACE_FROM else Placement.ADD
-        for partition_id in await self._ids_of_other(ctx, source, command):
-            await partitions.replace_partition(
-                ctx,
-                partition_id,
-                source.database,
-                source.table,
-                placement=placement,
-                sync=sync_of(asked),
-                inactive_timeout_s=wait_for_inactive_s(asked),
-                fence=asked.fence,
-            )
+        async with self._opened(source):
+            placement = Placement.REPLACE if command.action is Action.REPLACE_FROM else Placement.ADD
+            for partition_id in await self._ids_of_other(ctx, source, command):
+                await partitions.replace_partition(
+                    ctx,
+                    partition_id,
+                    source.database,
+                    source.table,
+                    placement=placement,
+                    sync=sync_of(asked),
+                    inactive_timeout_s=wait_for_inactive_s(asked),
+                    fence=asked.fence,
+                )
+
+    @asynccontextmanager
+    async def _opened(self, source: TableName) -> AsyncIterator[None]:
+        """While this lasts, `other_table` finds the table, be it replicated or not. Raises SqlError 60."""
+        if self._tables.find(source) is not None:
+            yield
+            return
+        async with self._plain_lock:
+            store = await self._open_plain(source)
+            self._tables.plain_sources[source] = store
+            try:
+                yield
+            finally:
+                del self._tables.plain_sources[source]
+                await store.close()
 
     async def _move(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         name = self._other(asked, command)

@@ -92,6 +92,8 @@ class ReplicatedTables:
 
     def __init__(self) -> None:
         self._by_uuid: dict[UUID, RunningTable] = {}
+        self.plain_sources: dict[TableName, PartStore] = {}
+        """Tables that are not replicated and are read as a source of parts right now."""
 
     def find(self, name: TableName) -> RunningTable | None:
         for table in self._by_uuid.values():
