@@ -179,10 +179,11 @@ class ReplicaQueue:
         An entry that had its chance goes to the end, so that one that fails again and again is in nobody's
         way.
         """
+        around = queue_rules.Surroundings.of(self._entries)
         for queued in self._entries:
             if queued.is_executing:
                 continue
-            reason = queue_rules.reason_to_wait(queued, self._entries, self._mutations, limits)
+            reason = queue_rules.reason_to_wait(queued, around, self._mutations, limits)
             if not reason:
                 queued.is_executing = True
                 queued.last_attempt_s = now_s
@@ -199,7 +200,7 @@ class ReplicaQueue:
 
         Returns the reason if it must not: somebody else is at it, or it is to be dropped. Empty: it may.
         """
-        reason = queue_rules.reason_against(part, queued, self._entries)
+        reason = queue_rules.reason_against(part, queued, queue_rules.Surroundings.of(self._entries))
         if not reason:
             queued.actual_part = part
         return reason

@@ -16,9 +16,11 @@ Source: ClickHouse's ReplicatedMergeTreeQueue and AlterSequence.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.replication.log_actions import (
+    Action,
     AlterMetadata,
     AttachPart,
     ClonePartFromShard,
@@ -35,55 +37,89 @@ if TYPE_CHECKING:
     from engine.replication.replica.queue import Limits, QueuedEntry
 
 
-def reason_to_wait(
-    queued: QueuedEntry, entries: Iterable[QueuedEntry], mutations: MutationBook, limits: Limits
-) -> str:
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """The entries that others have to wait for: few, even where the queue is long."""
+
+    executing: tuple[QueuedEntry, ...]
+    dropping: tuple[QueuedEntry, ...]
+    """Those that drop or replace, waiting or running."""
+    alters: tuple[AlterMetadata, ...]
+
+    @classmethod
+    def of(cls, entries: Iterable[QueuedEntry]) -> Surroundings:
+        executing: list[QueuedEntry] = []
+        dropping: list[QueuedEntry] = []
+        alters: list[AlterMetadata] = []
+        for queued in entries:
+            action = queued.entry.action
+            if queued.is_executing:
+                executing.append(queued)
+            if isinstance(action, DropRange | ReplaceRange):
+                dropping.append(queued)
+            elif isinstance(action, AlterMetadata):
+                alters.append(action)
+        return cls(tuple(executing), tuple(dropping), tuple(alters))
+
+
+def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: MutationBook, limits: Limits) -> str:
     """Why `queued` may not run now; empty if it may."""
     if queued.not_before_s > limits.now_monotonic_s:
         return queued.postpone_reason or f"Not executing {_what(queued)} for a while because it failed"
-    others = [other for other in entries if other is not queued]
+    if reason := _reason_of_limits(queued.entry.action, limits):
+        return reason
     span = queued.dropped_range
-    if span is not None and (reason := _reason_against_dropping(queued, span, others)):
+    if span is not None and (reason := _reason_against_dropping(queued, span, around)):
         return reason
     for part in queued.entry.new_parts:
-        if reason := reason_against(part, queued, others):
+        if reason := reason_against(part, queued, around):
             return reason
     match queued.entry.action:
         case AlterMetadata(version):
-            return _reason_against_alter(version, others, mutations)
-        case GetPart() | AttachPart() | ClonePartFromShard():
-            if limits.fetches_stopped:
-                return f"Not executing {_what(queued)} because fetches are stopped now"
-            if limits.free_fetches <= 0:
-                return f"Not executing {_what(queued)} because as many parts are fetched as may be at once"
+            return _reason_against_alter(version, around, mutations)
         case MergeParts() | MutatePart():
-            return _reason_against_merging(queued, others, limits)
+            return _reason_against_merging(queued, around)
     return ""
 
 
-def reason_against(part: PartName, queued: QueuedEntry, entries: Iterable[QueuedEntry]) -> str:
+def _reason_of_limits(action: Action, limits: Limits) -> str:
+    """Asked first, and in words that need no entry: thousands of entries may wait for one free place."""
+    if isinstance(action, GetPart | AttachPart | ClonePartFromShard):
+        if limits.fetches_stopped:
+            return "Not executing because fetches are stopped now"
+        if limits.free_fetches <= 0:
+            return "Not executing because as many parts are fetched now as may be at once"
+    elif isinstance(action, MergeParts | MutatePart):
+        if limits.merges_stopped:
+            return "Not executing because merges and mutations are stopped now"
+        if limits.free_merges <= 0:
+            return "Not executing because as much is merged and mutated now as may be at once"
+    return ""
+
+
+def reason_against(part: PartName, queued: QueuedEntry, around: Surroundings) -> str:
     """Why `queued` may not make `part` now, as far as other entries go."""
-    for other in entries:
+    for other in around.executing:
         if other is queued:
             continue
-        if other.is_executing:
-            for made in other.new_parts:
-                if made.intersects(part):
-                    return f"Not making part {part} because part {made} is being made by {other.name}"
+        for made in other.new_parts:
+            if made.intersects(part):
+                return f"Not making part {part} because part {made} is being made by {other.name}"
+    for other in around.dropping:
         span = other.dropped_range
-        if span is None or not span.intersects(part):
+        if other is queued or span is None or not span.intersects(part):
             continue
         is_later = other.number > queued.number
         if is_later and isinstance(queued.entry.action, ReplaceRange) and not _is_overtaken(queued, other):
             continue  # It brings the part, and the other drops it, in the order of the log.
-        if span.contains(part) or other.number < queued.number:
+        if span.contains(part) or not is_later:
             return f"Not making part {part} because {other.name} drops {span} first"
     return ""
 
 
-def _reason_against_dropping(queued: QueuedEntry, span: PartName, others: Iterable[QueuedEntry]) -> str:
-    for other in others:
-        if not _meets(other, span):
+def _reason_against_dropping(queued: QueuedEntry, span: PartName, around: Surroundings) -> str:
+    for other in around.dropping:
+        if other is queued or not _meets(other, span):
             continue
         if other.is_executing or (other.number < queued.number and not _is_overtaken(other, queued)):
             return f"Not executing {_what(queued)} because {other.name} has to be done first"
@@ -114,12 +150,8 @@ def _is_overtaken(other: QueuedEntry, queued: QueuedEntry) -> bool:
     )
 
 
-def _reason_against_alter(version: int, others: Iterable[QueuedEntry], mutations: MutationBook) -> str:
-    earlier = [
-        other.entry.action.alter_version
-        for other in others
-        if isinstance(other.entry.action, AlterMetadata) and other.entry.action.alter_version < version
-    ]
+def _reason_against_alter(version: int, around: Surroundings, mutations: MutationBook) -> str:
+    earlier = [alter.alter_version for alter in around.alters if alter.alter_version < version]
     if earlier:
         return f"Cannot execute alter metadata with version {version} before version {min(earlier)}"
     rewriting = [pending for pending in mutations.pending_alters() if pending < version]
@@ -131,28 +163,21 @@ def _reason_against_alter(version: int, others: Iterable[QueuedEntry], mutations
     return ""
 
 
-def _reason_against_merging(queued: QueuedEntry, others: Iterable[QueuedEntry], limits: Limits) -> str:
-    if limits.merges_stopped:
-        return f"Not executing {_what(queued)} because merges and mutations are stopped now"
+def _reason_against_merging(queued: QueuedEntry, around: Surroundings) -> str:
     action = queued.entry.action
     if isinstance(action, MutatePart) and action.alter_version is not None:
-        for other in others:
-            alter = other.entry.action
-            if isinstance(alter, AlterMetadata) and alter.alter_version <= action.alter_version:
+        for alter in around.alters:
+            if alter.alter_version <= action.alter_version:
                 return (
                     f"Cannot execute alter data with version {action.alter_version} because metadata version "
                     f"{alter.alter_version} is not applied yet"
                 )
-    for other in others:
-        if not other.is_executing:
-            continue
+    for other in around.executing:
         for source in queued.sources:
             if any(made.intersects(source) for made in other.new_parts):
                 return (
                     f"Not executing {_what(queued)} because part {source} is not ready yet (it is being made)"
                 )
-    if limits.free_merges <= 0:
-        return f"Not executing {_what(queued)} because as much is merged and mutated as may be at once"
     return ""
 
 
