@@ -136,6 +136,11 @@ class Alterer:
             connection.execute(f"ALTER TABLE {table} RESET SETTING {', '.join(reset)}")
         self._scratch.forget_definition()
 
+    def apply_comment(self, connection: Connection, comment: str) -> None:
+        """See `PartStore.apply_comment`."""
+        connection.execute(f"ALTER TABLE {self._state.table.quoted} MODIFY COMMENT {quote_string(comment)}")
+        self._scratch.forget_definition()
+
     def _run(self, connection: Connection, step: AlterStep) -> None:
         table = self._state.table
         statement = f"ALTER TABLE {table.quoted} {step.commands} SETTINGS materialize_ttl_after_modify = 0"

@@ -316,6 +316,9 @@ class ChdbPartStore:
         await self._workers.run(lambda connection: self._alterer.apply_settings(connection, changes))
         self._stages.forget_all()
 
+    async def apply_comment(self, comment: str) -> None:
+        await self._workers.run(lambda connection: self._alterer.apply_comment(connection, comment))
+
     # -- the rest ------------------------------------------------------------------------------------------
 
     def send(self, name: PartName) -> AbstractAsyncContextManager[OutgoingPart]:

@@ -254,6 +254,10 @@ class PartStore(Protocol):
         """Settings of the table; None resets one."""
         ...
 
+    async def apply_comment(self, comment: str) -> None:
+        """The table's comment."""
+        ...
+
     # -- the rest --------------------------------------------------------------------------------------------
 
     def send(self, name: PartName) -> AbstractAsyncContextManager[OutgoingPart]:

@@ -184,3 +184,18 @@ def test_commands_of_a_mutation_are_cut_where_commands_begin() -> None:
         "UPDATE a = 1, update = 2 WHERE 1",
         "DELETE WHERE x = ','",
     ]
+
+
+async def test_a_plan_shows_settings_and_comment_and_they_can_be_applied(made: Made) -> None:
+    _, store = made
+    before = dict((await store.definition()).settings)
+    plan = await store.plan_alter("MODIFY COMMENT 'it''s mine', MODIFY SETTING parts_to_throw_insert = 77")
+    assert dict(plan.definition.settings) == {**before, "parts_to_throw_insert": "77"}
+    assert plan.definition.comment == "it's mine"
+    assert plan.mutation == ""
+    await store.apply_settings({"parts_to_throw_insert": "77"})
+    await store.apply_comment(plan.definition.comment)
+    assert (await store.definition()).comment == "it's mine"
+    plan = await store.plan_alter("RESET SETTING parts_to_throw_insert")
+    assert dict(plan.definition.settings) == before
+    assert plan.definition.comment == "it's mine"

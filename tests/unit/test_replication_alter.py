@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -15,8 +16,10 @@ from engine.replication.commands.mutate import create_mutation, wait_for_mutatio
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import AlterMetadata, MutatePart
 from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_store import AlterPlan
 from engine.replication.replica.execute_alter import renamed_columns
 from engine.replication.replica.switches import Activity
+from engine.testing.replication_store import MemoryPartStore
 from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
 
 
@@ -174,24 +177,34 @@ def test_nobody_is_waited_for_if_that_is_wanted() -> None:
     run(main)
 
 
-def test_settings_are_local_and_take_effect() -> None:
+class SettingsStore(MemoryPartStore):
+    """Plans an ALTER of settings and of the comment, which the model's language does not have."""
+
+    async def plan_alter(self, commands: str) -> AlterPlan:
+        if not commands.startswith("MODIFY SETTING"):
+            return await super().plan_alter(commands)
+        name, _, value = commands.removeprefix("MODIFY SETTING ").partition(" = ")
+        settings = tuple({**dict(self.disk.definition.settings), name: value}.items())
+        return AlterPlan(replace(self.disk.definition, settings=settings, comment="said"), "")
+
+
+def test_settings_and_comment_are_local_and_take_effect() -> None:
     async def main(live: Live) -> None:
-        first, second = await live.cluster(2)
-
-        async def planned(commands: str) -> object:
-            definition = first.disk.definition
-            changed = (*definition.settings, ("parts_to_throw_insert", "7"))
-            return type(plan)(type(definition)(definition.metadata, definition.columns, changed, ""), "")
-
-        plan = await first.store.plan_alter("MODIFY TTL x")
-        first.store.plan_alter = planned  # type: ignore[assignment,method-assign]
+        first = await live.replica("r1", make_store=SettingsStore)
+        second = await live.replica("r2", make_store=SettingsStore)
         before = len(live.log())
         await alter_table(first.ctx, "MODIFY SETTING parts_to_throw_insert = 7", sync=Sync.ALL)
         assert first.ctx.settings.parts_to_throw_insert == 7
         assert dict(first.disk.definition.settings)["parts_to_throw_insert"] == "7"
+        assert first.disk.definition.comment == "said"
         assert second.ctx.settings.parts_to_throw_insert == 3000
+        assert second.disk.definition.comment == ""
         assert len(live.log()) == before
         assert live.server.tree.nodes[PATHS.metadata].version == 0
+        with pytest.raises(SqlError) as refused:
+            await alter_table(first.ctx, "MODIFY SETTING parts_to_throw_insert = 'x'")
+        assert refused.value.code == Code.BAD_ARGUMENTS
+        assert first.ctx.settings.parts_to_throw_insert == 7
 
     run(main)
 

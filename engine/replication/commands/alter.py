@@ -12,7 +12,7 @@ Safety argument. The table's `metadata` node is the lock: its version is the num
 A crash after 2 leaves locks that end with the session, after 3 an ALTER that all replicas apply. After a lost
 reply to 3 the log is searched for the entry; it is never sent again.
 
-An ALTER of settings alone concerns this replica only and does not touch Keeper.
+An ALTER of settings or of the table's comment alone concerns this replica only and does not touch Keeper.
 
 Source: ClickHouse's StorageReplicatedMergeTree::alter.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from engine.errors import (
     BadVersion,
@@ -49,7 +49,6 @@ from engine.replication.part_store import AlterPlan
 from engine.replication.replica.block_numbers import BlockNumbers, allocate_everywhere
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
-from engine.replication.settings import ReplicatedSettings
 from engine.replication.text import decode_bytes, time_text
 
 log = logging.getLogger(__name__)
@@ -84,15 +83,16 @@ async def alter_table(
             and plan.definition.metadata == before.metadata
             and not plan.mutation
         )
+        comment = plan.definition.comment if plan.definition.comment != before.comment else None
         if is_local:
-            await _alter_settings(ctx, settings)
+            await _alter_locally(ctx, settings, comment)
             if fence:
                 await ctx.session().multi(fence)
             return
         altered = await _send(ctx, plan, version, fence)
         if altered is None:
             continue
-        await _alter_settings(ctx, settings)
+        await _alter_locally(ctx, settings, comment)
         ctx.log_changed.set()
         log.info("replication.altered table=%s version=%d", ctx.name, version + 1)
         await wait_for_entry(
@@ -175,18 +175,14 @@ def _changed_settings(before: Mapping[str, str], after: Mapping[str, str]) -> di
     return changed
 
 
-async def _alter_settings(ctx: ReplicaContext, changes: Mapping[str, str | None]) -> None:
-    """On the disk and in the running replica."""
+async def _alter_locally(ctx: ReplicaContext, changes: Mapping[str, str | None], comment: str | None) -> None:
+    """Settings, on the disk and in the running replica, and the table's comment."""
+    if comment is not None:
+        await ctx.store.apply_comment(comment)
     if not changes:
         return
-    defaults = ReplicatedSettings()
-    known = {field.name for field in fields(defaults)}
-    as_text = {
-        name: str(getattr(defaults, name)) if value is None else value
-        for name, value in changes.items()
-        if name in known
-    }
-    changed = ctx.settings.changed(as_text)  # raises before anything is done
+    changed = ctx.settings.changed({name: value for name, value in changes.items() if value is not None})
+    changed = changed.with_defaults([name for name, value in changes.items() if value is None])
     await ctx.store.apply_settings(changes)
     ctx.settings = changed
     ctx.merge_wanted.set()
