@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.keeper.memory_session import RequestKind
-from engine.replication.log_actions import DropRange, MergeParts, RangeFate, ReplaceRange
+from engine.replication.log_actions import AlterMetadata, DropRange, MergeParts, RangeFate, ReplaceRange
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
@@ -242,3 +242,17 @@ async def test_an_unknown_entry_stops_the_pull_and_is_shown(bench: Bench) -> Non
     await bench.admin.create(PATHS.log_prefix + "0000000000", b"format version: 99\n")
     await bench.until(lambda: "99" in two.table.status.last_queue_update_exception)
     assert not two.ctx.is_readonly and not one.ctx.queue.entries
+
+
+@simulated
+async def test_entries_too_large_for_one_request_are_copied_in_several(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.PULLING)
+    await bench.env.sleep(1)
+    two.ctx.switches.stop(Activity.QUEUES)
+    one.ctx.switches.stop(Activity.QUEUES)
+    for version in range(12):
+        await bench.log(AlterMetadata(version + 1, False, "c" * 200_000, "m"))
+    assert await log_puller.pull(two.ctx) == 0
+    assert [queued.entry.action.alter_version for queued in two.ctx.queue.entries] == list(range(1, 13))  # type: ignore[union-attr]
+    assert (await bench.admin.get(two.ctx.me.log_pointer)).data == b"12"

@@ -44,6 +44,7 @@ from engine.replication.part_store import Fate
 from engine.replication.paths import ReplicaPaths, sequence_number
 from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_puller import MAX_BATCH_BYTES
 from engine.replication.replica.startup_check import own_entry
 
 log = logging.getLogger(__name__)
@@ -257,13 +258,15 @@ async def _adopt_metadata(ctx: ReplicaContext, keeper: Keeper, source: ReplicaPa
 
 async def _append(ctx: ReplicaContext, keeper: Keeper, entries: Sequence[bytes]) -> None:
     """Nothing is repeated here after a lost reply: the error goes up, and cloning begins anew."""
-    for first in range(0, len(entries), MULTI_BATCH_SIZE):
-        await keeper.multi(
-            [
-                Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL)
-                for data in entries[first : first + MULTI_BATCH_SIZE]
-            ]
-        )
+    batch: list[Op] = []
+    size_bytes = 0
+    for data in entries:
+        size_bytes += len(data)
+        if batch and (len(batch) == MULTI_BATCH_SIZE or size_bytes > MAX_BATCH_BYTES):
+            await keeper.multi(batch)
+            batch, size_bytes = [], len(data)
+        batch.append(Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL))
+    await keeper.multi(batch)
 
 
 async def _set(keeper: Keeper, path: str, data: bytes) -> None:

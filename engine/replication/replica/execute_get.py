@@ -25,6 +25,7 @@ from engine.replication.replica.commit_part import Agreed, commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,10 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             return
     if is_of_quorum:
         await quorum.part_is_here(ctx, action.part)
+        # Given up while it was on its way; whoever gives up later meets a quorum node that has changed.
+        if await quorum.is_failed(ctx, action.part):
+            await quorum.set_failed_aside(ctx, action.part)
+            queued.is_given_up = True
 
 
 async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
@@ -97,6 +102,8 @@ async def fetch_result(ctx: ReplicaContext, part: PartName) -> None:
 async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> None:
     """As `fetch_result`, for an entry that is known. After it, every part of the queue that what was fetched
     covers is here, too."""
+    if ctx.switches.is_stopped(Activity.FETCHES):
+        raise Postponed(f"Not fetching part {part} because fetches are stopped now")
     keeper = ctx.session()
     holders = await peers.active_holders(ctx, keeper, part)
     if not holders:

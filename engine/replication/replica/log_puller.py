@@ -40,6 +40,8 @@ from engine.replication.replica.switches import Activity
 log = logging.getLogger(__name__)
 
 _MAX_BATCH = 100
+MAX_BATCH_BYTES = 512 << 10
+"""Of entries in one request, which Keeper takes up to 1 MiB."""
 
 
 async def pull(ctx: ReplicaContext, *, watch: Watch | None = None) -> int:
@@ -110,23 +112,27 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
     at = 0
     while at < len(names):
         batch = names[at : at + batch_size]
-        version = await _copy(ctx, keeper, batch, version)
-        at += len(batch)
+        at += await _copy(ctx, keeper, batch, version)
+        version += 1
         batch_size = min(batch_size * 2, _MAX_BATCH)
     return log_now.stat.version
 
 
 async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], pointer_version: int) -> int:
-    """One batch; returns the version of the pointer after it."""
+    """The first of these entries, as many as one request has room for; returns how many."""
     entries: list[tuple[LogEntry, bytes]] = []
+    size_bytes = 0
     nodes = await keeper.get_many([ctx.paths.log_entry(name) for name in names])
     for name, node in zip(names, nodes, strict=True):
         if isinstance(node, NoNode):
             raise TermOver(f"{name} was removed from the log before this replica has copied it") from node
         if isinstance(node, OnclusterError):
             raise node
+        size_bytes += len(node.data)
+        if entries and size_bytes > MAX_BATCH_BYTES:
+            break
         entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
-    behind = (sequence_number(names[-1]) or 0) + 1
+    behind = (sequence_number(names[len(entries) - 1]) or 0) + 1
     ops: list[Op] = [
         Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL) for _, data in entries
     ]
@@ -143,7 +149,7 @@ async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], point
     ctx.queue_changed.set()
     ctx.merge_wanted.set()
     log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, len(entries), behind)
-    return pointer_version + 1
+    return len(entries)
 
 
 def _oldest_insert(ctx: ReplicaContext, entries: Sequence[LogEntry]) -> str:

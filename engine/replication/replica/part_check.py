@@ -97,6 +97,8 @@ async def check_part(ctx: ReplicaContext, part: PartName) -> Checked:
         return await _check_local(ctx, keeper, local)
     if any(name.contains(part) for name in ctx.store.active):
         return Checked(part, Verdict.FINE)
+    if part in ctx.store.staged:
+        return Checked(part, Verdict.AGAIN)  # An entry of the queue is about to show it.
     return await _check_missing(ctx, keeper, part)
 
 

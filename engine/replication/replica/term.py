@@ -27,7 +27,6 @@ from uuid import UUID
 from engine.errors import (
     Code,
     ConnectionLoss,
-    Corrupt,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -35,6 +34,7 @@ from engine.errors import (
     OperationTimeout,
     SessionExpired,
     SqlError,
+    UnknownOutcome,
 )
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.recipes import Signal as WatchSignal
@@ -172,7 +172,9 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
             await ctx.store.set_aside(directory, "broken-on-start")
         startup.broken, startup.is_forced = (), False
         await try_remove(keeper, ctx.me.force_restore_data)
-    except (SqlError, Corrupt, OSError):
+    except UnknownOutcome:
+        raise
+    except (OnclusterError, OSError):
         # It will not run soon, and must not seem to: others would wait for it and fetch from it.
         await retire(ctx, keeper)
         raise
