@@ -288,6 +288,45 @@ def test_only_the_replica_of_a_dead_server_is_dropped(pair: Pair) -> None:
     assert pair.n1.query(f"SELECT total_replicas FROM system.replicas WHERE table = '{t}'") == "1\n"
 
 
+def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:
+    """1. Its server is away and somebody drops the replica. 2. It comes back, reads and does not write.
+    3. It is restored, and takes what it has instead of fetching it."""
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.synced(t)
+    assert error(pair.n2.post(f"SYSTEM RESTORE REPLICA {t}")) == 36
+    pair.n2.query(f"DETACH TABLE {t}")
+    pair.n1.query(f"SYSTEM DROP REPLICA 'r2' FROM ZKPATH '/tables/{t}'")
+    pair.n2.query(f"ATTACH TABLE {t}")
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
+    assert error(pair.n2.post(f"INSERT INTO {t} VALUES (3, 'c')")) == 242
+    assert pair.n2.query(f"SELECT is_readonly FROM system.replicas WHERE table = '{t}'") == "1\n"
+    pair.n2.query(f"SYSTEM RESTORE REPLICA {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (3, 'c')")
+    assert pair.rows(t) == "1\ta\n2\tb\n3\tc\n"
+
+
+# -- ON CLUSTER ----------------------------------------------------------------------------------------------
+
+
+def test_on_cluster_one_replica_of_the_shard_does_it_for_all(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n2.query(f"ALTER TABLE {t} ON CLUSTER all ADD COLUMN n UInt8 DEFAULT 1")
+    pair.n1.query(f"ALTER TABLE {t} ON CLUSTER all UPDATE n = n + 1 WHERE true SETTINGS mutations_sync = 2")
+    assert pair.rows(t) == "0\tx\t2\n1\tx\t2\n2\tx\t2\n3\tx\t2\n"
+    pair.n2.query(f"ALTER TABLE {t} ON CLUSTER all DROP PARTITION 1")
+    pair.n1.query(f"OPTIMIZE TABLE {t} ON CLUSTER all FINAL")
+    assert pair.rows(t) == "0\tx\t2\n2\tx\t2\n"
+    pair.n1.query(f"DELETE FROM {t} ON CLUSTER all WHERE k = 0")
+    assert pair.rows(t) == "2\tx\t2\n"
+    pair.n1.query(f"TRUNCATE TABLE {t} ON CLUSTER all")
+    assert pair.rows(t) == ""
+    pair.n1.query(f"SYSTEM STOP MERGES ON CLUSTER all {t}")
+    pair.n1.query(f"SYSTEM START MERGES ON CLUSTER all {t}")
+    pair.n1.query(f"SYSTEM SYNC REPLICA ON CLUSTER all {t}")
+
+
 def wait_for(is_so: Callable[[], bool]) -> None:
     """Until it is so; the test's own time limit ends it otherwise."""
     while not is_so():
