@@ -47,10 +47,10 @@ class ContentChecker:
             kept.uses += 1
             kept.kept_bytes += sum(size for _, size in files_of(directory))
         except BaseException:
-            self._scratch.drop(connection, kept.scratch)
+            self._scratch.drop_later(kept.scratch)
             raise
         if kept.uses >= _MAX_USES or kept.kept_bytes > _MAX_KEPT_BYTES:
-            self._scratch.drop(connection, kept.scratch)
+            self._scratch.drop_later(kept.scratch)
         else:
             with self._lock:
                 self._idle.append(kept)

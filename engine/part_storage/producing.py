@@ -39,7 +39,6 @@ class Producer:
         link_part(source, temporary, name=result)
         try:
             part = read_part(temporary, result)
-            force_to_disk(temporary, self._state.durability)
             return self._state.put_in_place(temporary, part)
         finally:
             remove_tree(temporary)
@@ -175,7 +174,7 @@ class Producer:
         try:
             yield scratch
         finally:
-            self._scratch.drop(connection, scratch)
+            self._scratch.drop_later(scratch)
 
     @contextmanager
     def _held(self, name: PartName) -> Iterator[Path]:

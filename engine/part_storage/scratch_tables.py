@@ -101,7 +101,11 @@ class ScratchTables:
         try:
             yield scratch
         finally:
-            self.drop(connection, scratch)
+            self.drop_later(scratch)
+
+    def drop_later(self, scratch: Scratch) -> None:
+        """Called by a step: nobody has to wait for files to be removed."""
+        self._workers.later(lambda connection: self.drop(connection, scratch))
 
     def fill(
         self,

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engine.names import TableName
-from engine.part_storage.part_files import Durability, force_directory, is_local_name, remove_tree
+from engine.part_storage.part_files import Durability, force_to_disk, is_local_name, remove_tree
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.storage.layout import private_directory
@@ -122,7 +122,11 @@ class TableState:
             self.staged = MappingProxyType(staged)
 
     def put_in_place(self, temporary: Path, part: Part) -> Part:
-        """A finished directory becomes a staged part; the one that is there already stays."""
+        """A finished directory becomes a staged part, on the disk; the one that is there already stays.
+
+        It gets its name before it is forced to disk. Should power fail in between, nobody was told of it:
+        `load` finds a staged part that Keeper does not know, or none.
+        """
         known = self.staged.get(part.name)
         if known is None and part.name in self.active:
             known = self.active[part.name].part
@@ -132,7 +136,7 @@ class TableState:
         target = self.staged_directory(part.name)
         remove_tree(target)  # of a part that was discarded, when removing it failed
         temporary.rename(target)
-        force_directory(self.staged_root, self.durability)
+        force_to_disk(target, self.durability, parent=self.staged_root)
         self.change_staged(add=[part])
         return part
 

@@ -20,7 +20,6 @@ from engine.part_storage.part_files import (
     COLUMNS_FILE,
     LOCAL_FILES,
     files_of,
-    force_directory,
     force_to_disk,
     is_file_name,
     link_part,
@@ -243,7 +242,6 @@ async def receiving(
 
     def keep(directory: Path, part: Part) -> Part:
         (directory / UUID_FILE).write_text(str(uuid_of(name)))
-        force_to_disk(directory, state.durability)
         return state.put_in_place(directory, part)
 
     directory = state.temporary("fetch", workers.next_number())
@@ -264,12 +262,11 @@ async def receiving_detached(
         raise SqlError(Code.DUPLICATE_DATA_PART, f"Detached part {name} exists already")
 
     def keep(directory: Path, part: Part) -> Part:
-        force_to_disk(directory, state.durability)
         try:
             directory.rename(target)
         except OSError:
             raise SqlError(Code.DUPLICATE_DATA_PART, f"Detached part {name} exists already") from None
-        force_directory(state.detached, state.durability)
+        force_to_disk(target, state.durability, parent=state.detached)
         return part
 
     directory = state.temporary("fetch", workers.next_number())

@@ -119,6 +119,8 @@ class Workers:
         self._local = threading.local()
         self._connections: list[Connection] = []
         self._background: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._announced = 0
         self._users = 0
         self._number = 0
         self._lock = threading.Lock()
@@ -136,8 +138,11 @@ class Workers:
         """A store needs them no more; the last one closes the connections."""
         self._users -= 1
         if self._users == 0:
-            while self._background:
-                await asyncio.wait(self._background)
+            await asyncio.sleep(0)  # what a step has announced
+            while self._background or self._announced:
+                if self._background:
+                    await asyncio.wait(self._background)
+                await asyncio.sleep(0)
             connections, self._connections = self._connections, []
             self._local = threading.local()
             for connection in connections:
@@ -160,6 +165,7 @@ class Workers:
             except OSError as error:
                 raise translated(error) from None
 
+        self._loop = asyncio.get_running_loop()
         future = asyncio.ensure_future(self._threads[length].call(run))
         try:
             return await asyncio.shield(future)
@@ -170,6 +176,17 @@ class Workers:
             if not future.cancelled():
                 future.exception()  # seen: the caller is gone
             raise
+
+    def later(self, step: Callable[[Connection], None]) -> None:
+        """`in_background`, called by a step."""
+        loop = self._loop
+        assert loop is not None
+        self._announced += 1
+        loop.call_soon_threadsafe(self._announce, step)
+
+    def _announce(self, step: Callable[[Connection], None]) -> None:
+        self._announced -= 1
+        self.in_background(step)
 
     def in_background(self, step: Callable[[Connection], None]) -> None:
         """Run a step that nobody waits for; the last `release` does."""
