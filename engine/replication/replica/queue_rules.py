@@ -76,7 +76,10 @@ def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: Mutatio
             return reason
     match queued.entry.action:
         case AlterMetadata(version):
-            return _reason_against_alter(version, around, mutations)
+            # The entry of a clone has no source and takes several ALTERs at once. What was rewritten for them
+            # is fetched, and their mutations are not done before their metadata is: it must not wait.
+            is_of_clone = not queued.entry.source_replica
+            return _reason_against_alter(version, around, MutationBook() if is_of_clone else mutations)
         case MergeParts() | MutatePart():
             return _reason_against_merging(queued, around)
     return ""
