@@ -65,7 +65,10 @@ def check_r1(history: History, model: TableModel) -> Iterator[Violation]:
         for block in blocks[-1:]:
             if model.is_failed(block):
                 yield Violation("R1", f"{block.part} of acknowledged insert {insert.block} is a failed part")
-            if model.may_be_given_up(block):
+            hurt = {replica for _, replica in history.wiped} | {
+                replica for _, replica, part in history.harmed if Drop(0, part).covers(block.part)
+            }
+            if model.may_be_given_up(block) and len(hurt) < insert.quorum:
                 yield Violation("R1", f"{block.part} of acknowledged insert {insert.block} was given up")
 
 
