@@ -84,11 +84,24 @@ async def create_mutation(
         finally:
             await release(ctx, held)
         if number is not None:
+            await _take_note(ctx)
             log.info("replication.mutation_created table=%s number=%010d", ctx.name, number)
             return number
     raise SqlError(
         Code.UNFINISHED, f"Cannot create a mutation of {ctx.name}: other mutations keep coming first"
     )
+
+
+async def _take_note(ctx: ReplicaContext) -> None:
+    """See the new mutation at once, as who created it expects of `system.mutations`; if that fails, the
+    watch on `mutations/` brings it a little later."""
+    keeper = ctx.keeper
+    if keeper is None:
+        return
+    try:
+        await refresh_mutations(ctx, keeper)
+    except (ConnectionLoss, OperationTimeout, SessionExpired, NoNode):
+        return
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from engine.replication.replica import execute_get
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execute_merge import commit_or_fetch, have_already
 from engine.replication.replica.execution import Postponed
+from engine.replication.replica.mutation_tracker import refresh_mutations
 from engine.replication.replica.queue import MutationState, QueuedEntry
 from engine.replication.replica.switches import Activity
 
@@ -37,7 +38,7 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         return
     if ctx.switches.is_stopped(Activity.MERGES):
         raise Postponed(f"Not mutating into {action.result} because mutations are stopped now")
-    states = ctx.queue.mutation_commands(action.source, action.result.mutation)
+    states = await _mutations_of(ctx, action)
     try:
         if action.result not in ctx.store.staged:
             commands = ", ".join(state.entry.commands for state in states)
@@ -55,6 +56,20 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     else:
         await commit_or_fetch(ctx, action.result)
     _note_success(states, action)
+
+
+async def _mutations_of(ctx: ReplicaContext, action: MutatePart) -> Sequence[MutationState]:
+    """In order. Where the last of them is not known here, Keeper is asked: only if it is not there either it
+    was killed. Leaving out one that was not would be a wrong result, and the first one counts."""
+    for is_asked in (False, True):
+        states = ctx.queue.mutation_commands(action.source, action.result.mutation)
+        wanted = (action.result.partition_id, action.result.mutation)
+        if is_asked or (states and wanted in states[-1].entry.block_numbers):
+            break
+        keeper = ctx.session()
+        await keeper.sync(ctx.paths.mutations)
+        await refresh_mutations(ctx, keeper)
+    return states
 
 
 def _why_fetch(ctx: ReplicaContext, action: MutatePart) -> str:
