@@ -29,6 +29,7 @@ from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queues import NodeQueues, NoQueues
 from engine.node.replicated.assembly import ReplicatedNode
+from engine.node.replicated.convert import take_flags
 from engine.node.resolver import BoundedResolver
 from engine.node.router import StatementRouter
 from engine.node.system_tables import SystemTables
@@ -76,6 +77,8 @@ class Node:
             tcp_port_secure=config.tcp_port_secure,
             interserver_http_host=config.interserver_http_host,
         )
+        if config.zookeeper is not None:
+            take_flags(directory.path)
         pool = await ChdbPool.open(
             directory.path,
             settings=ChdbSettings(

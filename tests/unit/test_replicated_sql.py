@@ -61,8 +61,8 @@ NAME = f"`d`.`t` UUID '{ID}'"
             ),
             (
                 f"CREATE TABLE {NAME} (`ENGINE` Int8 DEFAULT (1), INDEX i a TYPE minmax) "
-                f"ENGINE = MergeTree PARTITION BY ENGINE ORDER BY tuple() TTL d + INTERVAL 1 DAY SETTINGS {H}, "
-                "s = {'a':1}"
+                "ENGINE = MergeTree PARTITION BY ENGINE ORDER BY tuple() TTL d + INTERVAL 1 DAY "
+                f"SETTINGS {H}, s = {{'a':1}}"
             ),
         ),
     ],

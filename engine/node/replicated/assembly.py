@@ -23,6 +23,7 @@ from engine.node.replicated.alter import AlterStatements
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
 from engine.node.replicated.consistent_reads import ConsistentReads
+from engine.node.replicated.convert import Converter
 from engine.node.replicated.create import CreateStatements, Defaults
 from engine.node.replicated.drop_rename import DropRenameStatements
 from engine.node.replicated.executor import ReplicatedExecutor
@@ -137,6 +138,7 @@ class ReplicatedNode:
         flag = Path(self._config.path) / _FORCE_FLAG
         await self.life.start(force=flag.exists())
         flag.unlink(missing_ok=True)
+        await Converter(self.life, self._create, self._env, self._pool.path).run()
 
     async def stop(self) -> None:
         await self.life.stop()

@@ -11,6 +11,7 @@ with it:
 
 CREATING    chDB's table or the replica in Keeper may be there or not. CREATE goes on from here: both of its
             steps can be repeated.
+CONVERTING  chDB's table is there, and was a plain one; the replica in Keeper may be there or not.
 ATTACHED    both are there. The table may be detached: chDB knows.
 DROPPING    either may be there still; DROP goes on from here, at the next start if need be.
 (no file)   neither is there.
@@ -37,6 +38,8 @@ class TableState(enum.Enum):
     """How far CREATE or DROP has come."""
 
     CREATING = "creating"
+    CONVERTING = "converting"
+    """From a plain table of chDB to a replicated one (`convert`)."""
     ATTACHED = "attached"
     DROPPING = "dropping"
 

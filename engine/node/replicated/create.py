@@ -24,7 +24,7 @@ from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.paths import ReplicaPaths, TablePaths
-from engine.sql import Statement, StatementKind, expand_macros
+from engine.sql import Statement, StatementKind, expand_macros, tokenize
 
 _K = StatementKind
 _KEEPER_WAIT_S = 5.0
@@ -124,7 +124,15 @@ class CreateStatements:
         return Definition(definition.like(shown))
 
     async def _protect(self, asked: Asked, statement: Statement) -> None:
-        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back."""
+        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back, and chDB
+        must make no plain table a replicated one."""
+        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
+        if statement.kind is _K.ATTACH_TABLE and "REPLICATED" in words and "AS" in words:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "ATTACH TABLE … AS [NOT] REPLICATED is not supported.",
+                hint="The file `convert_to_replicated` in its directory converts a table at the next start.",
+            )
         if not statement.or_replace or not statement.tables:
             return
         table = self._life.tables.find_for(asked, statement.tables[0])
@@ -292,6 +300,14 @@ class CreateStatements:
         """Macros expanded as ClickHouse does: what is shown keeps all but {database} and {table}."""
         given = definition.keeper_arguments()
         path, replica = given or (self._defaults.replica_path, self._defaults.replica_name)
+        return self._place(path, replica, name, uuid, is_uuid_given=is_uuid_given)
+
+    def default_place(self, name: TableName, uuid: UUID) -> Place:
+        """Of a table that exists already, with this UUID, and has no arguments of its own."""
+        path, replica = self._defaults.replica_path, self._defaults.replica_name
+        return self._place(path, replica, name, uuid, is_uuid_given=True)
+
+    def _place(self, path: str, replica: str, name: TableName, uuid: UUID, *, is_uuid_given: bool) -> Place:
         names = {"database": name.database, "table": name.table}
         shown_path, shown_replica = _expand_known(path, names), _expand_known(replica, names)
         macros = {"server_uuid": str(self._defaults.server_uuid), **self._topology().macros}

@@ -1,4 +1,4 @@
-"""DROP, DETACH, ATTACH, RENAME, EXCHANGE and UNDROP where replicated tables are concerned.
+"""DROP, DETACH, ATTACH, RENAME, EXCHANGE, UNDROP, TRUNCATE DATABASE where replicated tables are concerned.
 
 Safety argument. DROP is that of `lifecycle`. RENAME and EXCHANGE are chDB's, at one moment; a table is known
 by its UUID, so a crash behind them leaves nothing wrong: the next start takes chDB's names over, and `host`
@@ -18,8 +18,10 @@ from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
+from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.replication.commands.partitions import truncate
 from engine.sql import Statement, StatementKind, tokenize
 
 log = logging.getLogger(__name__)
@@ -50,6 +52,8 @@ class DropRenameStatements:
                 is_ours = await self._attach_database(asked)
             case _K.RENAME_DATABASE:
                 is_ours = await self._rename_database(asked, statement)
+            case _K.TRUNCATE_DATABASE:
+                is_ours = await self._truncate_database(asked, statement)
             case _K.UNDROP_TABLE:
                 is_ours = await self._undrop(asked, statement)
             case _:
@@ -201,6 +205,24 @@ class DropRenameStatements:
         await self._in_chdb(asked, asked.sql)
         for record in self._life.catalog.all():
             await self._life.reattach(record.uuid)
+        return True
+
+    async def _truncate_database(self, asked: Asked, statement: Statement) -> bool:
+        database = statement.database or ""
+        if not self._of_database(database):
+            return False
+        if {"LIKE", "ILIKE"} & set(_words(asked.sql)):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"TRUNCATE of some tables of {database} is not supported: it has replicated tables.",
+                hint="TRUNCATE TABLE them one by one.",
+            )
+        for local in await self._life.local.in_database(database):
+            table = self._life.tables.by_uuid(local.uuid)
+            if table is not None:
+                await truncate(table.ctx, sync=sync_of(asked), inactive_timeout_s=wait_for_inactive_s(asked))
+            elif not local.engine.endswith("View") and local.engine != "Dictionary":
+                await self._in_chdb(asked, f"TRUNCATE TABLE IF EXISTS {local.name.quoted}")
         return True
 
     # -- UNDROP ----------------------------------------------------------------------------------------------

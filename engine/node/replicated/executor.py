@@ -205,7 +205,7 @@ class ReplicatedExecutor:
         half_done = {
             f"table {record.name}"
             for record in self._life.catalog.all()
-            if record.state is not TableState.ATTACHED
+            if record.state in (TableState.CREATING, TableState.DROPPING)
         }
         found = Fingerprint.from_text(digest) if half_done else None
         if found is None or not half_done & {name for name, _ in found.objects}:

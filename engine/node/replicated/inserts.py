@@ -26,6 +26,15 @@ from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText
 
+_STREAMING = {
+    "max_insert_block_size_bytes": str(16 << 20),
+    "min_insert_block_size_bytes": str(64 << 20),
+    "input_format_parallel_parsing": "0",
+    "max_threads": "1",
+}
+"""For rows that come as a stream. A block is measured in bytes then, not only in rows: a million rows of a
+kilobyte are 2 GiB in chDB's memory, and parsing on several threads keeps several of them."""
+
 Write = Callable[[Asked, str], Awaitable[QueryResult]]
 """Runs an INSERT whose text is given, with whatever rows belong to it."""
 
@@ -66,6 +75,8 @@ class ReplicatedInserts:
         """INSERT … FORMAT, with rows that follow. `write_input` runs one that reads from `input()`."""
 
         async def write(asked: Asked, head: str) -> QueryResult:
+            settings = {**_STREAMING, **asked.session.settings, **asked.settings}
+            asked = replace(asked, settings=settings)
             if insert.input_structure:
                 return await write_input(asked, replace(insert, head=head), rows)
             return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)

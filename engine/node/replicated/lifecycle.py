@@ -25,7 +25,15 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from engine.env import Env
-from engine.errors import Code, NoNode, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.errors import (
+    Code,
+    KeeperUnavailable,
+    NoNode,
+    OnclusterError,
+    SqlError,
+    Unavailable,
+    UnknownOutcome,
+)
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
@@ -34,9 +42,9 @@ from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.replication.commands.create import create_replica
-from engine.replication.commands.drop import drop_replica
+from engine.replication.commands.drop import drop_replica, remove_table_without_replicas
 from engine.replication.creation import NewReplica
-from engine.replication.table_definition import parse_definition
+from engine.replication.table_definition import TableDefinition, parse_definition
 
 log = logging.getLogger(__name__)
 
@@ -95,14 +103,16 @@ class TableLifecycle:
                 self.catalog.put(record)
             match record.state, local:
                 case TableState.DROPPING, _:
-                    self._later(self._drop_until_done(record), f"drop {record.name}")
+                    self.later(self._drop_until_done(record), f"drop {record.name}")
                 case TableState.CREATING, None:
                     self.catalog.remove(record.uuid)
                 case TableState.CREATING, LocalTable():
                     await self.attach(record, local, is_started=False)
-                    self._later(self._create_until_done(record), f"create {record.name}")
+                    self.later(self._create_until_done(record), f"create {record.name}")
                 case TableState.ATTACHED, LocalTable():
                     await self.attach(record, local)
+                case TableState.CONVERTING, _:
+                    pass  # the converter's
                 case TableState.ATTACHED, None:
                     log.info("replicated.not_attached table=%s uuid=%s", record.name, record.uuid)
         attached = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
@@ -171,12 +181,7 @@ class TableLifecycle:
         if local is None:
             raise SqlError(Code.UNKNOWN_TABLE, f"Table {record.name} does not exist.")
         definition = parse_definition(local.create_query)
-        new = NewReplica(
-            metadata=definition.metadata.to_bytes(),
-            columns=definition.columns.to_bytes(),
-            table_uuid=record.uuid,
-            server_uuid=self._server_uuid,
-        )
+        new = self.new_replica(record, definition)
         await create_replica(keeper, record.paths, record.me, new, definition)
         record = replace(record, state=TableState.ATTACHED, name=local.name)
         self.catalog.put(record)
@@ -187,6 +192,15 @@ class TableLifecycle:
             table.record = record
         await table.replica.start()
         return table
+
+    def new_replica(self, record: TableRecord, definition: TableDefinition) -> NewReplica:
+        """What this node brings to Keeper with the table."""
+        return NewReplica(
+            metadata=definition.metadata.to_bytes(),
+            columns=definition.columns.to_bytes(),
+            table_uuid=record.uuid,
+            server_uuid=self._server_uuid,
+        )
 
     async def undo_create(self, record: TableRecord) -> None:
         """After an error of CREATE: everything of the table goes, Keeper's side when it can be reached."""
@@ -248,7 +262,7 @@ class TableLifecycle:
             await self.finish_drop(record)
         except (Unavailable, UnknownOutcome) as error:
             log.warning("replicated.drop_goes_on table=%s error=%s", record.name, error)
-            self._later(self._drop_until_done(record), f"drop {record.name}")
+            self.later(self._drop_until_done(record), f"drop {record.name}")
 
     async def _drop_local(self, record: TableRecord) -> None:
         local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
@@ -261,6 +275,14 @@ class TableLifecycle:
         keeper = await self.holder.get(timeout_s=_KEEPER_WAIT_S)
         if await self.is_ours(keeper, record):
             await drop_replica(keeper, record.paths, record.me)
+        elif await keeper.exists(record.me.root) is None:
+            # An attempt that ended with its process may have come to the table, which it did not finish.
+            await remove_table_without_replicas(keeper, record.paths)
+        if await keeper.exists(record.paths.dropped) is not None:
+            raise KeeperUnavailable(
+                f"{record.paths.root} is being removed by another session with Keeper",
+                hint="If that is of a process that was killed, it is removed when its session ends.",
+            )
         self.catalog.remove(record.uuid)
 
     async def is_ours(self, keeper: Keeper, record: TableRecord) -> bool:
@@ -308,7 +330,8 @@ class TableLifecycle:
 
     # -- background ------------------------------------------------------------------------------------------
 
-    def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Let `work` go on in the background; it is cancelled when the node stops."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

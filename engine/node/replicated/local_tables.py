@@ -69,10 +69,18 @@ class LocalTables:
     async def in_database(self, database: str) -> Sequence[LocalTable]:
         return await self._look(f"database = {quote_string(database)}")
 
-    async def merge_trees(self) -> Sequence[LocalTable]:
-        """All attached tables of the plain family."""
-        engines = ", ".join(map(quote_string, _MERGE_TREES))
-        return await self._look(f"engine IN ({engines}) AND database != 'system'")
+    async def active_parts(self, name: TableName) -> Sequence[tuple[str, str]]:
+        """Name and directory of each."""
+        rows = await self.rows(f"SELECT name, path FROM system.parts WHERE active AND {_is(name)}")
+        return [(part, path) for part, path in rows]
+
+    async def is_changing_parts(self, name: TableName) -> bool:
+        """Whether chDB merges or mutates parts of the table, or is going to mutate some."""
+        rows = await self.rows(
+            f"SELECT 1 FROM system.merges WHERE {_is(name)} UNION ALL "
+            f"SELECT 1 FROM system.mutations WHERE NOT is_done AND NOT is_killed AND {_is(name)}"
+        )
+        return bool(rows)
 
     async def detached(self) -> Mapping[UUID, TableName]:
         rows = await self.rows("SELECT toString(uuid), database, table FROM system.detached_tables")
@@ -115,3 +123,7 @@ class LocalTables:
         """The rows of a query, values as JSON has them. Raises SqlError."""
         found = await self._session().query(sql, format="JSONCompactEachRow")
         return [json.loads(line.decode("utf-8", "surrogateescape")) for line in found.data.splitlines()]
+
+
+def _is(name: TableName) -> str:
+    return f"database = {quote_string(name.database)} AND table = {quote_string(name.table)}"

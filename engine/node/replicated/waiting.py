@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.errors import Code, SqlError
+from engine.node.replicated.text_settings import settings_of_text
 from engine.node.statement import Asked
 from engine.replication.commands.waiting import Sync
-from engine.sql import output_settings
 
 _ALTER_SYNC = ("alter_sync", "replication_alter_partitions_sync")
 
 
 def settings_of(asked: Asked) -> Mapping[str, str]:
     """What holds for this statement, strings without their quotes."""
-    return {**asked.session.settings, **asked.settings, **output_settings(asked.sql)}
+    return {**asked.session.settings, **asked.settings, **settings_of_text(asked.sql)}
 
 
 def number(settings: Mapping[str, str], name: str, default: float) -> float:

@@ -1,0 +1,162 @@
+"""A plain MergeTree table becomes a replicated one: the file `convert_to_replicated` in its data directory.
+
+Safety argument. It runs at the node's start. No part is copied or deleted, and no step is lost by a crash.
+
+1. Before chDB starts, which would act on the file itself, the file is moved to `oncluster/replicated/convert`
+   under the table's UUID. A crash between copy and removal leaves both; the next start removes the second.
+2. A record CONVERTING, with path and replica name of the configuration's defaults. From here on every start
+   goes on with the table, and the file of 1 is not needed any more.
+3. chDB's own merges of it are kept away for good (the hidden settings) and those under way are waited for.
+4. Each part gets its present name as its replicated one (`uuid.txt`), which readers do not see.
+5. When Keeper can be reached, RESTORE REPLICA (`engine.replication.commands.restore`, whose argument holds
+   from there): parts go to `detached/restoring_…`, the table is made in Keeper, parts are attached as
+   inserts are. While that lasts readers see fewer rows. A replica in Keeper that this table has not made is
+   left alone: the table stays read-only, and the log says why.
+6. The record is ATTACHED.
+
+Source: ClickHouse's DatabaseOrdinary (convert_to_replicated).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.create import CreateStatements
+from engine.node.replicated.definition_sql import Definition
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.local_tables import LocalTable
+from engine.node.replicated.runtime import RunningTable
+from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.part_storage.part_files import Durability, write_durably
+from engine.part_storage.part_uuid import UUID_FILE, uuid_of
+from engine.replication.commands.restore import restore_replica
+from engine.replication.part_name import PartName
+from engine.replication.table_definition import parse_definition
+from engine.storage.layout import private_directory
+
+log = logging.getLogger(__name__)
+
+FLAG = "convert_to_replicated"
+_PAUSE_S = 0.2
+_RETRY_PAUSE_S = 2.0
+
+
+def take_flags(path: Path) -> None:
+    """Step 1. `path` is the data directory of a node whose chDB does not run."""
+    wanted = _wanted(path)
+    for flag in sorted((path / "store").glob(f"*/*/{FLAG}")):
+        wanted.mkdir(parents=True, exist_ok=True)
+        write_durably(wanted / flag.parent.name, b"", Durability.POWER_LOSS)
+        flag.unlink()
+
+
+def _wanted(path: Path) -> Path:
+    return private_directory(path) / "replicated" / "convert"
+
+
+class Converter:
+    """Use it once, when the tables of the catalog are attached."""
+
+    def __init__(self, life: TableLifecycle, create: CreateStatements, env: Env, path: Path) -> None:
+        self._life = life
+        self._create = create
+        self._env = env
+        self._wanted = _wanted(path)
+
+    async def run(self) -> None:
+        """Steps 2 to 4 for all tables that are due; the rest goes on in the background. What cannot be
+        converted stays as it is, and the log says why."""
+        for flag in sorted(self._wanted.iterdir()) if self._wanted.is_dir() else ():
+            found = await self._life.local.by_uuid([UUID(flag.name)])
+            for local in found.values():
+                await self._record(local)
+            flag.unlink()
+        for record in self._life.catalog.all():
+            if record.state is TableState.CONVERTING:
+                try:
+                    await self._prepare(record)
+                except OnclusterError as error:
+                    log.error("replicated.not_converted table=%s error=%s", record.name, error)
+
+    async def _record(self, local: LocalTable) -> None:
+        """Step 2."""
+        life = self._life
+        if life.catalog.get(local.uuid) is not None:
+            return
+        definition = Definition(local.create_query)
+        try:
+            if not local.is_merge_tree:
+                raise SqlError(Code.BAD_ARGUMENTS, f"Its engine is {local.engine}.")
+            place = self._create.default_place(local.name, local.uuid)
+        except SqlError as error:
+            log.error("replicated.not_converted table=%s error=%s", local.name, error)
+            return
+        life.catalog.put(
+            TableRecord(
+                uuid=local.uuid,
+                name=local.name,
+                zookeeper_path=place.paths.root,
+                replica=place.me.name,
+                shown_path=place.shown_path,
+                shown_replica=place.shown_replica,
+                state=TableState.CONVERTING,
+                user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
+            )
+        )
+
+    async def _prepare(self, record: TableRecord) -> None:
+        """Steps 3 and 4."""
+        life = self._life
+        local = (await life.local.by_uuid([record.uuid])).get(record.uuid)
+        if local is None:
+            return
+        name = local.name.quoted
+        await life.local.run(f"ALTER TABLE {name} MODIFY SETTING {_assignments(HIDDEN_SETTINGS)}")
+        await life.local.run(f"SYSTEM STOP MERGES {name}")
+        try:
+            while await life.local.is_changing_parts(local.name):
+                await self._env.sleep(_PAUSE_S)
+            for part, path in await life.local.active_parts(local.name):
+                parsed = PartName.try_parse(part)
+                file = Path(path) / UUID_FILE
+                if parsed is not None and not file.exists():
+                    write_durably(file, str(uuid_of(parsed)).encode(), Durability.POWER_LOSS)
+        finally:
+            await life.local.run(f"SYSTEM START MERGES {name}")
+        table = await life.attach(record, local, is_started=False)
+        await table.store.load()
+        life.later(self._finish(table, local), f"convert {record.name}")
+
+    async def _finish(self, table: RunningTable, local: LocalTable) -> None:
+        """Steps 5 and 6."""
+        life, ctx = self._life, table.ctx
+        ctx.readonly_reason = "it is being converted to a replicated table"
+        while True:
+            try:
+                keeper = await life.holder.get()
+                if not await life.is_ours(keeper, table.record):
+                    definition = parse_definition(local.create_query)
+                    await restore_replica(ctx, life.new_replica(table.record, definition), definition)
+                break
+            except (Unavailable, UnknownOutcome) as error:
+                log.warning("replicated.convert_again table=%s error=%s", table.name, error)
+            except OnclusterError as error:
+                ctx.readonly_reason = f"it could not be converted to a replicated table: {error}"
+                log.critical("replicated.not_converted table=%s error=%s", table.name, error)
+                return
+            await self._env.sleep(_RETRY_PAUSE_S)
+        table.record = replace(table.record, state=TableState.ATTACHED)
+        life.catalog.put(table.record)
+        await table.replica.start()
+        log.info("replicated.converted table=%s replica=%s", table.name, ctx.me.root)
+
+
+def _assignments(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in settings.items())

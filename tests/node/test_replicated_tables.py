@@ -1,0 +1,385 @@
+"""Replicated tables through SQL, with a real ZooKeeper and two node processes."""
+
+import http.client
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
+from tests.node.conftest import HttpAt, Reply
+
+pytestmark = pytest.mark.slow
+
+HOSTS = ("n1", "n2")
+SMALL = "(a Int8) ENGINE = ReplicatedMergeTree('/small', 'r') ORDER BY a"
+OWN_PATH = "'/t/{shard}/{database}/{table}', '{replica}'"
+
+
+class Nodes:
+    """Two replicas of one shard, and ways to look into Keeper through them."""
+
+    def __init__(self, local: LocalCluster, call: Call[object]) -> None:
+        self.local = local
+        self.call = call
+        self.n1, self.n2 = (HttpAt(local.node(host).url) for host in HOSTS)
+
+    def on_cluster(self, sql: str) -> None:
+        self.n1.query(sql)
+
+    def children(self, path: str) -> list[str]:
+        return self.n1.query(f"SELECT name FROM system.zookeeper WHERE path = '{path}' ORDER BY name").split()
+
+    def catalog(self, host: str) -> list[Path]:
+        return sorted((self.local.directory / "nodes" / host / "data/oncluster/replicated").iterdir())
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    directory = tmp_path_factory.mktemp("replicated")
+    macros = "".join(
+        f"<macros_{host}><shard>01</shard><replica>{host}</replica></macros_{host}>" for host in HOSTS
+    )
+    xml = clusters_xml({"all": [["n1", "n2"]], "apart": [["n1"], ["absent"]]})
+    (directory / "given.xml").write_text(xml.replace("</clickhouse>", f"{macros}</clickhouse>"))
+    options = {"cluster_file": directory / "given.xml", "hosts": HOSTS, "session_timeout_ms": 6000}
+    with blocking_cluster(directory / "run", **options) as (local, call):
+        nodes = Nodes(local, call)
+        nodes.on_cluster("CREATE DATABASE d ON CLUSTER all")
+        yield nodes
+
+
+def eventually(look: Callable[[], object], expected: object, *, within_s: float = 30.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (found := look()) != expected:
+        assert time.monotonic() < deadline, f"{found!r} is not {expected!r}"
+        time.sleep(0.05)
+
+
+def _status(node: HttpAt, sql: str) -> int:
+    return node.post(sql).status
+
+
+def _has_child(nodes: Nodes, path: str, name: str) -> bool:
+    return name in nodes.children(path)
+
+
+def refused(reply: Reply, code: int, text: str = "") -> None:
+    assert reply.code == code, reply.text
+    assert text in reply.text
+
+
+def test_rows_inserted_on_one_replica_are_on_the_other_with_equal_checksums(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.t ON CLUSTER all (a UInt64, d Date) ENGINE = ReplicatedMergeTree({OWN_PATH}) "
+        "PARTITION BY toYYYYMM(d) ORDER BY a"
+    )
+    nodes.n1.query("INSERT INTO d.t VALUES (1, '2020-01-01'), (2, '2020-02-01')")
+    nodes.n2.query('INSERT INTO d.t FORMAT JSONEachRow {"a": 3, "d": "2020-01-05"}')
+    nodes.n1.query("INSERT INTO d.t (a, d) SELECT number, '2021-01-01' FROM numbers(10)")
+    for node in (nodes.n1, nodes.n2):
+        eventually(partial(node.query, "SELECT count(), sum(a) FROM d.t"), "13\t51\n")
+    hashes = "SELECT partition_id, rows, hash_of_all_files FROM system.parts WHERE active AND table = 't'"
+    assert sorted(nodes.n1.query(hashes).splitlines()) == sorted(nodes.n2.query(hashes).splitlines())
+    assert nodes.children("/t/01/d/t/replicas") == list(HOSTS)
+    assert nodes.children("/t/01/d/t/replicas/n1/parts") == nodes.children("/t/01/d/t/replicas/n2/parts")
+
+
+def test_the_same_block_and_the_same_token_are_stored_once(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.once ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    for _ in range(2):
+        nodes.n1.query("INSERT INTO d.once VALUES (1)")
+    nodes.n2.query("INSERT INTO d.once VALUES (1)")
+    nodes.n1.query("INSERT INTO d.once VALUES (2)", insert_deduplication_token="x")
+    nodes.n1.query("INSERT INTO d.once VALUES (3)", insert_deduplication_token="x")
+    assert nodes.n1.query("SELECT arraySort(groupArray(a)) FROM d.once") == "[1,2]\n"
+    nodes.n1.query("INSERT INTO d.once SETTINGS insert_deduplicate = 0 VALUES (1)")
+    assert nodes.n1.query("SELECT count() FROM d.once") == "3\n"
+
+
+def test_everybody_is_shown_the_table_as_it_was_made(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        "CREATE TABLE d.shown ON CLUSTER all (a UInt64, v UInt8) ENGINE = ReplicatedReplacingMergeTree(v) "
+        "ORDER BY a SETTINGS index_granularity = 100, max_bytes_to_merge_at_max_space_in_pool = 1000000"
+    )
+    shown = nodes.n1.query("SHOW CREATE TABLE d.shown FORMAT TSVRaw")
+    assert shown == (
+        "CREATE TABLE d.shown\n(\n    `a` UInt64,\n    `v` UInt8\n)\n"
+        "ENGINE = ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}', v)\n"
+        "ORDER BY a\n"
+        "SETTINGS index_granularity = 100, max_bytes_to_merge_at_max_space_in_pool = 1000000\n"
+    )
+    found = nodes.n1.query(
+        "SELECT engine, engine_full, create_table_query FROM system.tables WHERE name = 'shown'",
+        default_format="JSONCompact",
+    )
+    engine, engine_full, create = json.loads(found)["data"][0]
+    assert engine == "ReplicatedReplacingMergeTree"
+    assert engine_full.startswith("ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}', ")
+    assert "in_pool = 1," not in engine_full + create + shown
+    nodes.n1.query("SHOW CREATE TABLE d.shown FORMAT Native")
+    assert nodes.n1.query("SELECT count() FROM system.tables WHERE database = '_oncluster'") == "0\n"
+
+
+def test_an_error_of_create_leaves_nothing(nodes: Nodes) -> None:
+    before = nodes.catalog("n1")
+    nodes.n1.query("CREATE TABLE d.first (a Int8) ENGINE = ReplicatedMergeTree('/f', 'r1') ORDER BY a")
+    for sql, code in [
+        ("(a Int16) ENGINE = ReplicatedMergeTree('/f', 'r2') ORDER BY a", 122),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/f', 'r2') ORDER BY -a", 342),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/f', 'r1') ORDER BY a", 253),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/x/{nothing}', 'r') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY nothing", 47),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r/../r') ORDER BY a", 36),
+        ("ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY a AS SELECT throwIf(1) AS a", 395),
+    ]:
+        refused(nodes.n1.post(f"CREATE TABLE d.wrong {sql}"), code)
+        assert nodes.n1.query("EXISTS d.wrong") == "0\n"
+    assert nodes.children("/f/replicas") == ["r1"]
+    assert "x" not in nodes.children("/")
+    nodes.n1.query("DROP TABLE d.first SYNC")
+    assert "f" not in nodes.children("/")
+    assert nodes.catalog("n1") == before
+
+
+def test_two_replicas_of_one_table_may_live_on_one_node(nodes: Nodes) -> None:
+    for name in ("a", "b"):
+        nodes.n1.query(
+            f"CREATE TABLE d.both_{name} (a Int8) ENGINE = ReplicatedMergeTree('/both', '{name}') ORDER BY a"
+        )
+    nodes.n1.query("INSERT INTO d.both_a VALUES (1)", insert_quorum="2")
+    assert nodes.n1.query("SELECT * FROM d.both_b") == "1\n"
+    nodes.n1.query("DROP TABLE d.both_a, d.both_b SYNC")
+    assert "both" not in nodes.children("/")
+
+
+def test_a_table_goes_on_under_its_new_name(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.old ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.n1.query("INSERT INTO d.old VALUES (1)")
+    nodes.n1.query("RENAME TABLE d.old TO d.new")
+    nodes.n1.query("INSERT INTO d.new VALUES (2)")
+    eventually(lambda: nodes.n2.query("SELECT sum(a) FROM d.old"), "3\n")
+    nodes.n1.query("CREATE TABLE d.other (a Int8) ENGINE = Memory")
+    nodes.n1.query("EXCHANGE TABLES d.new AND d.other")
+    nodes.n1.query("INSERT INTO d.other VALUES (3)")
+    eventually(lambda: nodes.n2.query("SELECT sum(a) FROM d.old"), "6\n")
+    host = nodes.n1.query(
+        "SELECT value FROM system.zookeeper WHERE path = '/t/01/d/old/replicas/n1' AND name = 'host'"
+    )
+    assert "table: other" in host
+
+
+def test_a_detached_table_catches_up_when_it_is_attached(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.away ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.n2.query("DETACH TABLE d.away PERMANENTLY")
+    nodes.n1.query("INSERT INTO d.away VALUES (1)")
+    nodes.call(nodes.local.node("n2").restart())
+    refused(nodes.n2.post("SELECT * FROM d.away"), 60)
+    refused(nodes.n2.post(f"CREATE TABLE d.away {SMALL}"), 57)
+    nodes.n2.query("ATTACH TABLE d.away")
+    eventually(lambda: nodes.n2.query("SELECT * FROM d.away"), "1\n")
+
+
+def test_materialized_views_see_each_row_once(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.src ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.on_cluster(
+        "CREATE TABLE d.sums ON CLUSTER all (k UInt64, s UInt64) "
+        f"ENGINE = ReplicatedSummingMergeTree({OWN_PATH}, s) ORDER BY k"
+    )
+    nodes.on_cluster("CREATE TABLE d.plain ON CLUSTER all (k UInt64) ENGINE = MergeTree ORDER BY k")
+    nodes.on_cluster(
+        "CREATE MATERIALIZED VIEW d.v1 ON CLUSTER all TO d.sums AS "
+        "SELECT a % 10 AS k, sum(src.a) AS s FROM d.src GROUP BY k"
+    )
+    nodes.on_cluster("CREATE MATERIALIZED VIEW d.v2 ON CLUSTER all TO d.plain AS SELECT k FROM d.sums")
+    for _ in range(2):
+        nodes.n1.query("INSERT INTO d.src SELECT number + 1 FROM numbers(100)")
+    nodes.n1.query("INSERT INTO d.src SELECT number + 1 FROM numbers(10)")
+    assert nodes.n1.query("SELECT sum(s) FROM d.sums") == "5105\n"
+    assert nodes.n1.query("SELECT count() FROM d.plain") == "20\n"
+    eventually(lambda: nodes.n2.query("SELECT sum(s) FROM d.sums"), "5105\n")
+    assert nodes.n2.query("SELECT count() FROM d.plain") == "0\n"
+
+
+def test_a_plain_tables_views_write_into_a_replicated_one_through_keeper(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.sink ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.n1.query("CREATE TABLE d.pipe (a UInt64) ENGINE = Null")
+    nodes.n1.query("CREATE TABLE d.kept (a UInt64) ENGINE = MergeTree ORDER BY a")
+    nodes.n1.query("CREATE MATERIALIZED VIEW d.pipe_v TO d.sink AS SELECT a FROM d.pipe")
+    nodes.n1.query("CREATE MATERIALIZED VIEW d.kept_v TO d.sink AS SELECT a + 100 AS a FROM d.kept")
+    nodes.n1.query("INSERT INTO d.pipe VALUES (1), (2)")
+    nodes.n1.query("INSERT INTO d.kept VALUES (3)")
+    assert nodes.n1.query("SELECT * FROM d.kept") == "3\n"
+    for node in (nodes.n1, nodes.n2):
+        eventually(partial(node.query, "SELECT arraySort(groupArray(a)) FROM d.sink"), "[1,2,103]\n")
+
+
+def test_a_failing_view_is_reported_and_the_rows_stay(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.vs (a UInt64) ENGINE = ReplicatedMergeTree('/vs', 'r') ORDER BY a")
+    nodes.n1.query("CREATE TABLE d.vt (a UInt64) ENGINE = ReplicatedMergeTree('/vt', 'r') ORDER BY a")
+    nodes.n1.query("CREATE TABLE d.fail (x UInt8) ENGINE = Memory")
+    nodes.n1.query(
+        "CREATE MATERIALIZED VIEW d.vv TO d.vt AS "
+        "SELECT a + throwIf((SELECT count() FROM d.fail) = 0) AS a FROM d.vs"
+    )
+    refused(nodes.n1.post("INSERT INTO d.vs VALUES (7)"), 395, "d.vv")
+    assert nodes.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "1\t0\n"
+    nodes.n1.query("INSERT INTO d.fail VALUES (1)")
+    for _ in range(2):
+        nodes.n1.query("INSERT INTO d.vs VALUES (7)")
+    assert nodes.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "1\t1\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "code"),
+    [
+        ("CREATE OR REPLACE TABLE d.t (a Int8) ENGINE = MergeTree ORDER BY a", 48),
+        (f"CREATE MATERIALIZED VIEW d.no ENGINE = {SMALL.partition('= ')[2]} AS SELECT 1 AS a", 48),
+        (f"ATTACH TABLE d.no {SMALL}", 48),
+        (f"CREATE TEMPORARY TABLE no {SMALL}", 36),
+        ("CREATE TABLE d.no CLONE AS d.t", 48),
+        ("CREATE TABLE d.no AS d.t", 253),
+        ("DROP TABLE d.t PARALLEL WITH DROP TABLE d.once", 48),
+    ],
+)
+def test_what_would_go_past_keeper_is_refused(nodes: Nodes, sql: str, code: int) -> None:
+    refused(nodes.n1.post(sql), code)
+    assert nodes.n1.query("EXISTS d.t") == "1\n"
+    assert nodes.n1.query("EXISTS d.no") == "0\n"
+
+
+def test_check_table_reads_every_part(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.sound (a UInt64) ENGINE = ReplicatedMergeTree('/sound', 'r') ORDER BY a")
+    nodes.n1.query("INSERT INTO d.sound SELECT number FROM numbers(1000)")
+    assert nodes.n1.query("CHECK TABLE d.sound") == "all_0_0_0\t1\t\n"
+    assert nodes.n1.query("CHECK TABLE d.sound SETTINGS check_query_single_value_result = 1") == "1\n"
+    [path] = nodes.n1.query("SELECT path FROM system.parts WHERE table = 'sound' AND active").split()
+    file = Path(path) / "data.bin"
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(damaged)
+    name, passed, *message = nodes.n1.query("CHECK TABLE d.sound").rstrip("\n").split("\t")
+    assert (name, passed) == ("all_0_0_0", "0")
+    assert message != [""]
+
+
+def test_without_keeper_a_replica_reads_and_refuses_writes_and_comes_back(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        f"CREATE TABLE d.alone ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.n1.query("INSERT INTO d.alone VALUES (1)")
+    nodes.call(nodes.local.zookeeper.stop())
+    try:
+        eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (2)").code in (242, 319, 999), True)
+        eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (3)").code, 242, within_s=60)
+        assert nodes.n1.query("SELECT 1 FROM d.alone WHERE a = 1") == "1\n"
+        refused(nodes.n1.post("DROP TABLE d.alone"), 242)
+        refused(
+            nodes.n1.post(f"CREATE TABLE d.no {SMALL}"),
+            999,
+        )
+        nodes.call(nodes.local.node("n1").kill9())
+        nodes.local.node("n1").process.start()
+        nodes.call(nodes.local.node("n1").wait_answering())
+        assert nodes.n1.query("SELECT 1 FROM d.alone WHERE a = 1") == "1\n"
+    finally:
+        nodes.call(nodes.local.start_zookeeper())
+    eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (4)").status, 200, within_s=60)
+    for node in (nodes.n1, nodes.n2):
+        eventually(partial(node.query, "SELECT count() FROM d.alone WHERE a IN (1, 4)"), "2\n")
+
+
+def test_a_stream_of_a_gibibyte_adds_less_than_half_of_that_to_the_node(nodes: Nodes) -> None:
+    """Rows that do not compress, sent in pieces: what is in memory is the pieces and chDB's blocks."""
+    nodes.n1.query("CREATE TABLE d.big (s String) ENGINE = ReplicatedMergeTree('/big', 'r') ORDER BY tuple()")
+    process = psutil.Process(int(str(_announced(nodes, "n1")["pid"])))
+    before = process.memory_info().rss
+    peak = before
+    piece = b"".join(b"%s\n" % os.urandom(512).hex().encode() for _ in range(16 * 1024))
+    connection = http.client.HTTPConnection("127.0.0.1", nodes.local.node("n1").http_port, timeout=300)
+    connection.putrequest("POST", "/?query=INSERT+INTO+d.big+FORMAT+TSV")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    for _ in range(64):
+        connection.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+        peak = max(peak, process.memory_info().rss)
+    connection.send(b"0\r\n\r\n")
+    response = connection.getresponse()
+    peak = max(peak, process.memory_info().rss)
+    assert response.status == 200, response.read()
+    summary = json.loads(response.headers["X-ClickHouse-Summary"])
+    assert summary["written_rows"] == str(64 * 16 * 1024)
+    added = (peak - before) / (1 << 20)
+    print(f"{added:.0f} MiB were added")
+    assert added < 500
+    assert nodes.n1.query("SELECT count() FROM d.big") == f"{64 * 16 * 1024}\n"
+    nodes.n1.query("DROP TABLE d.big SYNC")
+
+
+def _announced(nodes: Nodes, host: str) -> dict[str, object]:
+    file = nodes.local.directory / "nodes" / host / "data" / "node.json"
+    facts: dict[str, object] = json.loads(file.read_text())
+    return facts
+
+
+def test_a_node_that_was_killed_has_its_tables_again_or_not_at_all(nodes: Nodes) -> None:
+    """kill -9 among CREATE and DROP, again and again; whatever was begun is finished or gone afterwards."""
+    for number in range(4):
+        name = f"d.k{number}_{uuid4().hex[:6]}"
+        create = (
+            f"CREATE TABLE IF NOT EXISTS {name} (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+        )
+        _kill_while(nodes, create, after_s=0.01 + 0.02 * number)
+        nodes.n1.query(create)
+        eventually(partial(_status, nodes.n1, f"INSERT INTO {name} VALUES (1)"), 200)
+        assert nodes.children(f"/t/01/{name.replace('.', '/')}/replicas") == ["n1"]
+        _kill_while(nodes, f"DROP TABLE {name} SYNC", after_s=0.005 + 0.01 * number)
+        nodes.n1.query(f"DROP TABLE IF EXISTS {name} SYNC")
+        table = name.removeprefix("d.")
+        eventually(partial(_has_child, nodes, "/t/01/d", table), False)
+        assert nodes.n1.query(f"EXISTS {name}") == "0\n"
+
+
+def _kill_while(nodes: Nodes, sql: str, *, after_s: float) -> None:
+    def send() -> None:
+        try:
+            nodes.n1.post(sql)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(after_s)
+    nodes.call(nodes.local.node("n1").kill9())
+    thread.join()
+    nodes.call(nodes.local.node("n1").start())
+
+
+def test_dropping_a_database_drops_the_replicas_of_its_tables(nodes: Nodes) -> None:
+    nodes.on_cluster("CREATE DATABASE gone ON CLUSTER all")
+    nodes.on_cluster(
+        f"CREATE TABLE gone.t ON CLUSTER all (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    nodes.n1.query("INSERT INTO gone.t VALUES (1)")
+    nodes.on_cluster("DROP DATABASE gone ON CLUSTER all SYNC")
+    assert "gone" not in nodes.children("/t/01") or nodes.children("/t/01/gone") == []
