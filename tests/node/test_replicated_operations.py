@@ -269,6 +269,21 @@ def test_stopped_fetches_wait_until_they_are_started(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n"
 
 
+def test_merges_are_stopped_for_all_tables(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query("CREATE TABLE not_replicated (a UInt8) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query("INSERT INTO not_replicated VALUES (1)")
+    pair.n1.query("SYSTEM STOP MERGES")
+    try:
+        assert error(pair.n1.post("OPTIMIZE TABLE not_replicated FINAL")) == 236
+        pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8, RENAME COLUMN v TO w")
+        pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a', 2)")
+    finally:
+        pair.n1.query("SYSTEM START MERGES")
+    pair.n1.query("OPTIMIZE TABLE not_replicated FINAL")
+    assert pair.rows(t) == "1\ta\t2\n"
+
+
 def test_a_replica_is_restarted(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")

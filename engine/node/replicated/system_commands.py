@@ -11,16 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import json
 from dataclasses import dataclass
 from uuid import UUID
 
 from engine.errors import Code, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.node.keeper_access import KeeperAccess
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Answer, Asked
+from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.commands.drop import drop_dead_replica
 from engine.replication.commands.restore import attach_restored, restore_replica
 from engine.replication.commands.sync import SyncMode, sync_replica
@@ -34,6 +36,8 @@ from engine.sql.parse import draft_of
 
 _KEEPER_WAIT_S = 10.0
 _ACTIVE_WAIT_S = 30.0
+_OF_CHDB = frozenset({Activity.MERGES, Activity.TTL_MERGES, Activity.MOVES})
+"""What tables that are not replicated do, too."""
 _ACTIVITIES = {activity.value: activity for activity in Activity}
 
 
@@ -50,7 +54,7 @@ class SystemStatements:
         command = statement.system_command
         verb, _, what = command.partition(" ")
         if verb in ("STOP", "START") and what in _ACTIVITIES:
-            return self._switch(asked, statement, verb, _ACTIVITIES[what])
+            return await self._switch(asked, statement, verb, _ACTIVITIES[what])
         if command == "RESTART REPLICAS":
             await asyncio.gather(*(table.replica.restart() for table in self._tables.all()))
             return done(asked)
@@ -73,16 +77,35 @@ class SystemStatements:
 
     # -- STOP and START ------------------------------------------------------------------------------------
 
-    def _switch(self, asked: Asked, statement: Statement, verb: str, activity: Activity) -> Answer | None:
+    async def _switch(
+        self, asked: Asked, statement: Statement, verb: str, activity: Activity
+    ) -> Answer | None:
         if not statement.tables:
+            if "VOLUME" in Cursor(asked.sql).words:
+                return None
             for table in self._tables.all():
                 _set(table.ctx, verb, activity)
+            if verb == "STOP" and self._tables.all() and activity in _OF_CHDB:
+                await self._stop_plain(asked, activity)
+                return done(asked)
             return None
         named = self._tables.find_for(asked, statement.tables[0])
         if named is None:
             return None
         _set(named.ctx, verb, activity)
         return done(asked)
+
+    async def _stop_plain(self, asked: Asked, activity: Activity) -> None:
+        """In chDB only the tables that are not replicated: it has to go on with what we make in it."""
+        result = await asked.session.clone().query(
+            "SELECT database, name FROM system.tables WHERE endsWith(engine, 'MergeTree') "
+            f"AND database NOT IN ('system', {quote_string(SCRATCH_DATABASE)})",
+            format="JSONCompactEachRow",
+        )
+        for line in result.data.splitlines():
+            name = TableName(*json.loads(line))
+            if self._tables.find(name) is None:
+                await asked.session.clone().query(f"SYSTEM STOP {activity.value} {name.quoted}", multi=False)
 
     # -- DROP REPLICA --------------------------------------------------------------------------------------
 
