@@ -43,6 +43,8 @@ async def _settle(ctx: ReplicaContext) -> None:
     await keep_running(ctx, "settle", step)
 
 
+PAUSE_AFTER_PROGRAM_ERROR_S = 10.0
+
 LOOPS: Sequence[Loop] = (
     log_puller.run,
     runner.run,
@@ -62,6 +64,8 @@ class ReplicatedTable:
         self._loops = loops
         self._startup: Startup | None = None
         self._task: asyncio.Task[None] | None = None
+        self.program_errors: list[BaseException] = []
+        """What ended terms and should not have; for tests and for whoever looks."""
 
     async def start(self, *, force: bool = False) -> None:
         """Load the parts, let readers in, and begin to activate in the background; returns before that is
@@ -78,13 +82,11 @@ class ReplicatedTable:
         self._startup.is_stopping = False
         if self._task is None:
             self._task = asyncio.create_task(
-                run_terms(self.ctx, self._startup, self._loops), name=f"replica {self.ctx.name}"
+                self._supervise(self._startup), name=f"supervisor of {self.ctx.name}"
             )
-            self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """End the term and give `is_active` up. Operations of users end with 242. Raises what ended the
-        replica, if that was an error in the program."""
+        """End the term and give `is_active` up. Operations of users end with 242."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -117,9 +119,23 @@ class ReplicatedTable:
         """What can be said without asking Keeper."""
         return local_status(self.ctx)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.ctx.readonly_reason = (
-                f"the replica has stopped because of an error in the program: {error!r}"
+    async def _supervise(self, startup: Startup) -> None:
+        """One term after another. An error in the program ends a term, too: it is logged with its trace, and
+        the next one begins after a pause, so that one bad entry does not stop a table for good."""
+        while not startup.is_stopping:
+            terms = asyncio.create_task(
+                run_terms(self.ctx, startup, self._loops), name=f"replica {self.ctx.name}"
             )
+            try:
+                await asyncio.wait([terms])
+            finally:
+                terms.cancel()
+                await asyncio.wait([terms])
+            if terms.cancelled() or (error := terms.exception()) is None:
+                return
+            self.program_errors.append(error)
+            self.ctx.readonly_reason = f"an error in the program ended the term: {error!r}"
             log.error("replica.died table=%s error=%r", self.ctx.name, error, exc_info=error)
+            if (keeper := self.ctx.holder.current) is not None:
+                await retire(self.ctx, keeper)
+            await self.ctx.env.sleep(PAUSE_AFTER_PROGRAM_ERROR_S)

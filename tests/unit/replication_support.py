@@ -95,6 +95,7 @@ class Bench:
         self.admin = admin
         self.network = MemoryPartNetwork(env)
         self.settings = ReplicatedSettings()
+        self.tables: list[ReplicatedTable] = []
 
     async def create(self, name: str) -> None:
         """CREATE TABLE on that node: its znodes, nothing on disk."""
@@ -144,6 +145,7 @@ class Bench:
         )
         self.network.attach(node, me, store)
         table = ReplicatedTable(ctx, loops=loops)
+        self.tables.append(table)
         await table.start()
         if is_awaited:
             assert await table.wait_until_active(timeout_s=60), ctx.readonly_reason
@@ -212,7 +214,9 @@ def simulated(story: Story) -> Callable[[], None]:
         async def main(env: SimulationEnv) -> None:
             server = MemoryKeeperServer(env.fork())
             admin = await server.connect(client="admin", session_timeout_s=30)
-            await story(Bench(env, server, admin))
+            bench = Bench(env, server, admin)
+            await story(bench)
+            assert not [error for table in bench.tables for error in table.program_errors]
 
         for seed in range(3):
             run_simulation(seed, main)

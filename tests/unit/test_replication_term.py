@@ -12,10 +12,19 @@ from engine.replication.log_actions import DropRange, GetPart
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
 from engine.replication.replica import part_check
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import Damage
-from tests.unit.replication_support import PATHS, SESSION_TIMEOUT_S, Bench, P, Replica, simulated
+from tests.unit.replication_support import (
+    PATHS,
+    SESSION_TIMEOUT_S,
+    WITHOUT_MERGES,
+    Bench,
+    P,
+    Replica,
+    simulated,
+)
 
 
 @simulated
@@ -102,6 +111,26 @@ async def test_a_replica_that_is_not_in_keeper_is_read_only_and_says_so(bench: B
     assert one.ctx.is_readonly and "No metadata in Keeper" in one.ctx.readonly_reason
     await bench.create("r1")
     await bench.until(lambda: not one.ctx.is_readonly)
+
+
+@simulated
+async def test_an_error_in_the_program_ends_the_term_and_not_the_replica(bench: Bench) -> None:
+    failures = 0
+
+    async def fails_once(_ctx: ReplicaContext) -> None:
+        nonlocal failures
+        failures += 1
+        if failures == 1:
+            raise KeyError("a bug")
+        await asyncio.Event().wait()
+
+    one = await bench.start("r1", loops=(*WITHOUT_MERGES, fails_once), is_awaited=False)
+    await bench.until(lambda: bool(one.table.program_errors))
+    assert one.ctx.is_readonly and "a bug" in one.ctx.readonly_reason
+    await bench.until(lambda: not one.ctx.is_readonly)
+    await one.insert(1)
+    one.table.program_errors.clear()
+    await one.stop()
 
 
 # -- what a start finds -------------------------------------------------------------------------------------
