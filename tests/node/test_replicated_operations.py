@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -345,7 +346,7 @@ def test_on_cluster_one_replica_of_the_shard_does_it_for_all(pair: Pair) -> None
 def wait_for(is_so: Callable[[], bool]) -> None:
     """Until it is so; the test's own time limit ends it otherwise."""
     while not is_so():
-        pass
+        time.sleep(0.05)
 
 
 # -- system tables -------------------------------------------------------------------------------------------
@@ -408,6 +409,19 @@ def test_killed_mutations_are_told(pair: Pair) -> None:
     for node in pair.both:
         node.query(f"SYSTEM START MERGES {t}")
     assert pair.rows(t) == "1\ta\n"
+
+
+def test_replicas_status_names_a_table_that_is_behind(pair: Pair) -> None:
+    """And waits for nobody: the load balancer asks again."""
+    t = pair.table(rest="ORDER BY k SETTINGS min_absolute_delay_to_close = 1")
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    wait_for(lambda: pair.n2.get("/replicas_status").status == 503)
+    assert pair.n2.get("/replicas_status").text.startswith(f"default.{t}:\tAbsolute delay: ")
+    assert pair.n1.get("/replicas_status").status == 200
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    pair.synced(t)
+    assert pair.n2.get("/replicas_status").status == 200
 
 
 def test_replicas_status_is_fine(pair: Pair) -> None:
