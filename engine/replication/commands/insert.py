@@ -55,6 +55,7 @@ from engine.replication.commands.insert_group import (
     Pending,
     Quorum,
     insert_group,
+    pause,
     pause_s,
     unknown_status,
 )
@@ -133,7 +134,7 @@ class Inserter:
             except SqlError as error:
                 if is_last or error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
                     raise
-            await self._ctx.env.sleep(pause_s(self._ctx, attempt))
+            await pause(self._ctx, attempt)
 
     async def commit(self, parts: Sequence[NewPart], options: InsertOptions) -> Sequence[Inserted]:
         """Insert what the store has written, in order. All `parts` are used up when this returns.

@@ -111,6 +111,16 @@ def pause_s(ctx: ReplicaContext, attempt: int) -> float:
     return longest_s * ctx.env.rng.uniform(0.5, 1.0)
 
 
+async def pause(ctx: ReplicaContext, attempt: int) -> None:
+    """Before the `attempt`-th repetition; a read-only replica is waited for, so long at most."""
+    if not ctx.is_readonly:
+        await ctx.env.sleep(pause_s(ctx, attempt))
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(pause_s(ctx, attempt)):
+            await ctx.term_began.wait()
+
+
 async def insert_group(
     ctx: ReplicaContext, group: Sequence[Pending], quorum: Quorum | None, *, max_retries: int
 ) -> Sequence[Committed]:
@@ -124,7 +134,7 @@ async def insert_group(
     try:
         for attempt in range(max_retries + 1):
             if attempt:
-                await ctx.env.sleep(pause_s(ctx, attempt))
+                await pause(ctx, attempt)
             open_parts = {index: each for index, each in enumerate(group) if index not in done}
             try:
                 done |= await _attempt(ctx, open_parts, quorum)
