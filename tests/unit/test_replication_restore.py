@@ -1,0 +1,141 @@
+"""Keeper has lost everything, the disks have not: RESTORE REPLICA on running replicas."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+import pytest
+
+from engine.errors import OnclusterError
+from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.recipes import create_ancestors
+from engine.replication.commands.create import Created
+from engine.replication.commands.restore import attach_restored, restore_replica
+from engine.replication.creation import NewReplica
+from engine.replication.replicated_table import LOOPS
+from engine.testing.replication_disk import StoreDisk
+from engine.testing.simulation import SimulationEnv, run_simulation
+from tests.unit.replication_support import PATHS, SESSION_TIMEOUT_S, Bench, Replica
+
+
+def run(story: Callable[[Bench], Awaitable[None]], *, seed: int = 1) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env.fork())
+        bench = Bench(env, server, await server.connect(client="admin", session_timeout_s=30))
+        await story(bench)
+        assert not [error for table in bench.tables for error in table.program_errors]
+
+    run_simulation(seed, main)
+
+
+async def lose_everything(bench: Bench, replicas: list[Replica]) -> None:
+    bench.server.lose_data()
+    await bench.until(lambda: all(replica.ctx.is_readonly for replica in replicas))
+    bench.admin = await bench.server.connect(client="admin", session_timeout_s=SESSION_TIMEOUT_S)
+    await create_ancestors(bench.admin, PATHS.root)
+
+
+async def restore(replica: Replica) -> Created:
+    """As SYSTEM RESTORE REPLICA does it."""
+    definition = await replica.store.definition()
+    new = NewReplica(
+        definition.metadata.to_bytes(),
+        definition.columns.to_bytes(),
+        UUID(int=7),
+        UUID(int=int(replica.name[1:])),
+    )
+    await replica.table.stop()
+    try:
+        made = await restore_replica(replica.ctx, new, definition)
+    finally:
+        await replica.table.start()
+    assert await replica.table.wait_until_active(timeout_s=300), replica.ctx.readonly_reason
+    await attach_restored(replica.ctx)
+    return made
+
+
+async def restored(replica: Replica) -> Created:
+    """Whoever asks for it asks again when it fails."""
+    for _ in range(5):
+        try:
+            return await restore(replica)
+        except OnclusterError:
+            await asyncio.sleep(1)
+    raise AssertionError("not restored")
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["all at once", "one after another"])
+def test_all_replicas_get_all_rows_back_without_fetching_what_they_have(at_once: bool) -> None:
+    async def main(bench: Bench) -> None:
+        replicas = await bench.cluster(3)
+        for key in range(6):
+            await replicas[key % 3].insert(key)
+        await bench.quiet(*replicas)
+        await lose_everything(bench, replicas)
+        bench.network.fetches.clear()
+        if at_once:
+            made = await asyncio.gather(*(restored(replica) for replica in replicas))
+        else:
+            made = [await restored(replica) for replica in replicas]
+        assert made.count(Created.TABLE) == 1
+        await bench.quiet(*replicas)
+        for replica in replicas:
+            assert replica.values == list(range(6)), replica.name
+            assert replica.active == replicas[0].active == await bench.parts(replica.name)
+            assert replica.detached == []
+        await replicas[1].insert(100)
+        await bench.quiet(*replicas)
+        assert all(replica.values == [*range(6), 100] for replica in replicas)
+        assert {str(part) for _, _, part in bench.network.fetches} <= {"all_6_6_0"}
+
+    run(main)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_restore_that_is_killed_is_finished_by_the_next_start(seed: int) -> None:
+    """The only replica is killed at a random moment of RESTORE; after the start it is restored, or the
+    statement is repeated: all rows are there once."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.start("r1")
+        for key in range(5):
+            await replica.insert(key)
+        await lose_everything(bench, [replica])
+        task = asyncio.create_task(restore(replica))
+        for _ in range(bench.env.rng.randrange(400)):
+            await asyncio.sleep(0)
+        bench.server.crash_client(replica.name)
+        task.cancel()
+        await asyncio.wait([task])
+        await replica.table.stop()
+
+        again = await bench.start("r1", replica.disk, is_awaited=False, loops=LOOPS)
+        await bench.env.sleep(30)
+        if again.ctx.is_readonly:
+            await restore(again)
+        await bench.until(lambda: not any(name.startswith("restoring") for name in again.detached))
+        await bench.quiet(again)
+        assert again.values == [0, 1, 2, 3, 4]
+
+    print(f"seed={seed}")
+    run(main, seed=seed)
+
+
+def test_a_replica_with_rows_that_the_others_lack_keeps_them_aside() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.cluster(2)
+        await one.insert(1)
+        await bench.quiet(one, two)
+        await one.stop()
+        await two.insert(2)
+        await lose_everything(bench, [two])
+        one = await bench.start("r1", StoreDisk(one.disk.definition, dict(one.disk.active)), is_awaited=False)
+        await restored(one)
+        await restored(two)
+        await bench.quiet(one, two)
+        assert one.values == two.values == [1]
+        assert two.detached == ["all_1_1_0"], "nothing is deleted"
+
+    run(main)
