@@ -27,9 +27,9 @@ from engine.node.interserver.file_hash import FileHash, file_hash
 from engine.node.interserver.protocol import NEWEST_VERSION, PartFiles, is_plain_name
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
-from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_checksums import PartDiffers, PartDigest
 from engine.replication.part_name import PartName
-from engine.replication.part_store import PartFile
+from engine.replication.part_store import OutgoingPart, Part, PartFile
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.switches import Activity, Switches
 from engine.testing.replication_disk import Damage, StoreDisk, model_definition
@@ -45,11 +45,35 @@ def empty_store() -> MemoryPartStore:
 
 
 async def store_with_part(rows: int = 10) -> MemoryPartStore:
-    store = empty_store()
+    store = StoreWithBigPart(StoreDisk(model_definition()), ENV)
     new = await store.write("all", [{"k": n, "v": n * 10} for n in range(rows)])
     await store.stage_inserted(new, PART)
     await store.publish([PART])
     return store
+
+
+BIG = PartName.parse("big_0_0_0")
+
+
+class BigPart:
+    """An OutgoingPart of more bytes than connections hold on their way; it is good for nothing else."""
+
+    part = Part(BIG, PartDigest(0, 1, b"", b"", b""), b"", 1, 16 << 20, 0.0)
+    files = (PartFile("data.bin", 16 << 20),)
+
+    async def read(self, file: PartFile) -> AsyncIterator[bytes]:
+        for _ in range(file.size_bytes >> 20):
+            yield bytes(1 << 20)
+
+
+class StoreWithBigPart(MemoryPartStore):
+    @asynccontextmanager
+    async def send(self, name: PartName) -> AsyncIterator[OutgoingPart]:
+        if name == BIG:
+            yield BigPart()
+            return
+        async with super().send(name) as part:
+            yield part
 
 
 @dataclass
@@ -66,9 +90,19 @@ class Sending:
 
 @asynccontextmanager
 async def serving(
-    replica: Sending, *, credentials: InterserverCredentials | None = None, max_parallel_sends: int = 64
+    replica: Sending,
+    *,
+    credentials: InterserverCredentials | None = None,
+    max_parallel_sends: int = 64,
+    silence_s: float = 60.0,
 ) -> AsyncIterator[ReplicaHost]:
-    config = InterserverConfig("127.0.0.1", 0, credentials=credentials, max_parallel_sends=max_parallel_sends)
+    config = InterserverConfig(
+        "127.0.0.1",
+        0,
+        credentials=credentials,
+        max_parallel_sends=max_parallel_sends,
+        silence_s=silence_s,
+    )
     server = InterserverServer(config, find={REPLICA.root: replica}.get, version="26.9.1.1")
     await server.start()
     try:
@@ -184,8 +218,8 @@ async def test_stopped_sends_are_answered_with_aborted_until_they_are_started() 
 async def test_too_many_sends_at_once_are_answered_with_429() -> None:
     """1. A peer begins to fetch and reads nothing more. 2. Another asks. 3. The first is done. 4. It asks
     again."""
-    source, target = Sending(await store_with_part(200_000)), empty_store()
-    query = urlencode({"endpoint": f"DataPartsExchange:{REPLICA.root}", "part": str(PART)})
+    source, target = Sending(await store_with_part()), empty_store()
+    query = urlencode({"endpoint": f"DataPartsExchange:{REPLICA.root}", "part": str(BIG)})
     async with serving(source, max_parallel_sends=1) as host, aiohttp.ClientSession() as client:
         url = f"http://127.0.0.1:{host.port}/?{query}"
         first = await client.post(url)
@@ -197,6 +231,21 @@ async def test_too_many_sends_at_once_are_answered_with_429() -> None:
         await first.read()
         await fetch(host, target)
     assert list(target.staged) == [PART]
+
+
+async def test_a_peer_that_stops_reading_does_not_keep_its_place() -> None:
+    """1. A peer asks for a large part and reads nothing. 2. The only place is free again by itself."""
+    source, target = Sending(await store_with_part()), empty_store()
+    query = urlencode({"endpoint": f"DataPartsExchange:{REPLICA.root}", "part": str(BIG)})
+    async with serving(source, max_parallel_sends=1, silence_s=0.05) as host:
+        _, writer = await asyncio.open_connection("127.0.0.1", host.port, limit=1024)
+        writer.write(f"POST /?{query} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        while not target.staged:
+            try:
+                await fetch(host, target)
+            except PartUnavailable as error:
+                assert error.code == Code.TOO_MANY_SIMULTANEOUS_QUERIES
+        writer.close()
 
 
 async def test_nobody_at_the_port_means_unavailable() -> None:

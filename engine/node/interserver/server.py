@@ -11,9 +11,10 @@ Source: ClickHouse's InterserverIOHTTPHandler and DataPartsExchange.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,13 +61,14 @@ class SendingReplica(Protocol):
 @dataclass(frozen=True, slots=True)
 class InterserverConfig:
     """What the port is told. Without `credentials` requests must not have any. `max_parallel_sends` of 0 is
-    no limit."""
+    no limit. A peer that takes nothing for `silence_s` is given up: it holds files and a place."""
 
     listen_host: str
     port: int
     tls: ssl.SSLContext | None = None
     credentials: InterserverCredentials | None = None
     max_parallel_sends: int = 64
+    silence_s: float = 60.0
 
 
 class InterserverServer:
@@ -157,7 +159,11 @@ class InterserverServer:
                 response.set_cookie(VERSION_COOKIE, str(version))
             await response.prepare(request)
             try:
-                await _write(response, sender, replica.switches)
+                async for piece in _pieces(sender):
+                    if replica.switches.is_stopped(Activity.SENDS):
+                        raise SqlError(Code.ABORTED, _STOPPED)
+                    async with asyncio.timeout(self._config.silence_s):
+                        await response.write(piece)
                 await response.write_eof()
             except (OnclusterError, OSError) as error:
                 if isinstance(error, PartDiffers):
@@ -203,21 +209,16 @@ class InterserverServer:
         replica.check_later(name)
 
 
-async def _write(response: web.StreamResponse, sender: PartSender, switches: Switches) -> None:
-    """In pieces of some size: a part may have hundreds of small files."""
+async def _pieces(sender: PartSender) -> AsyncIterator[bytes]:
+    """Of some size: a part may have hundreds of small files."""
     buffer = bytearray()
     async for piece in sender.write():
-        if switches.is_stopped(Activity.SENDS):
-            raise SqlError(Code.ABORTED, _STOPPED)
-        if len(piece) >= _PIECE_BYTES:
-            if buffer:
-                await response.write(bytes(buffer))
-                buffer.clear()
-            await response.write(piece)
+        if len(buffer) + len(piece) < _PIECE_BYTES:
+            buffer += piece
             continue
-        buffer += piece
-        if len(buffer) >= _PIECE_BYTES:
-            await response.write(bytes(buffer))
+        if buffer:
+            yield bytes(buffer)
             buffer.clear()
+        yield piece
     if buffer:
-        await response.write(bytes(buffer))
+        yield bytes(buffer)
