@@ -17,6 +17,8 @@ from engine.replication.part_name import PartName, merged
 from engine.replication.part_store import Fate, MergeOptions
 from engine.storage import ChdbPool
 
+EVEN, MANY_ALTERS = [10, 5, 1, 1, 1, 0.5, 0.5], [3, 3, 1, 1, 1, 10, 10]
+"""How often each kind of work is done."""
 TABLE = TableName("default", "t")
 
 
@@ -29,6 +31,7 @@ class Ledger:
         self.largest_block = -1
         self.largest_key = 0
         self.columns = ["v"]
+        self.type = "UInt32"
         self.last_removed: set[PartName] = set()
         """What an operation that was cut may still have to take away."""
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -36,11 +39,14 @@ class Ledger:
         for line in lines:
             self._apply(json.loads(line))
 
-    def commit(self, add: dict[PartName, list[int]], remove: list[PartName], column: str = "") -> None:
+    def commit(
+        self, add: dict[PartName, list[int]], remove: list[PartName], column: str = "", type: str = ""
+    ) -> None:
         change = {
             "add": {str(name): keys for name, keys in add.items()},
             "remove": [str(name) for name in remove],
             "column": column,
+            "type": type,
         }
         with self._path.open("ab") as file:
             file.write(json.dumps(change).encode() + b"\n")
@@ -57,6 +63,7 @@ class Ledger:
             self.largest_key = max(self.largest_key, *keys)
         if change["column"]:
             self.columns.append(change["column"])
+        self.type = change["type"] or self.type
 
     def neighbours(self, rng: random.Random) -> list[PartName]:
         """Some parts that stand next to one another."""
@@ -71,6 +78,8 @@ async def recover(store: ChdbPartStore, ledger: Ledger) -> None:
     await store.load()
     if ledger.columns[-1] not in (await store.definition()).columns.by_name:
         await rename(store, ledger)
+    if (await store.definition()).columns.by_name["w"].type != ledger.type:
+        await retype(store, ledger)
     wanted = sorted(name for name in ledger.parts if name not in store.active)
     missing = [str(name) for name in wanted if name not in store.staged]
     assert not missing, f"committed and lost: {missing}"
@@ -91,6 +100,11 @@ async def rename(store: ChdbPartStore, ledger: Ledger) -> None:
     await store.apply_alter(plan.definition.columns, plan.definition.metadata, {old: new})
 
 
+async def retype(store: ChdbPartStore, ledger: Ledger) -> None:
+    plan = await store.plan_alter(f"MODIFY COLUMN w {ledger.type}")
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, {})
+
+
 async def work(path: Path, seed: int) -> None:
     rng = random.Random(seed)
     pool = await ChdbPool.open(path / "data", max_running=2)
@@ -98,14 +112,15 @@ async def work(path: Path, seed: int) -> None:
     store = await ChdbPartStore.open(pool, TABLE, uuid)
     ledger = Ledger(path / "ledger")
     await recover(store, ledger)
+    weights = rng.choice([EVEN, MANY_ALTERS])
     (path / "ready").touch()
     while True:
-        kind = rng.choices(["insert", "merge", "drop", "detach", "copy", "rename"], [10, 5, 1, 1, 1, 0.5])[0]
+        kind = rng.choices(["insert", "merge", "drop", "detach", "copy", "rename", "type"], weights)[0]
         if kind == "insert" or len(ledger.parts) < 4:
             key = ledger.largest_key
             async with store.insert_stage() as stage:
                 await pool.query(
-                    f"INSERT INTO {stage.table.quoted} SELECT {key + 1} + number, 'x' FROM numbers(6)"
+                    f"INSERT INTO {stage.table.quoted} SELECT {key + 1} + number, 'x', 7 FROM numbers(6)"
                 )
                 added = {}
                 for new in await stage.collect():
@@ -130,6 +145,9 @@ async def work(path: Path, seed: int) -> None:
             await store.stage_copy(store, source, result)
             ledger.commit({result: ledger.parts[source]}, [source])
             await store.publish([result], [source])
+        elif kind == "type":
+            ledger.commit({}, [], type=rng.choice(["UInt64", "String", "UInt32", "Int16"]))
+            await retype(store, ledger)
         elif kind == "rename":
             ledger.commit({}, [], f"v{len(ledger.columns)}")
             await rename(store, ledger)

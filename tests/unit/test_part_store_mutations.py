@@ -1,0 +1,109 @@
+"""Merges and mutations in scratch tables: what they make, and that equal sources give equal bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.errors import SqlError
+from engine.replication.part_name import PartName
+from engine.replication.part_store import MergeOptions
+from tests.unit.part_store_support import add, named, opened, rows
+
+CREATE = (
+    "CREATE TABLE t (k UInt64, v String, m UInt64 MATERIALIZED k * 10,"
+    " d DateTime DEFAULT toDateTime('2020-01-01'), INDEX i v TYPE minmax, PROJECTION p (SELECT v ORDER BY v))"
+    " ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+)
+SOURCE = PartName.parse("0_3_3_0")
+
+
+@pytest.mark.parametrize(
+    ("commands", "shown", "what"),
+    [
+        ("DELETE WHERE k >= 4", "k, v", "0\ta 2\ta"),
+        ("UPDATE v = concat(v, 'x', toString(k)) WHERE k > 2", "v", "a a ax4"),
+        ("(UPDATE v = 'b', d = d + 1 WHERE 1), (DELETE WHERE k = 0)", "k, v", "2\tb 4\tb"),
+        ("UPDATE _row_exists = 0 WHERE k = 2", "k", "0 4"),
+        ("CLEAR COLUMN v IN PARTITION ID '0'", "k, v", "0\t 2\t 4\t"),
+        ("MATERIALIZE COLUMN m, MATERIALIZE INDEX i", "m", "0 20 40"),
+        ("CLEAR INDEX i", "k", "0 2 4"),
+        ("MATERIALIZE PROJECTION p", "v", "a a a"),
+        ("DELETE WHERE 1", "k", ""),
+        ("DROP COLUMN nosuch", "k", "0 2 4"),
+        ("DROP INDEX nosuch", "k", "0 2 4"),
+        ("DELETE WHERE k IN (SELECT 2)", "k", "0 4"),
+    ],
+)
+async def test_what_a_mutation_makes(tmp_path: Path, commands: str, shown: str, what: str) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "(k, v) SELECT 2 * number, 'a' FROM numbers(3)", str(SOURCE))
+        result, twin = PartName.parse("0_3_3_0_9"), PartName.parse("0_3_3_0_10")
+        part = await store.mutate(SOURCE, result, commands)
+        again = await store.mutate(SOURCE, twin, commands)
+        assert part.digest.is_same_bytes(again.digest)
+        await store.publish([result], [SOURCE])
+        assert await rows(pool, shown) == what.strip()
+        await store.verify(result)
+
+
+async def test_a_mutation_that_fails_leaves_nothing_but_its_reason(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "(k, v) SELECT 2, 'a'", str(SOURCE))
+        for commands in ("UPDATE v = throwIf(1, 'so') WHERE 1", "UPDATE nosuch = 1 WHERE 1", "no command"):
+            with pytest.raises(SqlError):
+                await store.mutate(SOURCE, PartName.parse("0_3_3_0_9"), commands)
+        with pytest.raises(SqlError) as caught:
+            await store.mutate(PartName.parse("0_8_8_0"), PartName.parse("0_8_8_0_9"), "DELETE WHERE 1")
+        assert caught.value.code == 232
+        assert dict(store.staged) == {}
+        assert await rows(pool) == "2"
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "what"),
+    [
+        ("MergeTree", MergeOptions(deduplicate=True), "1\ta 1\tb 2\tz"),
+        ("MergeTree", MergeOptions(deduplicate=True, deduplicate_by_columns=("k",)), "1\ta 2\tz"),
+        ("ReplacingMergeTree", MergeOptions(), "1\tb 2\tz"),
+        ("MergeTree", MergeOptions(), "1\ta 1\ta 1\tb 2\tz"),
+    ],
+)
+async def test_a_merge_goes_by_blocks_and_by_its_options(
+    tmp_path: Path, engine: str, options: MergeOptions, what: str
+) -> None:
+    create = f"CREATE TABLE t (k UInt64, v String) ENGINE = {engine} ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        names = named("all_1_1_0", "all_2_2_0", "all_5_5_0")
+        for name, select in reversed(
+            list(zip(names, ("SELECT 1, 'a'", "VALUES (1, 'a'), (2, 'z')", "SELECT 1, 'b'"), strict=True))
+        ):
+            await add(pool, store, select, str(name))  # the last block comes first
+        part = await store.merge(names, PartName.parse("all_1_5_1"), options)
+        again = await store.merge(names, PartName.parse("all_1_5_2"), options)
+        assert part.digest.is_same_bytes(again.digest)
+        await store.publish([part.name], names)
+        assert await rows(pool, "k, v") == what
+
+
+async def test_the_same_inserts_give_the_same_bytes_and_the_same_identity(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        seen = []
+        for select in ("SELECT number, 'x' FROM numbers(6)",) * 2 + ("SELECT number, 'y' FROM numbers(6)",):
+            async with store.insert_stage() as stage:
+                await pool.query(f"INSERT INTO {stage.table.quoted} {select}")
+                new = sorted(await stage.collect(), key=lambda each: each.partition_id)
+                seen.append([(each.partition_id, each.data_hash, each.rows) for each in new])
+                shown = await pool.query(
+                    f"SELECT k FROM {stage.table.quoted} WHERE _part = '{stage.part_in_table(new[1])}'"
+                    " ORDER BY k"
+                )
+                assert shown.text == "1\n3\n5\n"
+        assert seen[0] == seen[1] != seen[2]
+        assert seen[0][0][1] != seen[0][1][1]
