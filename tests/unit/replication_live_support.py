@@ -63,22 +63,29 @@ class LiveReplica:
     ) -> None:
         self.live = live
         self.name = name
+        self.paths = paths
+        self.settings = settings
+        self.make_store = make_store
         self.disk = StoreDisk(model_definition())
-        self.store = make_store(self.disk, live.env)
-        self.holder = live.holder(name)
+        self.begin()
+
+    def begin(self) -> None:
+        """A process that knows nothing but its disk."""
+        self.store = self.make_store(self.disk, self.live.env)
+        self.holder = self.live.holder(self.name)
         self.ctx = ReplicaContext(
-            name=TableName("d", paths.root.rpartition("/")[2]),
-            paths=paths,
-            me=paths.replica(name),
-            env=live.env,
+            name=TableName("d", self.paths.root.rpartition("/")[2]),
+            paths=self.paths,
+            me=self.paths.replica(self.name),
+            env=self.live.env,
             holder=self.holder,
             store=self.store,
-            fetcher=live.network.fetcher(name),
-            host=ReplicaHost(name, 9009, 9000, "d", "t"),
-            server_uuid=f"server of {name}",
-            settings=settings,
+            fetcher=self.live.network.fetcher(self.name),
+            host=ReplicaHost(self.name, 9009, 9000, "d", "t"),
+            server_uuid=f"server of {self.name}",
+            settings=self.settings,
             queue=ReplicaQueue(),
-            other_table=live.other_table,
+            other_table=self.live.other_table,
         )
         self.table = ReplicatedTable(self.ctx)
 
@@ -166,6 +173,20 @@ class Live:
     async def stop(self) -> None:
         for replica in self.replicas.values():
             await replica.table.stop()
+
+    async def crash(self, name: str) -> None:
+        """A node's process ends, in the middle of whatever it does, and another begins on its disks.
+
+        What users have running there has to be cancelled before.
+        """
+        self.server.crash_client(name)
+        self._holders.pop(name)
+        mine = [replica for replica in self.replicas.values() if replica.name == name]
+        for replica in mine:
+            await replica.table.stop()
+            replica.begin()
+        for replica in mine:
+            await replica.start()
 
     async def quiet(self, *replicas: LiveReplica) -> None:
         """Until queues are empty and everything in the log was copied; of all replicas, or of these."""
