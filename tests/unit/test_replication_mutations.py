@@ -313,3 +313,33 @@ def test_clear_column_is_a_mutation_of_some_partitions() -> None:
         assert P("a_0_0_0_1") in replica.disk.active
 
     run(main)
+
+
+def test_it_is_seen_at_once_where_it_was_created() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        number = await create_mutation(replica.ctx, "DELETE WHERE 1")
+        assert number in replica.ctx.queue.mutations
+
+    run(main)
+
+
+def test_a_part_is_not_rewritten_without_a_mutation_that_is_not_known_yet() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        # 1. The second replica has the entry, 2. but not the mutation, as if it had read an old listing.
+        for replica in (first, second):
+            replica.ctx.switches.stop(Activity.QUEUES)
+        await create_mutation(first.ctx, "UPDATE v = 9 WHERE 1")
+        while not second.ctx.queue.count(MutatePart):
+            await live.env.sleep(0.1)
+        second.ctx.queue.set_mutations({})
+        # 3. It executes the entry first.
+        second.ctx.switches.start(Activity.QUEUES)
+        second.ctx.queue_changed.set()
+        await live.quiet(second)
+        assert second.rows() == [(1, 9)]
+
+    run(main)
