@@ -223,6 +223,8 @@ def test_truncate_and_freeze(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
     pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'kept'")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE PARTITION 1")
+    pair.n1.query(f"ALTER TABLE {t} UNFREEZE WITH NAME 'kept'")
     pair.n1.query(f"TRUNCATE TABLE {t}")
     assert pair.rows(t) == ""
 
@@ -386,6 +388,8 @@ def test_system_parts_shows_replicated_names_and_aliases(pair: Pair) -> None:
     assert pair.n1.query(sql.format(t)) == f"1_0_0_0\t1_0_0_0\t0\t0\t0\tReplicatedMergeTree\t{nil}\n"
     assert pair.n1.query(sql.format("plain")).startswith("all_1_1_0\tall_1_1_0\t1\t0\t1\tMergeTree\t")
     assert int(pair.n1.query(f"SELECT sum(bytes) FROM system.parts WHERE table = '{t}'")) > 0
+    columns = f"SELECT name, column FROM system.parts_columns WHERE table = '{t}' ORDER BY column"
+    assert pair.n1.query(columns) == "1_0_0_0\tk\n1_0_0_0\tv\n"
 
 
 def test_killed_mutations_are_told(pair: Pair) -> None:

@@ -33,11 +33,10 @@ _MUTATION_COLUMNS = (
 
 
 class PartsView:
-    """Implements SystemView."""
+    """Implements SystemView, for `parts` and for `parts_columns`, which has a row per column."""
 
-    name = "parts"
-
-    def __init__(self, tables: ReplicatedTables) -> None:
+    def __init__(self, tables: ReplicatedTables, name: str = "parts") -> None:
+        self.name = name
         self._tables = tables
 
     @property
@@ -68,7 +67,7 @@ class PartsView:
             f"if({named}, {level}, level) AS level, "
             f"if({named}, if({mutation} = 0, toUInt64({low}), {mutation}), data_version) AS data_version, "
             f"if({ours}, concat('Replicated', engine), engine) AS engine, "
-            f"if({named}, {_NO_UUID}, uuid) AS uuid) FROM system.parts "
+            f"if({named}, {_NO_UUID}, uuid) AS uuid) FROM system.{self.name} "
             f"WHERE database != {quote_string(SCRATCH_DATABASE)} AND (active OR NOT {ours}))"
         )
 

@@ -49,6 +49,7 @@ def replicated_system_tables(tables: ReplicatedTables, env: Env) -> list[SystemT
         ReplicasTable(tables, env),
         ReplicationQueueTable(tables),
         PartsView(tables),
+        PartsView(tables, "parts_columns"),
         MutationsView(tables),
     ]
 
