@@ -209,7 +209,7 @@ class _Transaction:
         self._locks = locks
         self._names = [inserted(lock.partition_id, lock.number) for lock in locks]
         self._kinds: list[_Kind] = []
-        self._is_in_doubt = False
+        self._is_in_doubt = self._was_in_doubt = False
 
     async def run(self) -> Sequence[PartName]:
         """The names of the parts, committed and published. Raises _StartOver or SqlError."""
@@ -236,6 +236,7 @@ class _Transaction:
             self._is_in_doubt = False
             raise self._refusal(failed) from failed
         except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
+            self._was_in_doubt = True
             log.info("replication.insert_in_doubt table=%s parts=%s", self._ctx.name, self._names)
             if not await self._find_out():
                 self._is_in_doubt = False
@@ -330,6 +331,7 @@ class _Transaction:
     async def _leave(self) -> None:
         """The insert ends with an error, or is cancelled. Numbers that stay behind would stop merges."""
         if self._is_in_doubt:
+            self._was_in_doubt = True
             with suppress(OnclusterError, TimeoutError):
                 async with asyncio.timeout(_LAST_LOOK_S):
                     if await self._look(await any_session(self._ctx)):
@@ -348,14 +350,19 @@ class _Transaction:
             with suppress(OnclusterError):
                 await lock.abandon()
 
+    def _covered(self) -> Sequence[PartName]:
+        """Parts that something that readers see covers already. Nobody makes such a thing while a part is in
+        flight, so only what was in doubt is worth the look."""
+        active = tuple(self._ctx.store.active)
+        return [name for name in self._names if any(other.contains(name) for other in active)]
+
     async def _publish(self) -> None:
-        """The transaction was executed. A part that something else covers already must not be shown twice."""
+        """The transaction was executed."""
         ctx = self._ctx
         for pending, name in zip(self._pending, self._names, strict=True):
             ctx.queue.add_virtual(name)
             pending.staged = None
-        active = tuple(ctx.store.active)
-        covered = [n for n in self._names if any(other != n and other.contains(n) for other in active)]
+        covered = self._covered() if self._was_in_doubt else ()
         try:
             await ctx.store.publish([name for name in self._names if name not in covered])
             for name in covered:

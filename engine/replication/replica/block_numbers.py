@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _TRIES = 5
+_REFUSALS = 20
+"""More often than for each wanted number no partition is new and no block comes and goes: something is odd,
+such as a node in the way that is no lock."""
 _PAUSE_S = 0.1
 
 
@@ -209,7 +212,7 @@ async def allocate_all(
     """
     keeper = ctx.session()
     known: dict[int, Known] = {}
-    lost = 0
+    lost = refused = 0
     while True:
         asked = [index for index in range(len(wanted)) if index not in known]
         try:
@@ -217,6 +220,9 @@ async def allocate_all(
                 await remove_unknown_locks(ctx, keeper)
             numbers = await _ask(ctx, keeper, [wanted[index] for index in asked], purpose, ())
         except MultiFailed as failed:
+            refused += 1
+            if refused > _REFUSALS + len(wanted):
+                raise
             if isinstance(failed.error, NodeExists):
                 known |= await _known(keeper, ctx.paths, {index: wanted[index] for index in asked})
             elif isinstance(failed.error, NoNode):
