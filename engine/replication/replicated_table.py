@@ -64,6 +64,8 @@ class ReplicatedTable:
         self._loops = loops
         self._startup: Startup | None = None
         self._task: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
+        """Held by whoever starts or stops: two restarts at once must not leave two terms, or none."""
         self.program_errors: list[BaseException] = []
         """What ended terms and should not have; for tests and for whoever looks."""
 
@@ -74,6 +76,10 @@ class ReplicatedTable:
         `force` skips the sanity checks of this start (the local flag `force_restore_data`). Raises what the
         store raises when it cannot load at all.
         """
+        async with self._changing:
+            await self._start(force=force)
+
+    async def _start(self, *, force: bool = False) -> None:
         if self._startup is None:
             loaded = await self.ctx.store.load()
             self._startup = Startup(broken=loaded.broken)
@@ -87,6 +93,10 @@ class ReplicatedTable:
 
     async def stop(self) -> None:
         """End the term and give `is_active` up. Operations of users end with 242."""
+        async with self._changing:
+            await self._stop()
+
+    async def _stop(self) -> None:
         task, self._task = self._task, None
         if task is None:
             return
@@ -101,8 +111,11 @@ class ReplicatedTable:
 
     async def restart(self) -> None:
         """End the term and begin another: everything is read from Keeper anew (SYSTEM RESTART REPLICA)."""
-        await self.stop()
-        await self.start()
+        async with self._changing:
+            try:
+                await self._stop()
+            finally:  # also when whoever asked goes away in the middle
+                await self._start()
 
     async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
         """Whether the replica accepts writes; waits for it at most `timeout_s`, or for ever."""
