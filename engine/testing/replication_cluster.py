@@ -94,7 +94,9 @@ class ReplicationCluster:
         self.paths = TablePaths(ROOT)
         self.history = History(paths=self.paths)
         self.plan = FaultPlan.rough(random.Random(f"faults {scenario.seed}"), rate=scenario.fault_rate)
-        self.server = MemoryKeeperServer(env, faults=self.plan, latency_s=(0.0, 0.0))
+        self.server = MemoryKeeperServer(
+            env, faults=self.plan, latency_s=(scenario.keeper_latency_s / 20, scenario.keeper_latency_s)
+        )
         self.server.tree = ObservedTree(self.history, env.now_s)
         self.network = MemoryPartNetwork(env, NetworkFaults(random.Random(f"network {scenario.seed}")))
         if scenario.has_damaged_transfers:
@@ -444,6 +446,10 @@ class ReplicationCluster:
                 return f"{node.me.name} and Keeper differ"
             if damaged := self._damaged(node):
                 return f"{node.me.name} has damaged parts: {', '.join(map(str, damaged))}"
+            if node.disk.staged:
+                return f"{node.me.name} has staged parts: {', '.join(map(str, sorted(node.disk.staged)))}"
+            if node.disk.temporary:
+                return f"{node.me.name} has parts without name: {', '.join(node.disk.temporary)}"
             if open_ones := [n for n, state in node.ctx.queue.mutations.items() if not state.is_done]:
                 return f"{node.me.name} has open mutations: {open_ones}"
         for directory in (self.paths.quorum_parallel, self.paths.quorum):

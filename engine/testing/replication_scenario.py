@@ -34,7 +34,12 @@ class Scenario:
     has_alters: bool = False
     has_partition_commands: bool = False
     has_merges: bool = True
+    has_impatient_users: bool = False
+    """Clients go away in the middle of a statement."""
+    has_operators: bool = False
+    """Somebody restarts replicas, and stops and starts merges and fetches."""
     partitions: int = 1
+    keeper_latency_s: float = 0.0
 
     @classmethod
     def of_seed(cls, seed: int) -> Scenario:
@@ -71,5 +76,8 @@ class Scenario:
             has_alters=rng.random() < 0.25,
             has_partition_commands=rng.random() < 0.5,
             has_merges=rng.random() < 0.8,
+            has_impatient_users=sometimes(0.25),
+            has_operators=sometimes(0.2),
             partitions=rng.choice([1, 1, 2]),
+            keeper_latency_s=rng.choice([0.0, 0.0, 0.01, 0.2]),
         )

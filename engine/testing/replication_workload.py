@@ -14,6 +14,7 @@ from engine.replication.commands import alter, mutate, optimize, partitions
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
+from engine.replication.replica.switches import Activity
 from engine.testing.replication_cluster import SOURCE_TABLE, Recreation, ReplicationCluster, SimulatedNode
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_history import Insert, Outcome, Read
@@ -79,6 +80,8 @@ class Workload:
             self.detach_and_attach: 2 if scenario.has_partition_commands else 0,
             self.replace_partition: 2 if scenario.has_partition_commands else 0,
             self.drop_part: 1 if scenario.has_partition_commands else 0,
+            self.kill_mutation: 1 if scenario.has_mutations else 0,
+            self.operate: 4 if scenario.has_operators else 0,
             self.drop_and_create_replica: 2 if scenario.has_dropped_replica else 0,
         }
         return list(weights), list(weights.values())
@@ -206,6 +209,29 @@ class Workload:
 
         await self._on(node, "mutation", run())
 
+    async def kill_mutation(self) -> None:
+        node = self._node()
+        if node is None or node.ctx is None or not node.ctx.queue.mutations:
+            return
+        number = self._rng.choice(sorted(node.ctx.queue.mutations))
+        await self._on(node, "kill mutation", mutate.kill_mutation(node.ctx, number))
+
+    async def operate(self) -> None:
+        """SYSTEM RESTART REPLICA; SYSTEM STOP … and, some time later, START."""
+        node = self._node()
+        if node is None or node.ctx is None or node.table is None:
+            return
+        if self._rng.random() < 0.5:
+            await self._on(node, "restart replica", node.table.restart())
+            return
+        ctx = node.ctx
+        activity = self._rng.choice([Activity.MERGES, Activity.FETCHES, Activity.QUEUES, Activity.PULLING])
+        ctx.switches.stop(activity)
+        await self._cluster.env.sleep(self._rng.uniform(0.0, 10.0))
+        ctx.switches.start(activity)
+        for signal in (ctx.queue_changed, ctx.merge_wanted, ctx.log_changed):
+            signal.set()
+
     async def alter(self) -> None:
         node = self._node()
         if node is None or node.ctx is None or node.store is None:
@@ -299,6 +325,8 @@ class Workload:
         """Run it in the node's process; a kill leaves its outcome unknown."""
         assert node.process is not None
         task = node.process.spawn(operation, name=f"{what} on {node.name}")
+        if self._scenario.has_impatient_users and self._rng.random() < 0.3:
+            asyncio.get_running_loop().call_later(self._rng.choice([0.0, 0.01, 0.3, 3.0]), task.cancel)
         try:
             done = (await asyncio.gather(task, return_exceptions=True))[0]
         finally:
