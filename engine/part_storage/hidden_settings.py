@@ -2,6 +2,7 @@
 
     max_bytes_to_merge_at_{max,min}_space_in_pool = 1   chDB merges nothing by itself
     max_number_of_merges_with_ttl_in_pool = 0           … nor because of a TTL, which the others allow
+    remove_empty_parts = 0                              parts without rows stay: Keeper knows them
     fsync_after_insert = 0, fsync_part_directory = 0    parts are forced to disk once, when they are staged;
                                                         chDB would do it again for each part of a swap (ten
                                                         times the time on a busy disk)
@@ -20,6 +21,7 @@ HIDDEN_SETTINGS: Mapping[str, str] = {
     "max_bytes_to_merge_at_max_space_in_pool": "1",
     "max_bytes_to_merge_at_min_space_in_pool": "1",
     "max_number_of_merges_with_ttl_in_pool": "0",
+    "remove_empty_parts": "0",
     "fsync_after_insert": "0",
     "fsync_part_directory": "0",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
-from engine.part_storage import ChdbPartStore
+from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore
 from engine.part_storage.alter_statements import next_step
 from engine.part_storage.mutation_scratch import split_commands
 from engine.replication.part_name import PartName
@@ -127,6 +127,14 @@ async def test_settings_change_and_the_hidden_ones_stay(made: Made) -> None:
     assert settings["max_number_of_merges_with_ttl_in_pool"] == "0"
     await store.apply_settings({"parts_to_throw_insert": None})
     assert "parts_to_throw_insert" not in dict((await store.definition()).settings)
+
+
+async def test_a_table_that_was_made_without_the_hidden_settings_gets_them(tmp_path: Path) -> None:
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await pool.query("ALTER TABLE t RESET SETTING remove_empty_parts, fsync_part_directory")
+        await store.load()
+        settings = dict((await store.definition()).settings)
+        assert HIDDEN_SETTINGS.items() <= settings.items()
 
 
 async def test_an_alter_that_cannot_be_is_refused_before_anything_happens(made: Made) -> None:

@@ -185,6 +185,25 @@ async def test_an_empty_part_takes_the_place_of_a_lost_one(made: Made) -> None:
     assert await rows(pool, "count()") == "0"
 
 
+async def test_a_part_without_rows_stays_until_it_is_taken_away(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'x'", "all_0_0_0")
+        await add(pool, store, "SELECT 2, 'x'", "all_1_1_0")
+        (source, mutated) = named("all_0_0_0", "all_0_0_0_5")
+        await store.mutate(source, mutated, "DELETE WHERE 1")
+        await store.publish([mutated], [source])
+        await add(pool, store, "SELECT 3, 'x'", "all_2_2_0")
+        await store.remove(named("all_1_1_0"))
+        async with store.send(mutated) as outgoing:
+            assert outgoing.part.rows == 0
+    async with opened(tmp_path) as (pool, store):
+        assert texts(part.name for part in (await store.load()).active) == ["all_0_0_0_5", "all_2_2_0"]
+        await store.remove([mutated])
+        assert await rows(pool) == "3"
+
+
 async def test_a_merge_that_leaves_nothing_is_an_empty_part(tmp_path: Path) -> None:
     create = "CREATE TABLE t (k UInt64, s Int8) ENGINE = CollapsingMergeTree(s) ORDER BY k"
     async with opened(tmp_path, create) as (pool, store):
