@@ -129,7 +129,24 @@ def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) ->
     t = pair.table()
     assert error(pair.n1.post(f"ALTER TABLE {t} UPDATE v = toString(rand()) WHERE true")) == 36
     assert error(pair.n1.post(f"ALTER TABLE {t} DELETE WHERE nosuch = 1")) == 47
+    subquery = f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM {t})"
+    assert error(pair.n1.post(subquery)) == 36
     assert pair.n1.query(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+
+
+def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair) -> None:
+    t = pair.table()
+    for node in pair.both:
+        node.query("CREATE TABLE IF NOT EXISTS chosen (k UInt64) ENGINE = Memory")
+        node.query("INSERT INTO chosen VALUES (1)")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(
+        f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM chosen) SETTINGS mutations_sync = 2",
+        allow_nondeterministic_mutations="1",
+    )
+    assert pair.rows(t) == "2\tb\n"
+    command = pair.n1.query(f"SELECT command FROM system.mutations WHERE table = '{t}'")
+    assert command == "DELETE WHERE k IN (SELECT k FROM default.chosen)\n"
 
 
 def test_indexes_by_either_statement(pair: Pair) -> None:

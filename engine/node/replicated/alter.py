@@ -40,7 +40,7 @@ from engine.replication.commands.mutate import create_mutation, wait_for_mutatio
 from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
 from engine.replication.replica.context import ReplicaContext
-from engine.sql import AlterCommand, Statement, StatementKind
+from engine.sql import AlterCommand, Statement, StatementKind, with_default_database
 from engine.sql.cursor import Cursor
 from engine.sql.parse import draft_of
 
@@ -54,7 +54,7 @@ _KINDS = frozenset(
         StatementKind.DROP_INDEX,
     }
 )
-_PLACE = "oncluster_table"
+_PLACE = "oncluster.place"
 _EXPRESSIONS = frozenset({AlterCommand.DELETE, AlterCommand.UPDATE})
 
 
@@ -156,7 +156,7 @@ class AlterStatements:
         for command in commands:
             await self._partitions.run(ctx, asked, command)
         if by_family[Family.METADATA]:
-            text = await _written_anew(asked, by_family[Family.METADATA])
+            text = await _written_anew(asked, by_family[Family.METADATA], ctx.name.database)
             await alter_table(
                 ctx,
                 text,
@@ -170,7 +170,7 @@ class AlterStatements:
     ) -> None:
         ctx.session()  # readonly is said before anything else is looked at
         await self._refuse_fickle(asked, pieces)
-        text = await _written_anew(asked, pieces)
+        text = await _written_anew(asked, pieces, ctx.name.database)
         await ctx.store.plan_alter(text)
         partitions = [partition_of_mutation(piece.text) for piece in pieces]
         ids: list[str] | None = None
@@ -221,6 +221,12 @@ class AlterStatements:
             if piece.command not in _EXPRESSIONS:
                 continue
             c = Cursor(piece.text)
+            if "SELECT" in c.words:
+                raise SqlError(
+                    Code.BAD_ARGUMENTS,
+                    "ALTER UPDATE/ALTER DELETE statement with subquery may be nondeterministic, see "
+                    "allow_nondeterministic_mutations setting",
+                )
             for at, token in enumerate(c.tokens[:-1]):
                 if token.text in self._fickle and c.words[at + 1] == "(":
                     raise SqlError(
@@ -268,12 +274,15 @@ def _index_command(sql: str, statement: Statement) -> str:
     return f"ADD INDEX {existing}{name} {_behind_table(sql)}"
 
 
-async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece]) -> str:
-    """The sub-commands on one line, as chDB writes them, each without parentheses: all versions read that."""
+async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:
+    """The sub-commands on one line, as chDB writes them, each without parentheses: all versions read that.
+
+    Tables in subqueries that have no database get that of the table, as in ClickHouse.
+    """
     prefix = f"ALTER TABLE {_PLACE} "
+    whole = [with_default_database(prefix + piece.text, database) for piece in pieces]
     columns = ", ".join(
-        f"formatQuerySingleLine({quote_string(prefix + piece.text)}) AS c{index}"
-        for index, piece in enumerate(pieces)
+        f"formatQuerySingleLine({quote_string(sql)}) AS c{index}" for index, sql in enumerate(whole)
     )
     result = await asked.session.clone().query(f"SELECT {columns} FORMAT TSVRaw", format="TSVRaw")
     written = []
