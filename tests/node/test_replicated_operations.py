@@ -183,6 +183,25 @@ def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> 
     assert pair.rows(t) == "0\tx\n2\tx\n4\tx\n"
 
 
+def test_projections_travel_with_their_parts(pair: Pair) -> None:
+    t = pair.table(
+        "k UInt64, v String, PROJECTION by_v (SELECT k, v ORDER BY v)",
+        rest="ORDER BY k SETTINGS min_bytes_for_wide_part = 0",
+    )
+    pair.n1.query(f"INSERT INTO {t} SELECT number, toString(number % 10) FROM numbers(1000)")
+    pair.n2.query(f"INSERT INTO {t} SELECT number + 1000, toString(number % 10) FROM numbers(1000)")
+    pair.synced(t)
+    reading = f"SELECT count(), sum(k) FROM {t} WHERE v = '3' SETTINGS force_optimize_projection = 1"
+    assert pair.same(reading) == "200\t199600\n"
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} DROP PROJECTION by_v, ADD PROJECTION p2 (SELECT v, sum(k) GROUP BY v)")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
+    pair.n2.query(f"ALTER TABLE {t} MATERIALIZE PROJECTION p2 SETTINGS mutations_sync = 2")
+    grouped = f"SELECT sum(k) FROM {t} GROUP BY v ORDER BY v LIMIT 1 SETTINGS force_optimize_projection = 1"
+    assert pair.same(grouped) == "199000\n"
+    pair.rows(t)
+
+
 # -- partitions ----------------------------------------------------------------------------------------------
 
 
@@ -312,6 +331,12 @@ def test_a_replica_is_restarted(pair: Pair) -> None:
     wait_for(lambda: pair.n1.query(f"SELECT is_readonly FROM system.replicas WHERE table = '{t}'") == "0\n")
     pair.n1.query(f"INSERT INTO {t} VALUES (2, 'b')")
     assert pair.rows(t) == "1\ta\n2\tb\n"
+
+
+def test_commands_about_memory_are_chdbs(pair: Pair) -> None:
+    t = pair.table()
+    for command in ("UNLOAD PRIMARY KEY", "LOAD PRIMARY KEY", "WAIT LOADING PARTS"):
+        pair.n1.query(f"SYSTEM {command} {t}")
 
 
 def test_only_the_replica_of_a_dead_server_is_dropped(pair: Pair) -> None:

@@ -36,6 +36,17 @@ from engine.sql.parse import draft_of
 
 _KEEPER_WAIT_S = 10.0
 _ACTIVE_WAIT_S = 30.0
+_HARMLESS = frozenset(
+    {
+        "LOAD PRIMARY KEY",
+        "PREWARM MARK CACHE",
+        "PREWARM PRIMARY INDEX CACHE",
+        "UNLOAD PRIMARY KEY",
+        "WAIT LOADING PARTS",
+    }
+)
+"""They concern what chDB keeps in memory of a table."""
+_ABOUT_A_TABLE = _HARMLESS | {"RESTART REPLICA", "RESTORE REPLICA", "SYNC REPLICA"}
 _OF_CHDB = frozenset({Activity.MERGES, Activity.TTL_MERGES, Activity.MOVES})
 """What tables that are not replicated do, too."""
 _ACTIVITIES = {activity.value: activity for activity in Activity}
@@ -61,7 +72,7 @@ class SystemStatements:
         if command == "DROP REPLICA":
             await self._drop_replica(asked, parse_drop_replica(asked.sql))
             return done(asked)
-        if command not in ("RESTART REPLICA", "RESTORE REPLICA", "SYNC REPLICA") or not statement.tables:
+        if command not in _ABOUT_A_TABLE or not statement.tables:
             return None
         table = self._tables.find_for(asked, statement.tables[0])
         if table is None:
@@ -71,8 +82,10 @@ class SystemStatements:
                 await table.replica.restart()
             case "RESTORE REPLICA":
                 await _restore(table)
-            case _:
+            case "SYNC REPLICA":
                 await _sync(asked, table.ctx)
+            case _:
+                await asked.session.query(asked.sql, scope=asked.scope, multi=False)
         return done(asked)
 
     # -- STOP and START ------------------------------------------------------------------------------------
