@@ -96,6 +96,11 @@ class ChdbSession:
         return {name: value for name, value in self._settings.items() if name not in _FIRST_SETTINGS}
 
     @property
+    def is_readonly(self) -> bool:
+        """The user's profile, or a SET, allows reading only."""
+        return self._readonly != "0" or self._settings.get("readonly", "0") != "0"
+
+    @property
     def is_over(self) -> bool:
         """A statement was cancelled, and the connection went with it."""
         return self._is_given_up

@@ -267,6 +267,105 @@ def test_what_would_go_past_keeper_is_refused(nodes: Nodes, sql: str, code: int)
     assert nodes.n1.query("EXISTS d.no") == "0\n"
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "OPTIMIZE TABLE d.past_v",
+        "TRUNCATE TABLE d.past_v",
+        "ALTER TABLE d.past_v DELETE WHERE 1",
+        "CREATE TABLE d.past_b AS d.past ENGINE = Buffer(d, past, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE MATERIALIZED VIEW d.past_r REFRESH EVERY 1 DAY TO d.past AS SELECT 1 AS a",
+        "ALTER TABLE d.past_s MOVE PARTITION ID 'all' TO TABLE d.past",
+    ],
+)
+def test_nothing_reaches_a_replicated_table_through_another_object(nodes: Nodes, sql: str) -> None:
+    nodes.n1.query(
+        "CREATE TABLE IF NOT EXISTS d.past (a UInt64) ENGINE = ReplicatedMergeTree('/past', 'r') ORDER BY a"
+    )
+    nodes.n1.query("CREATE TABLE IF NOT EXISTS d.past_s (a UInt64) ENGINE = MergeTree ORDER BY a")
+    nodes.n1.query("CREATE MATERIALIZED VIEW IF NOT EXISTS d.past_v TO d.past AS SELECT a FROM d.past_s")
+    refused(nodes.n1.post(sql), 48)
+
+
+def test_rows_for_a_view_go_to_its_replicated_target(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.seen (a UInt64) ENGINE = ReplicatedMergeTree('/seen', 'r') ORDER BY a")
+    nodes.n1.query("CREATE MATERIALIZED VIEW d.seen_v TO d.seen AS SELECT a FROM d.t")
+    nodes.n1.query("INSERT INTO d.seen_v VALUES (5)")
+    assert nodes.children("/seen/replicas/r/parts") == ["all_0_0_0"]
+    nodes.n1.query("DROP TABLE d.seen_v")
+
+
+def test_the_nodes_own_database_is_shown_to_nobody(nodes: Nodes) -> None:
+    databases = nodes.n1.query("SELECT name FROM system.databases ORDER BY name").split()
+    assert "_oncluster" not in databases
+    assert nodes.n1.query("SHOW DATABASES").split() == databases
+    assert nodes.n1.query("SHOW DATABASES LIKE 'sys%' FORMAT TSV") == "system\n"
+    assert nodes.n1.query("SHOW DATABASES NOT LIKE 'd%' LIMIT 1") == "INFORMATION_SCHEMA\n"
+
+
+def test_who_may_only_read_changes_nothing(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.still (a UInt64) ENGINE = ReplicatedMergeTree('/still', 'r') ORDER BY a")
+    nodes.n1.query("INSERT INTO d.still VALUES (1)")
+    nodes.n1.query("SET readonly = 1", session_id="reader")
+    for sql in [
+        "TRUNCATE TABLE d.still",
+        "ALTER TABLE d.still DELETE WHERE 1",
+        "DROP TABLE d.still",
+        "OPTIMIZE TABLE d.still FINAL",
+        "INSERT INTO d.still VALUES (2)",
+        "SYSTEM STOP MERGES d.still",
+        f"CREATE TABLE d.no {SMALL}",
+    ]:
+        refused(nodes.n1.post(sql, session_id="reader"), 164)
+    assert nodes.n1.query("SELECT a FROM d.still") == "1\n"
+
+
+def test_a_plain_table_is_converted_at_the_next_start(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.conv (a UInt64, p UInt8) ENGINE = MergeTree PARTITION BY p ORDER BY p")
+    for number in range(3):
+        nodes.n1.query(f"INSERT INTO d.conv SELECT number, number % 2 FROM numbers({number}, 10)")
+    nodes.n1.query("OPTIMIZE TABLE d.conv PARTITION 1 FINAL")
+    nodes.n1.query("ALTER TABLE d.conv UPDATE a = a + 1 WHERE p = 1 SETTINGS mutations_sync = 1")
+    before = nodes.n1.query("SELECT count(), sum(a) FROM d.conv")
+    [uuid] = nodes.n1.query("SELECT uuid FROM system.tables WHERE database = 'd' AND name = 'conv'").split()
+    [path] = nodes.n1.query(
+        "SELECT data_paths[1] FROM system.tables WHERE database = 'd' AND name = 'conv'"
+    ).split()
+    (Path(path) / "convert_to_replicated").touch()
+    nodes.call(nodes.local.node("n1").restart())
+    eventually(lambda: nodes.n1.query("SELECT count(), sum(a) FROM d.conv"), before)
+    shown = nodes.n1.query("SHOW CREATE TABLE d.conv FORMAT TSVRaw")
+    assert "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}'" in shown
+    assert not (Path(path) / "convert_to_replicated").exists()
+    nodes.n2.query(
+        f"CREATE TABLE d.conv UUID '{uuid}' (a UInt64, p UInt8) "
+        "ENGINE = ReplicatedMergeTree PARTITION BY p ORDER BY p"
+    )
+    eventually(lambda: nodes.n2.query("SELECT count(), sum(a) FROM d.conv"), before)
+    eventually(partial(_status, nodes.n1, "INSERT INTO d.conv VALUES (1, 1)"), 200)
+    nodes.call(nodes.local.node("n1").kill9())
+    nodes.call(nodes.local.node("n1").start())
+    eventually(lambda: nodes.n2.query("SELECT count() FROM d.conv"), "31\n")
+    assert nodes.n1.query("SELECT count() FROM d.conv") == "31\n"
+
+
+def test_on_cluster_one_replica_of_a_shard_changes_the_table_for_all(nodes: Nodes) -> None:
+    nodes.on_cluster(
+        "CREATE TABLE d.once_per_shard ON CLUSTER all (a UInt64, p UInt8) "
+        f"ENGINE = ReplicatedMergeTree({OWN_PATH}) PARTITION BY p ORDER BY a"
+    )
+    nodes.n1.query("INSERT INTO d.once_per_shard SELECT number, number % 3 FROM numbers(30)")
+    nodes.on_cluster("ALTER TABLE d.once_per_shard ON CLUSTER all ADD COLUMN z UInt8 DEFAULT 5")
+    nodes.on_cluster("ALTER TABLE d.once_per_shard ON CLUSTER all UPDATE z = 6 WHERE 1")
+    nodes.on_cluster("ALTER TABLE d.once_per_shard ON CLUSTER all DROP PARTITION 1")
+    assert nodes.children("/t/01/d/once_per_shard/mutations") == ["0000000000"]
+    for node in (nodes.n1, nodes.n2):
+        eventually(partial(node.query, "SELECT count(), sum(z) FROM d.once_per_shard"), "20\t120\n")
+    nodes.on_cluster("TRUNCATE TABLE d.once_per_shard ON CLUSTER all")
+    for node in (nodes.n1, nodes.n2):
+        eventually(partial(node.query, "SELECT count() FROM d.once_per_shard"), "0\n")
+
+
 def test_check_table_reads_every_part(nodes: Nodes) -> None:
     nodes.n1.query("CREATE TABLE d.sound (a UInt64) ENGINE = ReplicatedMergeTree('/sound', 'r') ORDER BY a")
     nodes.n1.query("INSERT INTO d.sound SELECT number FROM numbers(1000)")

@@ -35,7 +35,7 @@ from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.node.replicated.show import ShowStatements, TablesView
+from engine.node.replicated.show import DatabasesView, ShowStatements, TablesView
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
@@ -117,7 +117,7 @@ class ReplicatedNode:
                 OptimizeStatements(self.tables),
                 KillMutationStatements(self.tables),
                 SystemStatements(self.tables, holder),
-                ReplicatedGuard(self.tables),
+                ReplicatedGuard(self.tables, self._graph),
             ]
         )
 
@@ -148,6 +148,8 @@ class ReplicatedNode:
     # -- for the router --------------------------------------------------------------------------------------
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if asked.session.is_readonly and not statement.is_query:
+            return None  # chDB says so, or knows better (SET, USE)
         return await self.handlers.run(asked, statement)
 
     async def insert(
@@ -180,7 +182,11 @@ class ReplicatedNode:
         return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers)
 
     def system_tables(self) -> list[SystemTable | SystemView]:
-        return [TablesView(self.life), *replicated_system_tables(self.tables, self._env)]
+        return [
+            TablesView(self.life),
+            DatabasesView(self.life),
+            *replicated_system_tables(self.tables, self._env),
+        ]
 
     async def replicas_status(self) -> str:
         return await replicas_status(self.tables)

@@ -1,42 +1,105 @@
 """The last of the handlers: what nobody handles and chDB must not do to a replicated table is refused.
 
-chDB knows nothing of Keeper: an ALTER that it ran would change one replica and no other.
+chDB knows nothing of Keeper: an ALTER that it ran would change one replica and no other. The same goes for
+what reaches a replicated table through another object: a materialized view passes commands on to its target,
+a Buffer table and a refreshable view insert into theirs at times of their own.
 """
 
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
-from engine.node.replicated.runtime import ReplicatedTables
+from engine.names import TableName
+from engine.node.replicated.definition_sql import Definition
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.views import ViewGraph
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, StatementKind
+from engine.sql import AlterCommand, Statement, StatementKind, literal_value
+from engine.sql.cursor import Cursor
 
 _K = StatementKind
+_A = AlterCommand
 _READS_OR_NAMES = frozenset(
     {_K.GRANT, _K.REVOKE, _K.BACKUP, _K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_MATERIALIZED_VIEW}
+)
+_PASSED_ON = frozenset({_K.ALTER_TABLE, _K.OPTIMIZE, _K.TRUNCATE_TABLE, _K.DELETE, _K.UPDATE})
+_OF_THE_VIEW = frozenset(
+    {
+        _A.MODIFY_QUERY,
+        _A.MODIFY_REFRESH,
+        _A.MODIFY_SQL_SECURITY,
+        _A.MODIFY_COMMENT,
+        _A.COMMENT_COLUMN,
+        _A.REFRESH,
+    }
 )
 
 
 class ReplicatedGuard:
     """Implements `ReplicatedStatements`; it answers nothing. Register it last."""
 
-    def __init__(self, tables: ReplicatedTables) -> None:
+    def __init__(self, tables: ReplicatedTables, views: ViewGraph) -> None:
         self._tables = tables
+        self._views = views
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         """Raises SqlError 48."""
-        if statement.kind is _K.PARALLEL_WITH and self._tables.all():
+        if not self._tables.all() or statement.is_query or statement.kind is _K.INSERT:
+            return None
+        if statement.kind is _K.PARALLEL_WITH:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 "PARALLEL WITH is not supported on a node that has replicated tables.",
                 hint="Send the statements one by one.",
             )
-        if statement.is_query or statement.kind in _READS_OR_NAMES:
+        if statement.kind is _K.CREATE_TABLE and statement.engine == "Buffer":
+            self._check_buffer(asked)
+        if statement.kind is _K.CREATE_MATERIALIZED_VIEW and statement.targets:
+            self._check_refresh(asked, statement)
+        if statement.kind in _READS_OR_NAMES:
             return None
-        for name in (*statement.tables, *statement.targets):
+        for name in _changed(statement):
             table = self._tables.find_for(asked, name)
             if table is not None:
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    f"{statement.kind} is not supported for the replicated table {table.name}.",
-                )
+                raise _unsupported(str(statement.kind), table)
+            if statement.kind in _PASSED_ON and not _OF_THE_VIEW.issuperset(
+                statement.alter_commands or [_A.OTHER]
+            ):
+                await self._check_view(asked, statement, name)
         return None
+
+    async def _check_view(self, asked: Asked, statement: Statement, name: TableName) -> None:
+        whole = TableName(name.database or asked.current_database, name.table)
+        target = await self._views.target_of(whole)
+        table = None if target is None else self._tables.find(target)
+        if table is not None:
+            raise _unsupported(f"{statement.kind} through the view {whole}", table)
+
+    def _check_buffer(self, asked: Asked) -> None:
+        engine = Definition(asked.sql).engine
+        names = [_name(text) for text in engine.arguments[:2]] if engine is not None else []
+        table = self._tables.find_for(asked, TableName(names[0], names[1])) if len(names) == 2 else None
+        if table is not None:
+            raise _unsupported("A Buffer table in front", table)
+
+    def _check_refresh(self, asked: Asked, statement: Statement) -> None:
+        cursor = Cursor(asked.sql)
+        cursor.skip_to("REFRESH", "AS")
+        table = self._tables.find_for(asked, statement.targets[0])
+        if cursor.word == "REFRESH" and table is not None:
+            raise _unsupported("REFRESH of a view into it", table)
+
+
+def _changed(statement: Statement) -> tuple[TableName, ...]:
+    """The tables that the statement changes: other tables of REPLACE and ATTACH PARTITION FROM are read."""
+    if statement.kind is _K.ALTER_TABLE and _A.MOVE_PARTITION_TO_TABLE not in statement.alter_commands:
+        return statement.tables
+    return (*statement.tables, *statement.targets)
+
+
+def _name(text: str) -> str:
+    cursor = Cursor(text)
+    return literal_value(cursor.token) if len(cursor.tokens) == 1 else ""
+
+
+def _unsupported(what: str, table: RunningTable) -> SqlError:
+    return SqlError(Code.NOT_IMPLEMENTED, f"{what} is not supported for the replicated table {table.name}.")

@@ -86,10 +86,10 @@ class ReplicatedInserts:
     async def _insert(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
         if text.table is None:
             return None
-        table = self._tables.find_for(asked, text.table)
+        name = TableName(text.table.database or asked.current_database, text.table.table)
+        table = self._tables.find(name) or self._tables.find(await self._views.written_by(name))
         if table is None:
-            name = TableName(text.table.database or asked.current_database, text.table.table)
-            result = await self._views.insert_plain(asked, name, text, write)
+            result: QueryResult | None = await self._views.insert_plain(asked, name, text, write)
         else:
             result = await self._insert_into(asked, table, text, write)
         return None if result is None else WholeAnswer(result, format=asked.format)

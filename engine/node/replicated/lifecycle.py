@@ -127,12 +127,16 @@ class TableLifecycle:
             log.critical("replicated.not_loaded table=%s error=%s", table.name, error)
 
     async def stop(self) -> None:
-        """Stop all replicas; nothing is detached."""
+        """Stop all replicas; nothing is detached. What one of them raises does not keep the others."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(table.replica.stop() for table in self.tables.all()))
-        await asyncio.gather(*(table.store.close() for table in self.tables.all()))
+        tables = self.tables.all()
+        ends = await asyncio.gather(*(table.replica.stop() for table in tables), return_exceptions=True)
+        for table, end in zip(tables, ends, strict=True):
+            if isinstance(end, Exception):
+                log.error("replicated.not_stopped table=%s error=%r", table.name, end, exc_info=end)
+        await asyncio.gather(*(table.store.close() for table in tables))
 
     # -- running tables --------------------------------------------------------------------------------------
 

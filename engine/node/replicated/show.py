@@ -53,6 +53,13 @@ class ShowStatements:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind is not StatementKind.SHOW:
             return None
+        databases = _show_databases(asked.sql)
+        if databases and self._life.catalog.all():
+            format = statement.format or asked.format
+            found = await asked.session.clone().query(
+                databases, format=format, scope=Scope(settings=asked.settings)
+            )
+            return WholeAnswer(found, format=format)
         name = _table_of_show_create(asked.sql)
         record = None if name is None else self._record(asked, name)
         if name is None or record is None:
@@ -72,6 +79,22 @@ class ShowStatements:
         if table is not None:
             return table.record
         return self._life.catalog.named(TableName(name.database or asked.current_database, name.table))
+
+
+def _show_databases(sql: str) -> str:
+    """SHOW DATABASES [[NOT] LIKE | ILIKE 'pattern'] [LIMIT n] as a SELECT without the node's own database;
+    empty for any other text."""
+    cursor = Cursor(sql)
+    if not cursor.accept("SHOW", "DATABASES"):
+        return ""
+    begins = cursor.at
+    cursor.skip_to("LIMIT", "FORMAT", "INTO", "SETTINGS")
+    pattern = sql[cursor.tokens[begins].start : cursor.last_end] if cursor.at > begins else ""
+    rest = cursor.at
+    cursor.skip_to("FORMAT", "INTO", "SETTINGS")
+    limit = sql[cursor.tokens[rest].start : cursor.last_end] if cursor.at > rest else ""
+    where = f"name != '{SCRATCH_DATABASE}'" + (f" AND name {pattern}" if pattern else "")
+    return f"SELECT name FROM system.databases WHERE {where} ORDER BY name {limit}"
 
 
 def _table_of_show_create(sql: str) -> TableName | None:
@@ -116,6 +139,23 @@ class TablesView:
         if any(token.text == "table" for token in tokens):
             columns += ", name AS table"
         return f"SELECT {columns} FROM system.tables WHERE database != '{SCRATCH_DATABASE}'"
+
+
+class DatabasesView:
+    """`system.databases` without the node's own database."""
+
+    name = "databases"
+
+    def __init__(self, life: TableLifecycle) -> None:
+        self._life = life
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._life.catalog.all())
+
+    async def select(self, asked: Asked, tokens: Sequence[Token]) -> str:
+        columns = "*, name AS database" if any(token.text == "database" for token in tokens) else "*"
+        return f"SELECT {columns} FROM system.databases WHERE name != '{SCRATCH_DATABASE}'"
 
 
 def _transformed(column: str, values: Sequence[tuple[str, str]]) -> str:

@@ -62,6 +62,7 @@ class ViewGraph:
     def __init__(self, read: Callable[[], Awaitable[Sequence[View]]]) -> None:
         self._read = read
         self._views: dict[TableName, list[View]] | None = None
+        self._targets: dict[TableName, TableName] = {}
         self._generation = 0
 
     def changed(self) -> None:
@@ -74,11 +75,18 @@ class ViewGraph:
         while self._views is None:
             generation = self._generation
             views: dict[TableName, list[View]] = {}
+            targets: dict[TableName, TableName] = {}
             for view in await self._read():
                 views.setdefault(view.source, []).append(view)
+                targets[view.name] = view.target
             if generation == self._generation:
-                self._views = views
+                self._views, self._targets = views, targets
         return self._views.get(source, ())
+
+    async def target_of(self, name: TableName) -> TableName | None:
+        """What a materialized view of this name writes to; None if there is none."""
+        await self.of(name)
+        return self._targets.get(name)
 
     async def reaches(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> bool:
         """Whether rows inserted into `source` come, through views, to a table that is wanted."""
@@ -142,6 +150,12 @@ class ViewPush:
             if is_replicated and options.deduplicate and repeats:
                 token = _token(view, chosen, options.token)
             await self._run(asked, view, stage.table, parts, token, settings)
+
+    async def written_by(self, name: TableName) -> TableName:
+        """The table that an INSERT into `name` writes to: of a materialized view its target."""
+        if not self._tables.all():
+            return name
+        return await self._graph.target_of(name) or name
 
     async def insert_plain(
         self, asked: Asked, name: TableName, text: InsertSql, write: Write
