@@ -95,9 +95,7 @@ async def alter_table(
         await _alter_locally(ctx, settings, comment)
         ctx.log_changed.set()
         log.info("replication.altered table=%s version=%d", ctx.name, version + 1)
-        await wait_for_entry(
-            ctx, altered.entry.name, altered.entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s
-        )
+        await wait_for_entry(ctx, altered.entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
         if altered.mutation is not None:
             await wait_for_mutation(ctx, altered.mutation, sync=sync, inactive_timeout_s=inactive_timeout_s)
         return

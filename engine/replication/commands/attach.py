@@ -33,7 +33,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Create, Op
 from engine.replication.commands.drop_range import ATTEMPTS, PAUSE_S, cannot_assign, give_up
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entries
 from engine.replication.log_actions import AttachPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, inserted
@@ -138,8 +138,7 @@ async def _attach_all(
         entries.append(entry)
     if not parts and fence:
         await ctx.session().multi(fence)
-    for entry in entries:
-        await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
+    await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
     return names
 
 

@@ -38,7 +38,13 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper, Op, Remove, SetData
 from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entry
+from engine.replication.commands.waiting import (
+    DEFAULT_INACTIVE_TIMEOUT_S,
+    Sync,
+    in_term,
+    wait_for_entries,
+    wait_for_entry,
+)
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
@@ -78,7 +84,7 @@ async def drop_partition(
         if fence:
             await ctx.session().multi(fence)
         return
-    await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
+    await wait_for_entry(ctx, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
 
 async def truncate(
@@ -101,8 +107,7 @@ async def truncate(
             await ctx.session().multi(fence)
     if not partitions and fence:
         await ctx.session().multi(fence)
-    for entry in entries:
-        await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
+    await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
 
 async def drop_part(
@@ -140,7 +145,7 @@ async def drop_part(
         entry = await _send(ctx, keeper, ops, fence)
         if entry is not None:
             log.info("replication.part_drop_logged table=%s part=%s entry=%s", ctx.name, part, entry.name)
-            await wait_for_entry(ctx, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s)
+            await wait_for_entry(ctx, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
             return
     raise cannot_assign(ctx, f"DROP PART {part}")
 

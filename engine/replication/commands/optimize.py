@@ -13,15 +13,15 @@ import asyncio
 import enum
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, OperationTimeout, SessionExpired, SqlError
 from engine.keeper.base import Op
-from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entry
+from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entries
 from engine.replication.log_actions import MergeParts
 from engine.replication.merge_selector import select_merge
 from engine.replication.part_name import PartName, merged
-from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
 from engine.replication.replica.merge_assigner import (
@@ -73,30 +73,20 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
     """Raises SqlError 388 CANNOT_ASSIGN_OPTIMIZE if there is nothing to merge and that is to be told, 529
     NOT_A_LEADER if this replica may not assign merges, 236 ABORTED while merges are stopped, 242, 341."""
     await _check(ctx, options)
-    fence = options.fence
-    if options.partition_id is not None:
-        partitions = [options.partition_id]
-    elif options.extent is Extent.FINAL:
-        await in_term(ctx, lambda _: log_puller.pull(ctx))
-        partitions = list(ctx.queue.virtual_parts.partition_ids)
-    else:
-        partitions = []
+    wanted = None if options.partition_id is None else [options.partition_id]
     entries: list[Logged] = []
     reasons: list[str] = []
-    if not partitions and options.extent is Extent.WORTHWHILE:
-        found = await _assign(ctx, options, [], fence)
-        entries, reasons = found.entries, found.reasons
-    for start in range(0, len(partitions), _BATCH):
-        found = await _assign(ctx, options, partitions[start : start + _BATCH], fence)
+    done: set[str] = set()
+    while True:
+        found = await _assign(ctx, options, wanted, done, () if entries else options.fence)
         entries += found.entries
         reasons += found.reasons
-        fence = ()
+        done.update(found.partitions)
+        if not found.is_more:
+            break
     if not entries and options.fence:
         await ctx.session().multi(options.fence)
-    for entry in entries:
-        await wait_for_entry(
-            ctx, entry.name, entry.raw, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s
-        )
+    await wait_for_entries(ctx, entries, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s)
     if not entries and options.throw_if_noop:
         reason = "; ".join(reasons) or "there are no parts"
         raise SqlError(Code.CANNOT_ASSIGN_OPTIMIZE, f"Cannot select parts for optimization: {reason}")
@@ -104,7 +94,10 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
 
 async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
     may_lead = bool(ctx.settings.replicated_can_become_leader)
-    if not may_lead or not await in_term(ctx, lambda keeper: nobody_elects(ctx, keeper)):
+    ctx.session()
+    if not ctx.is_leader and (
+        not may_lead or not await in_term(ctx, lambda keeper: nobody_elects(ctx, keeper))
+    ):
         raise SqlError(
             Code.NOT_A_LEADER,
             f"OPTIMIZE of {ctx.name} cannot be executed because this replica is not a leader",
@@ -125,34 +118,47 @@ async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
             )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Found:
-    entries: list[Logged]
-    reasons: list[str]
+    """What was assigned in which partitions, why nothing was, and whether there are more partitions."""
+
+    entries: tuple[Logged, ...]
+    reasons: tuple[str, ...]
+    partitions: tuple[str, ...] = ()
+    is_more: bool = False
 
 
 async def _assign(
-    ctx: ReplicaContext, options: OptimizeOptions, partitions: Sequence[str], fence: Sequence[Op]
+    ctx: ReplicaContext,
+    options: OptimizeOptions,
+    wanted: Sequence[str] | None,
+    done: AbstractSet[str],
+    fence: Sequence[Op],
 ) -> _Found:
-    """Assign what can be assigned in `partitions`, or the best merge anywhere if none are given."""
+    """Assign what can be assigned: in the partitions `wanted`; without them with FINAL in some of those that
+    are not `done`, and otherwise the best merge anywhere."""
     is_patient = options.extent is Extent.FINAL
     give_up_at_s = ctx.env.monotonic_s() + _PATIENCE_S
     while True:
         keeper = ctx.session()
         try:
-            if is_patient:
-                await log_puller.pull(ctx)
-                while not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
-                    await _next_change(ctx)
             predicate = await load_predicate(ctx)
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(_PAUSE_S)
             continue
+        partitions = list(wanted or ())
+        if wanted is None and is_patient:
+            partitions = [name for name in ctx.queue.virtual_parts.partition_ids if name not in done]
+        is_more = len(partitions) > _BATCH
+        partitions = partitions[:_BATCH]
+        if wanted is None and is_patient and not partitions:
+            return _Found((), ("there are no parts",) if not done else ())
         if is_patient and not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
+            await _next_change(ctx)
             continue
         chosen, reasons = _choose(ctx, predicate, partitions, options.extent)
         if not chosen:
-            return _Found([], reasons)
+            return _Found((), tuple(reasons), tuple(partitions), is_more)
         actions = [
             MergeParts(
                 parts,
@@ -170,12 +176,12 @@ async def _assign(
             continue
         match outcome:
             case Assigned(entries):
-                return _Found(list(entries), reasons)
+                return _Found(entries, tuple(reasons), tuple(partitions), is_more)
             case NotAssigned.LOG_CHANGED:
                 continue
             case NotAssigned.PART_MISSING:
                 if ctx.env.monotonic_s() >= give_up_at_s:
-                    return _Found([], ["a part is not in Keeper yet"])
+                    return _Found((), ("a part is not in Keeper yet",), tuple(partitions), is_more)
                 await _next_change(ctx)
 
 

@@ -117,9 +117,7 @@ async def replace_partition(
         log.info(
             "replication.replaced table=%s partition=%s parts=%d", ctx.name, partition_id, len(done.parts)
         )
-        await wait_for_entry(
-            ctx, done.entry.name, done.entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s
-        )
+        await wait_for_entry(ctx, done.entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
         return list(done.parts)
     raise cannot_assign(ctx, f"{placement.value} {partition_id} FROM {from_database}.{from_table}")
 
@@ -157,9 +155,7 @@ async def move_partition(
         log.info("replication.moved table=%s to=%s partition=%s", ctx.name, destination.name, partition_id)
         for of, entry in ((destination, done.entry), (ctx, done.dropped)):
             if entry is not None:
-                await wait_for_entry(
-                    of, entry.name, entry.raw, sync=sync, inactive_timeout_s=inactive_timeout_s
-                )
+                await wait_for_entry(of, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
         return list(done.parts)
     raise cannot_assign(ctx, f"MOVE PARTITION {partition_id} TO TABLE {destination.name}")
 

@@ -24,7 +24,7 @@ from engine.keeper.base import Keeper, Watch
 from engine.keeper.recipes import SessionHolder, Signal
 from engine.replication.paths import ReplicaPaths, sequence_number
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.log_commit import find_entry
+from engine.replication.replica.log_commit import Logged, find_entries
 
 log = logging.getLogger(__name__)
 
@@ -47,25 +47,35 @@ class Sync(enum.Enum):
 
 async def wait_for_entry(
     ctx: ReplicaContext,
-    log_name: str,
-    raw: bytes,
+    entry: Logged,
     *,
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
 ) -> None:
-    """Wait until `sync` has been done with entry `log_name` (the znode's name) whose bytes are `raw`.
+    """As `wait_for_entries`, for one."""
+    await wait_for_entries(ctx, [entry], sync=sync, inactive_timeout_s=inactive_timeout_s)
+
+
+async def wait_for_entries(
+    ctx: ReplicaContext,
+    entries: Sequence[Logged],
+    *,
+    sync: Sync = Sync.OWN,
+    inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+) -> None:
+    """Wait until `sync` has been done with all of `entries`, which are in the log.
 
     Raises SqlError 341 UNFINISHED, which names the replicas that were inactive for too long.
     """
-    number = sequence_number(log_name)
-    if number is None:
-        raise SqlError(Code.BAD_ARGUMENTS, f"{log_name[:200]!r} is not the name of an entry.")
+    if not entries:
+        return
     waits = [
-        (replica, _ProcessedEntry(replica, number, raw).is_done) for replica in await replicas_of(ctx, sync)
+        (replica, _ProcessedEntries(replica, entries).are_done) for replica in await replicas_of(ctx, sync)
     ]
     late = await wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s)
     if late:
-        raise unfinished(late, f"process entry {log_name} of {ctx.paths.root}")
+        names = ", ".join(entry.name for entry in entries)
+        raise unfinished(late, f"process {names} of {ctx.paths.root}")
 
 
 def unfinished(replicas: Sequence[str], what: str) -> SqlError:
@@ -140,30 +150,29 @@ async def replicas_of(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
             return [ctx.paths.replica(name) for name in found.names]
 
 
-class _ProcessedEntry:
-    """Looks whether one replica is through with one entry of the log."""
+class _ProcessedEntries:
+    """Looks whether one replica is through with entries of the log."""
 
-    def __init__(self, replica: ReplicaPaths, number: int, raw: bytes) -> None:
+    def __init__(self, replica: ReplicaPaths, entries: Sequence[Logged]) -> None:
         self._replica = replica
-        self._number = number
-        self._raw = raw
-        self._is_copied = False
-        self._queued: str | None = None
+        self._last = max(sequence_number(entry.name) or 0 for entry in entries)
+        self._raws = frozenset(entry.raw for entry in entries)
+        self._queued: list[str] | None = None
+        """Those that were in the queue after all had been copied; None before."""
 
-    async def is_done(self, keeper: Keeper, watch: Watch) -> bool:
-        if not self._is_copied:
-            pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
-            if not pointer or int(pointer) <= self._number:
-                return False
-            self._queued = await find_entry(keeper, self._replica.queue, self._raw)
-            self._is_copied = True  # only now: the search may have been cut short
+    async def are_done(self, keeper: Keeper, watch: Watch) -> bool:
         if self._queued is None:
-            return True
-        try:
-            await keeper.get(self._replica.queue_entry(self._queued), watch=watch)
-        except NoNode:
-            return True
-        return False
+            pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
+            if not pointer or int(pointer) <= self._last:
+                return False
+            self._queued = await find_entries(keeper, self._replica.queue, self._raws)
+        while self._queued:
+            try:
+                await keeper.get(self._replica.queue_entry(self._queued[-1]), watch=watch)
+                return False
+            except NoNode:
+                self._queued.pop()
+        return True
 
 
 async def _wait_on_replica(

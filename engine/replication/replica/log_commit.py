@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from engine.errors import ConnectionLoss, NoNode, OperationTimeout, SessionExpired
@@ -71,15 +72,26 @@ async def commit_logged(ctx: ReplicaContext, keeper: Keeper, ops: Sequence[Op]) 
 
 async def find_entry(keeper: Keeper, directory: str, raw: bytes) -> str | None:
     """The name of the newest child of `directory` (a log or a queue) with exactly these bytes."""
+    found = await find_entries(keeper, directory, {raw})
+    return found[0] if found else None
+
+
+async def find_entries(keeper: Keeper, directory: str, raws: AbstractSet[bytes]) -> list[str]:
+    """The names of children of `directory` with one of these contents, newest first; of each the newest."""
     names = [name for name in (await keeper.children(directory)).names if sequence_number(name) is not None]
     names.sort(key=lambda name: sequence_number(name) or 0, reverse=True)
+    missing = set(raws)
+    found: list[str] = []
     for start in range(0, len(names), _BATCH):
         batch = names[start : start + _BATCH]
         nodes = await keeper.get_many([f"{directory}/{name}" for name in batch])
         for name, node in zip(batch, nodes, strict=True):
-            if isinstance(node, Node) and node.data == raw:
-                return name
-    return None
+            if isinstance(node, Node) and node.data in missing:
+                missing.remove(node.data)
+                found.append(name)
+        if not missing:
+            break
+    return found
 
 
 async def _look(ctx: ReplicaContext, made: Sequence[Create]) -> Committed | None:

@@ -47,7 +47,7 @@ MISSING_PART_PATIENCE_S = 300.0
 
 _MULTIPLE_LEADERS = b"(multiple leaders Ok)"
 _BATCH = 100
-_SETTLE_S = 0.03
+_SETTLE_S = 0.01
 """After a wake-up replicas wait up to this long, so that not all of them choose at the same moment."""
 
 

@@ -21,6 +21,7 @@ Source: ClickHouse's ReplicatedMergeTreeMergePredicate.
 
 from __future__ import annotations
 
+import asyncio
 import bisect
 import itertools
 from collections.abc import Mapping, Sequence
@@ -28,7 +29,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from engine.errors import NoNode
-from engine.keeper.base import Keeper
+from engine.keeper.base import Children, Keeper
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
@@ -135,9 +136,10 @@ async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
     """Read what is needed, in the order that the safety argument asks for."""
     keeper = ctx.session()
     known = ctx.queue.virtual_parts.copy()
-    committing = await block_numbers.committing(ctx)
-    log_version = await log_puller.pull(ctx)
-    awaiting = await parts_awaiting_quorum(ctx, keeper)
+    # A part of `known` has its quorum's node already, if it has one: that may be read any time from now on.
+    (committing, log_version), awaiting = await asyncio.gather(
+        _committing_and_log(ctx), parts_awaiting_quorum(ctx, keeper)
+    )
     return MergePredicate(
         queue=ctx.queue,
         known=known,
@@ -145,6 +147,12 @@ async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
         awaiting_quorum=awaiting,
         log_version=log_version,
     )
+
+
+async def _committing_and_log(ctx: ReplicaContext) -> tuple[Mapping[str, AbstractSet[int]], int]:
+    """Steps 2 and 3, in this order."""
+    committing = await block_numbers.committing(ctx)
+    return committing, await log_puller.pull(ctx)
 
 
 async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozenset[PartName]:
@@ -161,10 +169,11 @@ async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozense
         awaiting.add(QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status).part)
     except NoNode:
         pass
-    for directory in (ctx.paths.quorum_parallel, ctx.paths.quorum_failed_parts):
-        try:
-            names = (await keeper.children(directory)).names
-        except NoNode:
-            continue
-        awaiting.update(name for name in map(PartName.try_parse, names) if name is not None)
+    listed = await keeper.children_many([ctx.paths.quorum_parallel, ctx.paths.quorum_failed_parts])
+    for children in listed:
+        if isinstance(children, Children):
+            names = map(PartName.try_parse, children.names)
+            awaiting.update(name for name in names if name is not None)
+        elif not isinstance(children, NoNode):
+            raise children
     return frozenset(awaiting)
