@@ -131,7 +131,7 @@ async def test_when_all_others_are_lost_the_replica_stays_read_only(bench: Bench
 def test_a_clone_that_is_interrupted_at_any_request_ends_the_same() -> None:
     """The n-th request of the clone is executed and not answered, or not executed; then the process dies."""
     reached = 0
-    for lost_at in range(1, 40, 2):
+    for lost_at in range(1, 40, 3):
         outcome: list[bool] = []
 
         @simulated
@@ -158,3 +158,23 @@ def test_a_clone_that_is_interrupted_at_any_request_ends_the_same() -> None:
         story()
         reached += any(outcome)
     assert reached > 5, "the clone was over before it could be interrupted"
+
+
+@simulated
+async def test_a_log_that_begins_behind_the_pointer_is_not_passed_over(bench: Bench) -> None:
+    """1. r2 stops pulling. 2. Entries it has not copied are removed. 3. Read-only, until it is made lost."""
+    one, two = await bench.cluster(2)
+    await one.insert(0)
+    await bench.quiet(one, two)
+    await two.table.stop()
+    for key in (1, 2):
+        await one.insert(key)
+    await bench.quiet(one)
+    await bench.admin.remove(PATHS.log_entry("log-0000000001"))
+    await two.table.start()
+    await bench.env.sleep(20)
+    assert two.ctx.is_readonly and "The log begins at log-0000000002" in two.ctx.readonly_reason
+    assert two.active == ["all_0_0_0"]
+    await bench.admin.set(PATHS.replica("r2").is_lost, b"1")
+    await bench.quiet(one, two)
+    assert two.active == one.active

@@ -156,8 +156,9 @@ def _local(ctx: ReplicaContext, name: PartName) -> Part:
 
 async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agreed | None) -> list[Op]:
     """Create the part's node, and assert what was found about the others."""
-    create = Create(ctx.me.part(part.name), part.header.to_bytes())
-    if agreed is not None and agreed.header == part.header:
+    header = part.header
+    create = Create(ctx.me.part(part.name), header.to_bytes())
+    if agreed is not None and agreed.header == header:
         return [Check(agreed.replica.part(part.name)), create]
     replicas = await peers.others(ctx, keeper)
     if await _check_others(ctx, keeper, part):

@@ -21,6 +21,7 @@ Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
 from __future__ import annotations
 
 import asyncio
+import bisect
 import logging
 from collections.abc import Sequence
 
@@ -95,17 +96,16 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
         keeper.children(ctx.paths.log, watch=watch),
         queue_loader.load_mutations(ctx, keeper),
     )
-    names = sorted(
-        (name for name in log_now.names if sequence_number(name) is not None),
-        key=lambda name: sequence_number(name) or 0,
-    )
     text, version = pointer.data.decode("ascii", "replace"), pointer.stat.version
     if not text:
-        text = str(sequence_number(names[0]) if names else 0)
+        first = next((name for name in log_now.names if sequence_number(name) is not None), "")
+        text = str(sequence_number(first) or 0)
         version = (await keeper.set(ctx.me.log_pointer, text.encode(), version=version)).version
     if not text.isdigit():
         raise TermOver(f"{ctx.me.log_pointer} holds {text[:40]!r}, which is no number")
-    names = [name for name in names if (sequence_number(name) or 0) >= int(text)]
+    # Children come sorted, and numbers have ten digits: the many that were copied before are not looked at.
+    fresh = log_now.names[bisect.bisect_left(log_now.names, f"log-{int(text):010}") :]
+    names = [name for name in fresh if sequence_number(name) is not None]
     if names and sequence_number(names[0]) != int(text):
         raise TermOver(f"The log begins at {names[0]}; this replica has copied it up to {text} only")
     batch_size = 1
