@@ -26,10 +26,11 @@ class Effect(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class AlterStep:
-    """`commands` of one ALTER TABLE."""
+    """`commands` of one ALTER TABLE; `added` are names of new columns."""
 
     commands: str
     effect: Effect
+    added: tuple[str, ...] = ()
 
 
 def next_step(
@@ -57,7 +58,8 @@ def next_step(
     if not commands:
         return None
     rewrites = is_rewritten or bool(drop_columns) or bool(dropped)
-    return AlterStep(", ".join(commands), Effect.REWRITES if rewrites else Effect.NOTHING)
+    new_names = tuple(name for name in wanted_columns.by_name if name not in here)
+    return AlterStep(", ".join(commands), Effect.REWRITES if rewrites else Effect.NOTHING, new_names)
 
 
 def _columns(columns: Columns, wanted: Columns) -> tuple[list[str], list[str], bool]:

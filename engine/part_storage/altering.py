@@ -20,8 +20,8 @@ Safety argument.
 4. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
    and what is done already makes no command.
 
-Known gap: a column that is dropped and added again before all parts were mutated shows the old values in
-those that were not.
+A column that is added under the name of one that was dropped is cleared in the same way in the parts that
+still have the old one. Known gap: such a part that is fetched later shows the old values until it is mutated.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import quote_string
+from engine.names import quote_identifier, quote_string
 from engine.part_storage.alter_statements import AlterStep, Effect, next_step
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.part_storage.mutation_scratch import split_commands
+from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     force_directory,
@@ -144,20 +144,37 @@ class Alterer:
     def _run(self, connection: Connection, step: AlterStep) -> None:
         table = self._state.table
         statement = f"ALTER TABLE {table.quoted} {step.commands} SETTINGS materialize_ttl_after_modify = 0"
-        if step.effect is Effect.NOTHING or not self._state.active:
+        stale = self._stale(step.added)
+        effect = Effect.RENAMES if stale else step.effect
+        if effect is Effect.NOTHING or not self._state.active:
             connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
             return
-        self._remember(step.effect)
-        if step.effect is Effect.RENAMES:
-            connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
-        else:
-            connection.execute(f"SYSTEM STOP MERGES {table.quoted}")
-            try:
-                connection.execute(f"{statement}, mutations_sync = 0, alter_sync = 0")
-                self._kill_mutations(connection)
-            finally:
-                connection.execute(f"SYSTEM START MERGES {table.quoted}")
-        self.settle(connection)
+        self._remember(effect, stale)
+        try:
+            if effect is Effect.RENAMES:
+                connection.execute(f"{statement}, mutations_sync = 2, alter_sync = 2")
+            else:
+                self._run_without_mutations(connection, f"{statement}, mutations_sync = 0, alter_sync = 0")
+        finally:
+            self.settle(connection)
+
+    def _run_without_mutations(self, connection: Connection, statement: str) -> None:
+        table = self._state.table.quoted
+        connection.execute(f"SYSTEM STOP MERGES {table}")
+        try:
+            connection.execute(statement)
+            self._kill_mutations(connection)
+        finally:
+            connection.execute(f"SYSTEM START MERGES {table}")
+
+    def _stale(self, added: Sequence[str]) -> list[str]:
+        """New columns of which parts still have old values: one of that name was dropped before."""
+        if not added:
+            return []
+        found: set[str] = set()
+        for local in self._state.active.values():
+            found |= columns_in(local.visible).keys() & set(added)
+        return sorted(found)
 
     def _note_renames(self, columns: Columns, renames: Mapping[str, str]) -> None:
         """Remember what parts that come later may be behind of."""
@@ -178,7 +195,7 @@ class Alterer:
     def _journal(self) -> Path:
         return self._state.staged_root / "altering.json"
 
-    def _remember(self, effect: Effect) -> None:
+    def _remember(self, effect: Effect, stale: Sequence[str]) -> None:
         state = self._state
         state.originals_root.mkdir(exist_ok=True)
         blocks: dict[str, str] = {}
@@ -192,7 +209,7 @@ class Alterer:
                 force_to_disk(original, state.durability)
                 moved.append(LocalPart(local.part, original, local.visible))
         force_directory(state.originals_root, state.durability)
-        journal = {"effect": effect.name, "blocks": blocks}
+        journal = {"effect": effect.name, "blocks": blocks, "stale": list(stale)}
         write_durably(self._journal, json.dumps(journal, sort_keys=True).encode(), state.durability)
         state.change_active(add=moved)  # chDB may remove its own directories from now on
 
@@ -207,6 +224,7 @@ class Alterer:
             self._wait_for_mutations(connection)
         else:
             self._kill_mutations(connection)
+        self._clear(connection, journal["stale"])
         blocks: dict[str, str] = journal["blocks"]
         visible: dict[PartName, Path] = {}
         for local_name in self._active_names(connection):
@@ -215,8 +233,11 @@ class Alterer:
                 continue
             name = PartName.parse(text)
             directory = state.data / local_name
-            if name_in(directory, name.partition_id) is None:
+            written = name_in(directory, name.partition_id)
+            if written is None:
                 write_durably(directory / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
+            elif written != name:
+                continue
             visible[name] = directory
         state.change_active(
             add=[
@@ -228,6 +249,15 @@ class Alterer:
         state.new_local_names()
         self._journal.unlink()
         force_directory(state.staged_root, state.durability)
+
+    def _clear(self, connection: Connection, stale: Sequence[str]) -> None:
+        """Of columns that were dropped and are there again no part shows the old values."""
+        here = parse_definition(self._scratch.create_text(connection)).columns.by_name
+        commands = [f"CLEAR COLUMN {quote_identifier(name)}" for name in stale if name in here]
+        if commands:
+            connection.execute(
+                f"ALTER TABLE {self._state.table.quoted} {', '.join(commands)} SETTINGS mutations_sync = 2"
+            )
 
     def load(self, connection: Connection) -> None:
         """At the start, before active parts are looked at: what an ALTER that was cut has left."""

@@ -83,7 +83,10 @@ class _Preparation:
             self.before.append(self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type}"))
             self.table[name] = column_type
         elif self.table[name] != column_type:
-            self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}"))
+            # chDB wants to know what becomes of NULL; the scratch table is empty.
+            loses_null = "Nullable(" in self.table[name] and "Nullable(" not in column_type
+            default = f" DEFAULT defaultValueOfTypeName({quote_string(column_type)})" if loses_null else ""
+            self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}"))
             self.table[name] = column_type
 
 

@@ -119,6 +119,21 @@ async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_re
         assert await rows(pool, "k, here") == "1\t9 2\t8"
 
 
+async def test_a_column_that_is_dropped_and_added_again_does_not_show_the_old_values(made: Made) -> None:
+    pool, store = made
+    before = dict(store.active)
+    await alter(store, "DROP COLUMN gone")
+    await alter(store, "ADD COLUMN gone UInt32 DEFAULT 5")
+    assert await rows(pool, "k, gone") == "1\t5 2\t5 3\t5 10\t5"
+    assert dict(store.active) == before
+    await add(pool, store, "SELECT 11, '71', 31, 8", "all_2_2_0")
+    name = PartName.parse("all_0_0_0")
+    mutated = PartName.parse("all_0_0_0_5")
+    await store.mutate(name, mutated, "DROP COLUMN gone")
+    await store.publish([mutated], [name])
+    assert await rows(pool, "k, gone") == "1\t5 2\t5 3\t5 10\t5 11\t8"
+
+
 async def test_settings_change_and_the_hidden_ones_stay(made: Made) -> None:
     _, store = made
     await store.apply_settings({"parts_to_throw_insert": "77", "max_number_of_merges_with_ttl_in_pool": "5"})
