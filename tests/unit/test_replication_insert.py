@@ -382,6 +382,33 @@ def test_a_cancelled_insert_leaves_no_lock_and_knows_what_it_did() -> None:
     assert outcomes == {True, False}
 
 
+def test_an_insert_that_is_cancelled_while_keeper_does_not_answer_ends_soon_and_leaves_its_part_staged() -> (
+    None
+):
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica()
+        await insert(replica, 0)
+        lose_nth_multi(bench, replica, 2, Lost.REQUEST, then=lambda: bench.server.partition("r1"))
+        task = asyncio.create_task(insert(replica, 1))
+        await bench.env.sleep(1)
+        task.cancel()
+        started_s = bench.env.monotonic_s()
+        await asyncio.wait([task])
+        assert task.cancelled() and bench.env.monotonic_s() - started_s <= 12
+        part = name("all_1_1_0")
+        assert part in replica.store.staged and part in replica.ctx.parts_to_check
+        assert part not in replica.ctx.in_flight
+        bench.server.heal("r1")
+        await bench.env.sleep(30)
+        if replica.ctx.is_readonly:
+            await replica.activate()
+        await replica.settle_staged()
+        await insert(replica, 1)
+        assert replica.values() == [0, 1] and bench.locks() == []
+
+    run(main)
+
+
 def test_a_full_disk_fails_the_insert_and_frees_its_number() -> None:
     async def main(bench: Bench) -> None:
         replica = await bench.replica()

@@ -347,8 +347,11 @@ class _Transaction:
             if pending.staged is not None:
                 self._ctx.in_flight.keep(pending.staged)
         for lock in self._locks:
-            with suppress(OnclusterError):
-                await lock.abandon()
+            lock.leave()
+        with suppress(OnclusterError, TimeoutError):
+            async with asyncio.timeout(_LAST_LOOK_S):
+                for lock in self._locks:
+                    await lock.abandon()
 
     def _covered(self) -> Sequence[PartName]:
         """Parts that something that readers see covers already. Nobody makes such a thing while a part is in

@@ -110,6 +110,12 @@ class BlockNumber:
         """Tell that the transaction with `unlock` was executed."""
         self.locks.held.discard(self.path)
 
+    def leave(self) -> None:
+        """Give the number up without asking Keeper now: `remove_unknown_locks` does it later, or the end of
+        the session."""
+        self.locks.held.discard(self.path)
+        self.locks.doubtful.add(self.partition_id)
+
     async def abandon(self, keeper: Keeper | None = None) -> Abandoned:
         """Give the number up, on another session if this one is over.
 
@@ -119,7 +125,7 @@ class BlockNumber:
         try:
             answer = await try_remove(keeper or self.keeper, self.path)
         except BaseException:  # a cancelled caller, too, leaves it to `remove_unknown_locks`
-            self.locks.doubtful.add(self.partition_id)
+            self.leave()
             raise
         return Abandoned.WAS_GONE if answer is not None else Abandoned.REMOVED
 
