@@ -92,6 +92,43 @@ def test_columns_are_added_changed_and_dropped_on_all_replicas(pair: Pair) -> No
     assert pair.rows(t) == "1\t7\n2\t7\n"
 
 
+ALTERS = (
+    "ADD COLUMN d Date DEFAULT '2020-01-01' AFTER k",
+    "MODIFY COLUMN v Nullable(String) COMMENT 'text'",
+    "RENAME COLUMN v TO w",
+    "ADD COLUMN n UInt8 DEFAULT 5, ADD CONSTRAINT c CHECK n < 100",
+    "MATERIALIZE COLUMN n",
+    "MODIFY COLUMN n UInt32",
+    "CLEAR COLUMN w IN PARTITION 1",
+    "ADD COLUMN o UInt8, MODIFY ORDER BY (k, o)",
+    "MODIFY TTL d + INTERVAL 100 YEAR",
+    "MATERIALIZE TTL",
+    "REMOVE TTL",
+    "COMMENT COLUMN k 'key'",
+    "ADD STATISTICS k TYPE minmax",
+    "ADD INDEX i w TYPE set(10) GRANULARITY 2, MATERIALIZE INDEX i",
+    "CLEAR COLUMN w",
+    "DROP COLUMN w, DROP INDEX i",
+    "DROP CONSTRAINT c",
+    "APPLY DELETED MASK",
+)
+
+
+def test_alters_of_all_kinds_from_either_replica_leave_both_alike(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    structure = (
+        f"SELECT replaceRegexpOne(create_table_query, 'r[12]', '') FROM system.tables WHERE name = '{t}'"
+    )
+    for number, alter in enumerate(ALTERS):
+        node = pair.both[number % 2]
+        reply = node.post(f"ALTER TABLE {t} {alter} SETTINGS alter_sync = 2, mutations_sync = 2")
+        assert reply.status == 200, f"{alter}: {reply.text}"
+        pair.rows(t)
+        pair.same(structure)
+    assert pair.rows(t).splitlines()[0] == "0\t2020-01-01\t5\t0"
+
+
 def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(10)")
