@@ -57,6 +57,10 @@ class QueuedEntry:
     """Back-off after a failure, on the monotonic clock."""
     actual_part: PartName | None = None
     """What is really being made: a part that covers the one asked for."""
+    wanted_part: PartName | None = None
+    """What it would make instead, as soon as nobody makes anything inside it any more."""
+    has_just_wanted: bool = False
+    """In the execution under way, or the one that ended last."""
     is_given_up: bool = False
     """Executed, and what it was to make will never be: its quorum was not reached."""
     on_finished: list[Callable[[], None]] = field(default_factory=list)
@@ -200,15 +204,22 @@ class ReplicaQueue:
 
         Returns the reason if it must not: somebody else is at it, or it is to be dropped. Empty: it may.
         """
-        reason = queue_rules.reason_against(part, queued, queue_rules.Surroundings.of(self._entries))
+        around = queue_rules.Surroundings.of(self._entries)
+        reason = queue_rules.reason_against(part, queued, around)
+        queued.wanted_part, queued.has_just_wanted = None, False
         if not reason:
             queued.actual_part = part
+        elif queue_rules.is_being_made(part, queued, around):
+            queued.wanted_part, queued.has_just_wanted = part, True
         return reason
 
     def finished(self, queued: QueuedEntry) -> None:
         """It does not execute any more (whatever came of it)."""
         queued.is_executing = False
         queued.actual_part = None
+        if not queued.has_just_wanted:
+            queued.wanted_part = None
+        queued.has_just_wanted = False
         callbacks, queued.on_finished = queued.on_finished, []
         for callback in callbacks:
             callback()

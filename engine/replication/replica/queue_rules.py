@@ -7,7 +7,9 @@ Pure. What the rules are for:
 where
    the two meet. Drops and replacements that meet keep the order of the log among themselves.
 3. A merge or mutation does not start while a source is being made.
-4. ALTERs are applied one after another, in the order of their versions, each with its rewriting of data
+4. Of entries that all want to make the same larger part instead of their own, the first gets its chance: the
+   others do not start, or each would keep all others from it for ever.
+5. ALTERs are applied one after another, in the order of their versions, each with its rewriting of data
    before the next: metadata n, data n, metadata n + 1.
 
 Source: ClickHouse's ReplicatedMergeTreeQueue and AlterSequence.
@@ -45,21 +47,28 @@ class Surroundings:
     dropping: tuple[QueuedEntry, ...]
     """Those that drop or replace, waiting or running."""
     alters: tuple[AlterMetadata, ...]
+    wanting: tuple[QueuedEntry, ...] = ()
+    """For each part that entries want to make instead of their own, the first of those entries."""
 
     @classmethod
     def of(cls, entries: Iterable[QueuedEntry]) -> Surroundings:
         executing: list[QueuedEntry] = []
         dropping: list[QueuedEntry] = []
         alters: list[AlterMetadata] = []
+        wanting: dict[PartName, QueuedEntry] = {}
         for queued in entries:
             action = queued.entry.action
             if queued.is_executing:
                 executing.append(queued)
+            if queued.wanted_part is not None:
+                first = wanting.setdefault(queued.wanted_part, queued)
+                if queued.number < first.number:
+                    wanting[queued.wanted_part] = queued
             if isinstance(action, DropRange | ReplaceRange):
                 dropping.append(queued)
             elif isinstance(action, AlterMetadata):
                 alters.append(action)
-        return cls(tuple(executing), tuple(dropping), tuple(alters))
+        return cls(tuple(executing), tuple(dropping), tuple(alters), tuple(wanting.values()))
 
 
 def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: MutationBook, limits: Limits) -> str:
@@ -74,6 +83,10 @@ def reason_to_wait(queued: QueuedEntry, around: Surroundings, mutations: Mutatio
     for part in queued.entry.new_parts:
         if reason := reason_against(part, queued, around):
             return reason
+        for other in around.wanting:
+            wanted = other.wanted_part
+            if other.number < queued.number and wanted is not None and wanted.contains(part):
+                return f"Not making part {part} because {other.name} is about to make {wanted}"
     match queued.entry.action:
         case AlterMetadata(version):
             # The entry of a clone has no source and takes several ALTERs at once. What was rewritten for them
@@ -118,6 +131,13 @@ def reason_against(part: PartName, queued: QueuedEntry, around: Surroundings) ->
         if span.contains(part) or not is_later:
             return f"Not making part {part} because {other.name} drops {span} first"
     return ""
+
+
+def is_being_made(part: PartName, queued: QueuedEntry, around: Surroundings) -> bool:
+    """Whether an entry other than `queued` makes something with a block of `part`'s now."""
+    return any(
+        made.intersects(part) for other in around.executing if other is not queued for made in other.new_parts
+    )
 
 
 def _reason_against_dropping(queued: QueuedEntry, span: PartName, around: Surroundings) -> str:
