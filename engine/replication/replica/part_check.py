@@ -152,6 +152,8 @@ async def _enqueue_fetch(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
     """Nobody else may copy to `queue/` meanwhile, or memory would take an entry over twice."""
     action: Action = GetPart(part)
     async with ctx.pulling:
+        ctx.is_queue_in_doubt = True  # if this ends in the middle, the next pull takes the entry over
+        ctx.log_changed.set()
         try:
             await startup_check.enqueue(ctx, keeper, [action], forgetting=[part])
         except MultiFailed as failed:
@@ -159,6 +161,7 @@ async def _enqueue_fetch(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
                 raise
         ctx.queue.forget(part)
         await queue_loader.add_new_entries(ctx, keeper)
+        ctx.is_queue_in_doubt = False
     ctx.queue_changed.set()
 
 
