@@ -13,13 +13,13 @@ from engine.config.model import User
 from engine.errors import KeeperUnavailable, SqlError
 from engine.node.http.auth import Credentials, authenticate, credentials_of
 from engine.node.http.blocks import compress_block, decompress_block, decompressed
-from engine.node.http.cityhash import city_hash_128
 from engine.node.http.encoding import choose_encoding, decoded, encoder
 from engine.node.http.query import parse_query
 from engine.node.http.status import exception_text, status_of
 from engine.node.session_commands import settings_of_set, trailing_settings
 from engine.node.system_tables import show_clusters_as_select
 from engine.node.zookeeper_table import path_expressions
+from engine.replication.cityhash import city_hash_128
 from engine.sql import tokenize
 from engine.storage import ChdbPool
 

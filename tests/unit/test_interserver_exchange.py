@@ -23,9 +23,9 @@ from engine.node.interserver import (
     InterserverServer,
 )
 from engine.node.interserver.credentials import refusal_of
-from engine.node.interserver.file_hash import FileHash, file_hash
 from engine.node.interserver.protocol import NEWEST_VERSION, PartFiles, is_plain_name
 from engine.replication.fetching import PartUnavailable
+from engine.replication.file_hash import FileHash, file_hash
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDiffers, PartDigest
 from engine.replication.part_name import PartName

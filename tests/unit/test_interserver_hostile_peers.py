@@ -12,8 +12,8 @@ import pytest
 from engine.env import SystemEnv
 from engine.errors import OnclusterError
 from engine.node.interserver import FetchLimits, HttpPartFetcher
-from engine.node.interserver.file_hash import file_hash
 from engine.replication.fetching import PartUnavailable
+from engine.replication.file_hash import file_hash
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDiffers, parse_checksums_file
 from engine.replication.part_name import PartName

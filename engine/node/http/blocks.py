@@ -14,7 +14,7 @@ import lz4.block
 import zstandard
 
 from engine.errors import SqlError
-from engine.node.http.cityhash import city_hash_128
+from engine.replication.cityhash import city_hash_128
 
 _LZ4, _ZSTD, _NONE = 0x82, 0x90, 0x02
 _HEADER = struct.Struct("<BII")

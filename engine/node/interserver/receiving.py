@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.node.interserver.file_hash import FileHash
 from engine.node.interserver.protocol import (
     CHECKSUMS_FILE,
     HASH_BYTES,
@@ -29,6 +28,7 @@ from engine.node.interserver.protocol import (
     number_of,
 )
 from engine.node.interserver.sending import hash_slowly
+from engine.replication.file_hash import FileHash
 from engine.replication.part_checksums import MAX_FILE_BYTES, PartDiffers, parse_checksums_file
 from engine.replication.part_store import IncomingPart, PartFile
 

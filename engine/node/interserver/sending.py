@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from engine.node.interserver.file_hash import FileHash
 from engine.node.interserver.protocol import (
     CHECKSUMS_FILE,
     NIL_UUID,
@@ -31,6 +30,7 @@ from engine.node.interserver.protocol import (
     string,
     u64,
 )
+from engine.replication.file_hash import FileHash
 from engine.replication.part_checksums import HASH_BYTES, PartDiffers, parse_checksums_file
 from engine.replication.part_store import OutgoingPart, PartFile
 

@@ -9,7 +9,7 @@ Source: ClickHouse's HashingWriteBuffer.
 
 from __future__ import annotations
 
-from engine.node.http.cityhash import city_hash_128_with_seed
+from engine.replication.cityhash import city_hash_128_with_seed
 
 _BLOCK_BYTES = 2048
 
