@@ -28,6 +28,8 @@ _REPLICA_ELEMENTS = frozenset(
         "bind_host",
         "proto_send_chunked",
         "proto_recv_chunked",
+        "http_host",
+        "http_port",
     }
 )
 _SHARD_ELEMENTS = frozenset({"weight", "internal_replication", "name"})
@@ -110,6 +112,8 @@ def _replica(element: Element, root: Element) -> Replica:
         user=reading.text(element, "user") or "default",
         password=reading.text(element, "password"),
         secure=secure,
+        http_host=reading.text(element, "http_host"),
+        http_port=reading.port(element, "http_port", 0),
     )
 
 

@@ -11,10 +11,17 @@ from dataclasses import dataclass, field
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import HostId, QueuePaths, shard_node_name
 
+DEFAULT_HTTP_PORT = 8123
+DEFAULT_HTTPS_PORT = 8443
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One `<replica>` of `remote_servers`. `default_database` is empty where none is set."""
+    """One `<replica>` of `remote_servers`. `default_database` is empty where none is set.
+
+    `http_host` and `http_port` say where the replica's HTTP interface is, for Distributed tables; ClickHouse
+    has no such elements and passes them over.
+    """
 
     host: str
     port: int
@@ -22,10 +29,20 @@ class Replica:
     user: str = "default"
     password: str = field(default="", repr=False)
     secure: bool = False
+    http_host: str = ""
+    http_port: int = 0
 
     @property
     def host_id(self) -> HostId:
         return HostId(self.host, self.port)
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where the HTTP interface is: by default on the same host, port 8123, or 8443 with TLS."""
+        return (
+            self.http_host or self.host,
+            self.http_port or (DEFAULT_HTTPS_PORT if self.secure else DEFAULT_HTTP_PORT),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,50 @@
+"""Which shard a row belongs to. One function for node, Spark and server.
+
+A shard owns as many consecutive slots as its weight says; a row goes to the shard that owns slot
+`key mod number of slots`. The key is any integer expression and is evaluated by ClickHouse itself; here is
+only the text around it. A signed key counts as unsigned: of 32 bits up to that width, of 64 bits above.
+
+Source: ClickHouse's createBlockSelector and Cluster (slot_to_shard), versions 18.16 to 26.9 alike.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from engine.errors import Code, SqlError
+
+_INTEGER = re.compile(r"(U?)Int(8|16|32|64)\Z")
+_LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)\Z", re.DOTALL)
+
+
+def slots(weights: Sequence[int]) -> tuple[int, ...]:
+    """By slot, the index (from 0) of the shard that owns it. A shard of weight 0 owns none.
+
+    Raises SqlError 36 when no shard owns any.
+    """
+    owners = tuple(shard for shard, weight in enumerate(weights) for _ in range(weight))
+    if not owners:
+        raise SqlError(Code.BAD_ARGUMENTS, "Every shard of the cluster has weight 0: no row can be written.")
+    return owners
+
+
+def slot_expression(key: str, key_type: str, slot_count: int) -> str:
+    """SQL for the slot of a row. `key` is the sharding expression, `key_type` its type (`toTypeName`).
+
+    Raises SqlError 53 TYPE_MISMATCH for a key that is no integer of 8 to 64 bits.
+    """
+    inner = _LOW_CARDINALITY.match(key_type)
+    match = _INTEGER.match(inner.group(1) if inner else key_type)
+    if match is None:
+        raise SqlError(
+            Code.TYPE_MISMATCH,
+            f"Sharding expression has type {key_type}, but should be one of integer type",
+            hint="Wrap it in a hash, such as cityHash64(…), or in toUInt64(…).",
+        )
+    is_unsigned, bits = match.group(1) == "U", int(match.group(2))
+    if is_unsigned:
+        number = f"({key})"
+    else:
+        number = f"{'toUInt64' if bits == 64 else 'toUInt32'}({key})"
+    return f"toUInt32({number} % {slot_count})"
