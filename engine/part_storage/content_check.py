@@ -3,6 +3,9 @@
 chDB's `CHECK TABLE` does it, on a table of equal structure that the part is attached to; not on the table
 itself, where a part with a name of ours is complained of. Such a table is used for several parts before it is
 dropped: making and dropping one costs twice as much as checking a small part.
+
+A part of a few kilobytes whose list of files is known to be right (its digest is Keeper's) is hashed here:
+that takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -13,12 +16,14 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
-from engine.part_storage.part_files import files_of, link_part
+from engine.part_storage.part_files import CHECKSUMS_FILE, files_of, link_part
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
 from engine.part_storage.workers import Connection
-from engine.replication.part_checksums import PartDiffers
+from engine.replication.file_hash import file_hash
+from engine.replication.part_checksums import PartDiffers, parse_checksums_file
 from engine.replication.part_name import PartName
 
+_SMALL_BYTES = 8 << 10
 _MAX_USES = 50
 _MAX_KEPT_BYTES = 64 << 20
 
@@ -29,6 +34,21 @@ class _Kept:
     epoch: int
     uses: int = 0
     kept_bytes: int = 0
+
+
+def has_all_hashes(directory: Path, name: PartName) -> bool:
+    """Compare every listed file of a small part with its hash; False: it is not small, or has projections.
+
+    Raises PartDiffers. What no list names is not looked at.
+    """
+    sizes = files_of(directory)
+    if sum(size for _, size in sizes) > _SMALL_BYTES or any("/" in file for file, _ in sizes):
+        return False
+    listed = parse_checksums_file((directory / CHECKSUMS_FILE).read_bytes(), where=str(name))
+    for file in listed:
+        if file_hash((directory / file.name).read_bytes()) != file.hash:
+            raise PartDiffers(str(name), f"file {file.name} does not have its hash")
+    return True
 
 
 class ContentChecker:

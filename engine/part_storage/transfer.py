@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from engine.errors import Code, MalformedEntry, SqlError
-from engine.part_storage.content_check import ContentChecker
+from engine.part_storage.content_check import ContentChecker, has_all_hashes
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COLUMNS_FILE,
@@ -153,7 +153,8 @@ class Incoming:
         part = read_part(self._directory, self._name)
         if expected is not None:
             check_header(part, expected)
-        self._checker.check(connection, self._directory, self._name)
+        if expected is None or not has_all_hashes(self._directory, self._name):
+            self._checker.check(connection, self._directory, self._name)
         return self._keep(self._directory, part)
 
     def _differs(self, reason: str) -> PartDiffers:

@@ -106,6 +106,29 @@ async def test_a_damaged_part_is_refused_and_nothing_is_left(
     assert [each.name for each in store.state.staged_root.iterdir() if "fetch" in each.name] == []
 
 
+@pytest.mark.parametrize(
+    "name", ["data.bin", "data.cmrk4", "count.txt", "primary.cidx", "serialization.json"]
+)
+async def test_a_flipped_bit_in_a_tiny_part_is_found(tmp_path: Path, name: str) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        (part,) = await insert(pool, store, "SELECT 1, 'x'", "all_0_0_0")
+        files = {}
+        async with store.send(part.name) as outgoing:
+            for file in outgoing.files:
+                files[file.name] = b"".join([chunk async for chunk in outgoing.read(file)])
+        good = dict(files)
+        flipped(name)(files)
+        with pytest.raises(PartDiffers):
+            await receive(store, files, part.header)
+        with pytest.raises(PartDiffers):
+            await receive(store, files, None)
+        await receive(store, good, part.header)
+        assert store.staged[NAME].header == part.header
+        await store.verify(NAME)
+
+
 async def test_a_whole_part_that_is_not_the_one_in_keeper_is_refused(made: Made) -> None:
     _, store, files, header = made
     with pytest.raises(PartDiffers):
