@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import blocking_cluster
+from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from tests.node.conftest import HttpAt, Reply
 
 pytestmark = pytest.mark.slow
@@ -21,8 +21,9 @@ HOSTS = ("n1", "n2")
 class Pair:
     """Two nodes, each with a replica of every table that `table` makes."""
 
-    def __init__(self, urls: dict[str, str]) -> None:
-        self.n1, self.n2 = (HttpAt(urls[host]) for host in HOSTS)
+    def __init__(self, local: LocalCluster) -> None:
+        self.n1, self.n2 = (HttpAt(local.node(host).url) for host in HOSTS)
+        self.zookeeper = local.zookeeper
         self._made = 0
 
     @property
@@ -76,7 +77,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     file = directory / "given.xml"
     file.write_text(clusters_xml({"all": [list(HOSTS)]}))
     with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
-        yield Pair({host: local.node(host).url for host in HOSTS})
+        yield Pair(local)
 
 
 # -- ALTER ---------------------------------------------------------------------------------------------------
@@ -452,6 +453,25 @@ def test_columns_that_keeper_knows_are_left_out_when_nobody_asks(pair: Pair) -> 
     t = pair.table()
     assert pair.n1.query(f"SELECT count(*) FROM system.replicas WHERE table = '{t}'") == "1\n"
     assert pair.n1.query(f"SELECT replica_name FROM system.replicas WHERE table = '{t}'") == "r1\n"
+
+
+def test_while_keeper_hangs_rows_are_read_and_the_system_tables_answer(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    pair.zookeeper.pause()
+    try:
+        assert pair.n1.query(f"SELECT * FROM {t}") == "1\ta\n"
+        assert pair.n1.query(f"SELECT queue_size FROM system.replicas WHERE table = '{t}'") == "0\n"
+        assert pair.n1.query(f"SELECT count() FROM system.replication_queue WHERE table = '{t}'") == "0\n"
+        [row] = json_rows(pair.n1, f"SELECT * FROM system.replicas WHERE table = '{t}'")
+        assert row["zookeeper_exception"] != ""
+        assert pair.n1.get("/replicas_status").status == 200
+    finally:
+        pair.zookeeper.resume()
+    wait_for(lambda: pair.n1.post(f"INSERT INTO {t} VALUES (2, 'b')").status == 200)
+    wait_for(lambda: pair.n2.post(f"SYSTEM SYNC REPLICA {t}").status == 200)
+    assert pair.rows(t) == "1\ta\n2\tb\n"
 
 
 def test_system_parts_shows_replicated_names_and_aliases(pair: Pair) -> None:

@@ -15,6 +15,8 @@ from engine.node.replicated.runtime import ReplicatedTables
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue_view import absolute_delay_s, delays_s
 
+_KEEPER_WAIT_S = 5.0
+
 
 async def replicas_status(tables: ReplicatedTables) -> str:
     """Empty if all is well; else the delayed tables, one a line, with their delays in seconds."""
@@ -24,8 +26,9 @@ async def replicas_status(tables: ReplicatedTables) -> str:
 
 async def _problem(ctx: ReplicaContext) -> str:
     try:
-        absolute_s, relative_s = await delays_s(ctx)
-    except OnclusterError:
+        async with asyncio.timeout(_KEEPER_WAIT_S):
+            absolute_s, relative_s = await delays_s(ctx)
+    except (OnclusterError, TimeoutError):
         # Without Keeper nobody knows how far the others are.
         absolute_s, relative_s = absolute_delay_s(ctx), 0.0
     settings = ctx.settings

@@ -29,6 +29,8 @@ from engine.replication.replica.queue_view import (
 )
 from engine.sql import Token, TokenKind, literal_value
 
+_KEEPER_WAIT_S = 5.0
+"""Who watches a cluster wants an answer most of all while something is wrong."""
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _FROM_KEEPER = frozenset(
     {
@@ -187,9 +189,12 @@ async def _in_keeper(ctx: ReplicaContext) -> KeeperStatus:
     if keeper is None:
         return KeeperStatus(exception=ctx.last_keeper_error or "There is no session with Keeper")
     try:
-        return await keeper_status(ctx, keeper)
+        async with asyncio.timeout(_KEEPER_WAIT_S):
+            return await keeper_status(ctx, keeper)
     except OnclusterError as error:
         return KeeperStatus(exception=str(error))
+    except TimeoutError:
+        return KeeperStatus(exception=f"Keeper has not answered within {_KEEPER_WAIT_S:g} seconds")
 
 
 async def _engines(asked: Asked, tables: Sequence[RunningTable]) -> Mapping[TableName, str]:
