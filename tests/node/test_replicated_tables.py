@@ -252,18 +252,21 @@ def test_a_failing_view_is_reported_and_the_rows_stay(nodes: Nodes) -> None:
 @pytest.mark.parametrize(
     ("sql", "code"),
     [
-        ("CREATE OR REPLACE TABLE d.t (a Int8) ENGINE = MergeTree ORDER BY a", 48),
+        ("CREATE OR REPLACE TABLE d.stays (a Int8) ENGINE = MergeTree ORDER BY a", 48),
         (f"CREATE MATERIALIZED VIEW d.no ENGINE = {SMALL.partition('= ')[2]} AS SELECT 1 AS a", 48),
         (f"ATTACH TABLE d.no {SMALL}", 48),
         (f"CREATE TEMPORARY TABLE no {SMALL}", 36),
-        ("CREATE TABLE d.no CLONE AS d.t", 48),
-        ("CREATE TABLE d.no AS d.t", 253),
-        ("DROP TABLE d.t PARALLEL WITH DROP TABLE d.once", 48),
+        ("CREATE TABLE d.no CLONE AS d.stays", 48),
+        ("CREATE TABLE d.no AS d.stays", 253),
+        ("DROP TABLE d.stays PARALLEL WITH DROP TABLE d.once", 48),
     ],
 )
 def test_what_would_go_past_keeper_is_refused(nodes: Nodes, sql: str, code: int) -> None:
+    nodes.n1.query(
+        f"CREATE TABLE IF NOT EXISTS d.stays (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
     refused(nodes.n1.post(sql), code)
-    assert nodes.n1.query("EXISTS d.t") == "1\n"
+    assert "Replicated" in nodes.n1.query("SHOW CREATE TABLE d.stays")
     assert nodes.n1.query("EXISTS d.no") == "0\n"
 
 
@@ -289,10 +292,17 @@ def test_nothing_reaches_a_replicated_table_through_another_object(nodes: Nodes,
 
 def test_rows_for_a_view_go_to_its_replicated_target(nodes: Nodes) -> None:
     nodes.n1.query("CREATE TABLE d.seen (a UInt64) ENGINE = ReplicatedMergeTree('/seen', 'r') ORDER BY a")
-    nodes.n1.query("CREATE MATERIALIZED VIEW d.seen_v TO d.seen AS SELECT a FROM d.t")
+    nodes.n1.query("CREATE TABLE d.seen_s (a UInt64) ENGINE = Null")
+    nodes.n1.query("CREATE MATERIALIZED VIEW d.seen_v TO d.seen AS SELECT a FROM d.seen_s")
     nodes.n1.query("INSERT INTO d.seen_v VALUES (5)")
     assert nodes.children("/seen/replicas/r/parts") == ["all_0_0_0"]
-    nodes.n1.query("DROP TABLE d.seen_v")
+
+
+def test_views_in_a_circle_end_with_an_error(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.circle (a UInt64) ENGINE = ReplicatedMergeTree('/circle', 'r') ORDER BY a")
+    nodes.n1.query("CREATE MATERIALIZED VIEW d.circle_v TO d.circle AS SELECT a + 1 AS a FROM d.circle")
+    refused(nodes.n1.post("INSERT INTO d.circle VALUES (1)"), 306, "circle")
+    assert nodes.n1.query("SELECT count() FROM d.circle") == "2\n"
 
 
 def test_the_nodes_own_database_is_shown_to_nobody(nodes: Nodes) -> None:
@@ -364,6 +374,28 @@ def test_on_cluster_one_replica_of_a_shard_changes_the_table_for_all(nodes: Node
     nodes.on_cluster("TRUNCATE TABLE d.once_per_shard ON CLUSTER all")
     for node in (nodes.n1, nodes.n2):
         eventually(partial(node.query, "SELECT count() FROM d.once_per_shard"), "0\n")
+
+
+def test_on_cluster_takes_effect_once_though_a_replica_is_killed_meanwhile(nodes: Nodes) -> None:
+    for number, after_s in enumerate((0.03, 0.07, 0.12)):
+        name = f"d.killed{number}"
+        engine = f"ENGINE = ReplicatedMergeTree({OWN_PATH}) PARTITION BY p ORDER BY a"
+        for sql in (
+            f"CREATE TABLE {name} ON CLUSTER all (a UInt64, p UInt8) {engine}",
+            f"INSERT INTO {name} SELECT number, number % 3 FROM numbers(30)",
+            f"ALTER TABLE {name} ON CLUSTER all ADD COLUMN z UInt8 DEFAULT 5",
+            f"ALTER TABLE {name} ON CLUSTER all UPDATE z = z + 1 WHERE 1",
+            f"ALTER TABLE {name} ON CLUSTER all DROP PARTITION 1",
+        ):
+            if "ON CLUSTER" in sql:
+                _kill_while(nodes, sql, after_s=after_s, ask=nodes.n2)
+            else:
+                nodes.n2.query(sql)
+        assert nodes.children(f"/t/01/d/killed{number}/mutations") == ["0000000000"]
+        for node in (nodes.n1, nodes.n2):
+            eventually(partial(node.query, f"SELECT count(), sum(z) FROM {name}"), "20\t120\n")
+    failed = "SELECT entry, exception_text FROM system.distributed_ddl_queue WHERE query LIKE '%d.killed%' "
+    assert nodes.n1.query(failed + "AND exception_code != 0") == ""
 
 
 def test_check_table_reads_every_part(nodes: Nodes) -> None:
@@ -459,10 +491,12 @@ def test_a_node_that_was_killed_has_its_tables_again_or_not_at_all(nodes: Nodes)
         assert nodes.n1.query(f"EXISTS {name}") == "0\n"
 
 
-def _kill_while(nodes: Nodes, sql: str, *, after_s: float) -> None:
+def _kill_while(nodes: Nodes, sql: str, *, after_s: float, ask: HttpAt | None = None) -> None:
+    """Send a statement, to n1 or to whom is given, and kill n1 under it; n1 runs again afterwards."""
+
     def send() -> None:
         try:
-            nodes.n1.post(sql)
+            (ask or nodes.n1).post(sql)
         except OSError:
             pass
 
@@ -470,8 +504,8 @@ def _kill_while(nodes: Nodes, sql: str, *, after_s: float) -> None:
     thread.start()
     time.sleep(after_s)
     nodes.call(nodes.local.node("n1").kill9())
-    thread.join()
     nodes.call(nodes.local.node("n1").start())
+    thread.join()
 
 
 def test_dropping_a_database_drops_the_replicas_of_its_tables(nodes: Nodes) -> None:

@@ -51,7 +51,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
-from engine.sql import Statement, parse_statement
+from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.layout import private_directory
 from engine.storage.local_executor import ChdbExecutor
@@ -150,6 +150,8 @@ class ReplicatedNode:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so, or knows better (SET, USE)
+        if statement.kind is StatementKind.INSERT:
+            asked = await self._reads.prepare(asked, statement)
         return await self.handlers.run(asked, statement)
 
     async def insert(

@@ -22,6 +22,7 @@ from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
 
 _READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.EXPLAIN})
+_SETTING = "select_sequential_consistency"
 _FILTERS = "additional_table_filters"
 
 
@@ -36,8 +37,10 @@ class ConsistentReads:
         without Keeper."""
         if statement.kind not in _READING or not self._tables.all():
             return asked
+        if not (_SETTING in asked.settings or _SETTING in asked.session.settings or _SETTING in asked.sql):
+            return asked  # nearly always, and the text need not be taken apart
         settings = settings_of(asked)
-        if not flag(settings, "select_sequential_consistency", False):
+        if not flag(settings, _SETTING, False):
             return asked
         filters: dict[str, str] = {}
         for ref in read_tables(Cursor(asked.sql), 0):
@@ -49,7 +52,7 @@ class ConsistentReads:
         if settings.get(_FILTERS, "") not in ("", "{}"):
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"{_FILTERS} and select_sequential_consistency together are not supported.",
+                f"{_FILTERS} and {_SETTING} together are not supported.",
             )
         return replace(asked, settings={**asked.settings, _FILTERS: _as_map(filters)})
 

@@ -13,11 +13,12 @@ import logging
 from collections.abc import Iterable, Sequence
 
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
+from engine.node.replicated.text_settings import settings_of_text
 from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _K = StatementKind
 _KEEPER_WAIT_S = 5.0
+_MARKS = ("max_bytes_to_merge_at_max_space_in_pool", "max_bytes_to_merge_at_min_space_in_pool")
+"""Hidden settings that every replicated table has, and hardly any other."""
 
 
 class DropRenameStatements:
@@ -80,9 +83,15 @@ class DropRenameStatements:
     ) -> None:
         record = self._record(name)
         flags = [word for word in ("PERMANENTLY", "SYNC") if word in words]
+        if ("NO", "DELAY") in itertools.pairwise(words):
+            flags.append("SYNC")
         verb = statement.kind.value.split(" ")[0]
         if_exists = "IF EXISTS " if statement.if_exists else ""
         sql = f"{verb} TABLE {if_exists}{name.quoted} {' '.join(flags)}"
+        if own := settings_of_text(asked.sql):
+            sql += " SETTINGS " + ", ".join(
+                f"{quote_identifier(n)} = {quote_string(v)}" for n, v in own.items()
+            )
         if record is None:
             await self._in_chdb(asked, sql)
             return
@@ -231,7 +240,7 @@ class DropRenameStatements:
         """Refused: its replica in Keeper is gone, and as a plain table it would never merge."""
         name = _whole(asked, statement.tables[0])
         for text in await self._life.local.dropped_definitions(name):
-            if all(f"{setting} = {value}" in text for setting, value in HIDDEN_SETTINGS.items()):
+            if all(f"{setting} = {HIDDEN_SETTINGS[setting]}" in text for setting in _MARKS):
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
                     f"UNDROP is not supported for the replicated table {name}.",

@@ -23,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -39,6 +40,11 @@ from engine.replication.commands.insert import Inserted, InsertOptions
 from engine.storage import ChdbPool, QueryResult
 
 log = logging.getLogger(__name__)
+
+_TOO_DEEP_RECURSION = 306
+_running: ContextVar[tuple[TableName, ...]] = ContextVar(
+    "views that run, each inside the one before", default=()
+)
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 Write = Callable[[Asked, str], Awaitable[QueryResult]]
@@ -203,6 +209,13 @@ class ViewPush:
         token: str,
         settings: Mapping[str, str],
     ) -> None:
+        chain = _running.get()
+        if view.name in chain:
+            raise SqlError(
+                _TOO_DEEP_RECURSION,
+                f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
+                name="TOO_DEEP_RECURSION",
+            )
         columns = ", ".join(map(quote_identifier, view.columns))
         select = reading_from(view.select, view.source, stage, parts)
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
@@ -213,6 +226,7 @@ class ViewPush:
             "deduplicate_insert": "enable" if token else "disable",
         }
         session = asked.session.clone()
+        before = _running.set((*chain, view.name))
         try:
             await self._run_insert(
                 replace(asked, sql=sql, session=session, settings=own, params={}, is_stateless=True, fence=())
@@ -227,6 +241,7 @@ class ViewPush:
                 hint=error.hint,
             ) from error
         finally:
+            _running.reset(before)
             await session.close()
 
 

@@ -1,0 +1,210 @@
+"""The DDL queue's executor where tables are replicated: whose a statement is, fences, half-done tables."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar
+from uuid import UUID
+
+import pytest
+
+from engine.ddl.executor import FenceLost, Fingerprint
+from engine.errors import BadVersion, MultiFailed
+from engine.keeper.base import Check
+from engine.names import TableName
+from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
+from engine.node.replicated.executor import ReplicatedExecutor
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.statements import done
+from engine.node.statement import Answer, Asked
+from engine.sql import Statement, parse_statement
+
+T = TypeVar("T")
+NAME = TableName("d", "t")
+FENCE = [Check("/queue/tries", 3)]
+HOW: dict[str, Any] = {"settings": {"a": "1"}, "query_id": "q", "initial_query_id": "q", "user": "u"}
+
+
+class Session:
+    async def close(self) -> None: ...
+
+
+@dataclass
+class Inner:
+    """chDB's executor."""
+
+    digest: str = ""
+    ran: list[str] = field(default_factory=list)
+
+    def new_session(self) -> Session:
+        return Session()
+
+    async def execute(self, sql: str, **_: object) -> None:
+        self.ran.append(sql)
+
+    async def execute_recorded(self, sql: str, *, record: Callable[[str], None], **_: object) -> None:
+        record("chDB's")
+        self.ran.append(sql)
+
+    async def table_engine(self, table: TableName) -> str | None:
+        return "MergeTree"
+
+    async def definition_digest(self, statement: Statement, database: str) -> str:
+        return self.digest
+
+
+@dataclass
+class Handlers:
+    """What a handler does with statements on `t`; it knows no other."""
+
+    raises: Exception | None = None
+    seen: list[Asked] = field(default_factory=list)
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if NAME not in statement.tables:
+            return None
+        self.seen.append(asked)
+        if self.raises is not None:
+            raise self.raises
+        return done(asked)
+
+
+class World:
+    def __init__(self, directory: Path) -> None:
+        self.inner, self.handlers, self.catalog = Inner(), Handlers(), TableCatalog(directory)
+        self.catalog.load()
+        self.tables = ReplicatedTables()
+        self.changes = 0
+        life: Any = SimpleNamespace(catalog=self.catalog, tables=self.tables, on_change=self._changed)
+        inner: Any = self.inner
+        self.executor = ReplicatedExecutor(inner, life=life, handlers=self.handlers)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def add(self, state: TableState) -> None:
+        record = TableRecord(UUID(int=1), NAME, "/t", "r", "/t", "r", state)
+        self.catalog.put(record)
+        nothing: Any = SimpleNamespace(name=NAME)
+        self.tables.add(RunningTable(record, nothing, nothing, nothing))
+
+    def recorded(self, sql: str) -> list[str]:
+        """Execute, and what was recorded before."""
+        digests: list[str] = []
+        run(
+            self.executor.execute_recorded(
+                sql, statement=parse_statement(sql), database="d", record=digests.append, **HOW
+            )
+        )
+        return digests
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+def test_statements_on_replicated_tables_go_the_clients_way_with_the_queues_fence(world: World) -> None:
+    run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+    [asked] = world.handlers.seen
+    assert (list(asked.fence), asked.settings, world.inner.ran) == (FENCE, {"a": "1"}, [])
+
+
+def test_everything_else_is_chdbs_and_may_have_changed_a_view(world: World) -> None:
+    run(world.executor.execute_fenced("TRUNCATE TABLE d.other", fence=FENCE, **HOW))
+    assert world.inner.ran == ["TRUNCATE TABLE d.other"]
+    assert world.changes == 1
+
+
+def _refused(path: str) -> MultiFailed:
+    return MultiFailed(1, BadVersion(path), [0, BadVersion.keeper_code])
+
+
+def test_a_fence_that_does_not_hold_is_lost_and_any_other_refusal_is_itself(world: World) -> None:
+    world.handlers.raises = _refused("/queue/tries")
+    with pytest.raises(FenceLost):
+        run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+    world.handlers.raises = _refused("/t/metadata")
+    with pytest.raises(MultiFailed):
+        run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+
+
+def test_the_engine_says_that_the_table_replicates(world: World) -> None:
+    assert run(world.executor.table_engine(NAME)) == "MergeTree"
+    world.add(TableState.ATTACHED)
+    assert run(world.executor.table_engine(NAME)) == "ReplicatedMergeTree"
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_chdbs"),
+    [
+        ("CREATE TABLE d.x (a Int8) ENGINE = Memory", True),
+        ("DROP TABLE d.x", True),
+        ("ALTER TABLE d.x DROP COLUMN a", True),
+        ("DROP TABLE t", False),
+        ("RENAME TABLE x TO d.t", False),
+        ("DROP DATABASE d", False),
+        ("CREATE TABLE d.x AS d.t", False),
+        ("CREATE TABLE d.x (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a", False),
+        ("SYSTEM SYNC REPLICA t", False),
+    ],
+)
+def test_only_what_cannot_concern_a_replicated_table_takes_the_short_way(
+    world: World, sql: str, is_chdbs: bool
+) -> None:
+    world.add(TableState.ATTACHED)
+    assert (world.recorded(sql) == ["chDB's"]) is is_chdbs
+
+
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [
+        (TableState.CREATING, ""),
+        (TableState.DROPPING, ""),
+        (TableState.ATTACHED, "abc"),
+        (TableState.CONVERTING, "abc"),
+    ],
+)
+def test_a_table_that_is_half_made_or_half_dropped_counts_as_absent(
+    world: World, state: TableState, counts: str
+) -> None:
+    world.inner.digest = Fingerprint(objects=(("table d.t", "abc"), ("table d.u", "def"))).to_text()
+    world.add(state)
+    statement = parse_statement("RENAME TABLE d.t TO d.u")
+    found = Fingerprint.from_text(run(world.executor.definition_digest(statement, "d")))
+    assert found is not None
+    assert dict(found.objects) == {"table d.t": counts, "table d.u": "def"}
+
+
+def test_a_statement_for_the_whole_shard_is_judged_by_what_is_in_keeper(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes: Mapping[str, bytes] = {"/t/metadata": b"m", "/t/columns": b"c"}
+
+    class Keeper:
+        async def sync(self, path: str) -> None: ...
+
+        async def get_many(self, paths: Sequence[str]) -> list[object]:
+            return [SimpleNamespace(data=nodes[path]) for path in paths]
+
+        async def children(self, path: str) -> object:
+            return SimpleNamespace(names=("0000000000",))
+
+    world.add(TableState.ATTACHED)
+    table = world.tables.find(NAME)
+    assert table is not None
+    record = table.record
+    ctx: Any = SimpleNamespace(name=NAME, paths=record.paths, session=Keeper)
+    table.ctx = ctx
+    statement = parse_statement("ALTER TABLE d.t ADD COLUMN x Int8")
+    before = Fingerprint.from_text(run(world.executor.definition_digest(statement, "d")))
+    assert before is not None and before.is_shared and before.mutations == ("0000000000",)
+    nodes = {**nodes, "/t/columns": b"changed"}
+    after = Fingerprint.from_text(run(world.executor.definition_digest(statement, "d")))
+    assert after is not None and after.objects != before.objects
