@@ -376,3 +376,20 @@ def test_the_oldest_insert_is_that_of_the_inserts_alone() -> None:
     assert queue.oldest_insert() == "2026-11-21 11:30:00"
     assert queue.oldest_insert(besides=first) == "2026-11-21 11:40:00"
     assert queue.count(GetPart) == 2 and queue.count(GetPart, MergeParts) == 3
+
+
+def test_of_entries_that_all_want_the_same_covering_part_the_first_gets_it() -> None:
+    """1. Two entries execute and find only a part that covers both. 2. Each keeps the other from it. 3. Both
+    end; only the first starts again, and may make it."""
+    queue = replica()
+    first, second = put(queue, get("all_1_1_0")), put(queue, get("all_2_2_0"))
+    covering = P("all_0_5_1")
+    assert chosen(queue) == [first, second]
+    assert queue.claim(first, covering) and queue.claim(second, covering)
+    queue.finished(first)
+    queue.finished(second)
+    assert chosen(queue) == [first]
+    assert f"{first.name} is about to make all_0_5_1" in second.postpone_reason
+    assert queue.claim(first, covering) == ""
+    done(queue, first)
+    assert chosen(queue) == [second]
