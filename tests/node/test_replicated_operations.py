@@ -289,6 +289,8 @@ def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:
     pair.synced(a)
     pair.n1.query(f"ALTER TABLE {b} FETCH PARTITION 1 FROM '/tables/{a}'")
     assert pair.n1.query(f"SELECT name FROM system.detached_parts WHERE table = '{b}'") == "1_0_0_0\n"
+    assert error(pair.n1.post(f"ALTER TABLE {a} FETCH PARTITION 1 FROM '/nowhere/{{table}}'")) != 0
+    assert error(pair.n1.post(f"ALTER TABLE {a} FETCH PARTITION 1 FROM '/{{nosuch}}'")) != 0
     pair.n1.query(f"ALTER TABLE {b} ATTACH PARTITION 1")
     assert pair.rows(b) == "1\ta\n"
 

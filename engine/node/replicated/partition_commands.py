@@ -7,7 +7,8 @@ fails stay done. The `fence` of a statement goes into the transaction of each.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import assert_never
 
@@ -24,6 +25,7 @@ from engine.replication.commands.partitions import Placement
 from engine.replication.log_actions import RangeFate
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
+from engine.sql import expand_macros
 
 _MAX_PATH_CHARS = 1024
 
@@ -51,7 +53,7 @@ class PartitionCommands:
             case Action.MOVE_TO_TABLE:
                 await self._move(ctx, asked, command)
             case Action.FETCH:
-                await self._fetch(ctx, command)
+                await self._fetch(ctx, asked, command)
             case Action.FREEZE:
                 ids = None if command.subject is Subject.TABLE else await _ids(ctx, command)
                 name = command.backup or str(int(ctx.env.now_s() * 1000))
@@ -156,8 +158,12 @@ class PartitionCommands:
                 fence=asked.fence,
             )
 
-    async def _fetch(self, ctx: ReplicaContext, command: PartitionCommand) -> None:
+    async def _fetch(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         path = command.path.rstrip("/")
+        if "{" in path:
+            path = expand_macros(
+                path, {**await _macros(asked), "database": ctx.name.database, "table": ctx.name.table}
+            )
         if not path.startswith("/"):
             raise SqlError(
                 Code.NOT_IMPLEMENTED if ":" in path else Code.BAD_ARGUMENTS,
@@ -210,6 +216,13 @@ async def _detached_ids(ctx: ReplicaContext, command: PartitionCommand) -> Seque
         return await _ids(ctx, command)
     names = [part.name for part in await ctx.store.detached() if part.name is not None and not part.prefix]
     return sorted({name.partition_id for name in names})
+
+
+async def _macros(asked: Asked) -> Mapping[str, str]:
+    result = await asked.session.clone().query(
+        "SELECT macro, substitution FROM system.macros", format="JSONCompactEachRow"
+    )
+    return {str(name): str(value) for name, value in map(json.loads, result.data.splitlines())}
 
 
 async def _forget(ctx: ReplicaContext, asked: Asked, partition_id: str) -> None:
