@@ -44,7 +44,9 @@ class MergePredicate:
     """Valid as long as `log` has version `log_version`. `queue` is live: it only makes the answers stricter.
 
     `committing` are block numbers by partition, ascending; `awaiting_quorum` are parts of inserts whose
-    quorum is not reached; `assigned` are results that the owner of this predicate has assigned since.
+    quorum is not reached; `assigned` are results that the owner of this predicate has assigned since;
+    `dropping` are parts that a DROP_PART in the queue takes away: they are still among the virtual parts,
+    because nothing covers them, but who executes the entry first cannot make anything of them.
     """
 
     queue: ReplicaQueue
@@ -53,6 +55,7 @@ class MergePredicate:
     awaiting_quorum: AbstractSet[PartName]
     log_version: int
     assigned: tuple[PartName, ...] = ()
+    dropping: AbstractSet[PartName] = frozenset()
 
     def after_assigning(self, results: Sequence[PartName], log_version: int) -> MergePredicate:
         """The predicate after an assignment of one's own, which was the only thing that raised the
@@ -65,6 +68,8 @@ class MergePredicate:
             return f"part {part} does not exist in the queue yet"
         if part in self.awaiting_quorum:
             return f"quorum insert of part {part} is in progress"
+        if part in self.dropping:
+            return f"part {part} is to be dropped"
         covering = self.queue.virtual_parts.get_containing(part)
         if covering != part:
             return f"part {part} has already been assigned a merge into {covering}"
@@ -146,6 +151,9 @@ async def load_predicate(ctx: ReplicaContext) -> MergePredicate:
         committing={partition_id: sorted(numbers) for partition_id, numbers in committing.items()},
         awaiting_quorum=awaiting,
         log_version=log_version,
+        dropping=frozenset(
+            queued.dropped_range for queued in ctx.queue.entries if queued.dropped_range is not None
+        ),
     )
 
 
