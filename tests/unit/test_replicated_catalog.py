@@ -4,6 +4,8 @@ import asyncio
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -14,6 +16,7 @@ from engine.errors import Corrupt
 from engine.names import TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.name_locks import NameLocks
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 
 RECORD = TableRecord(
     uuid=UUID(int=7),
@@ -107,3 +110,25 @@ def test_two_changes_of_one_name_wait_for_each_other_and_crossing_ones_end() -> 
 
     seen = asyncio.run(main())
     assert [text.split()[0] for text in seen[::2]] == [text.split()[0] for text in seen[1::2]]
+
+
+def test_the_registry_follows_names_also_when_two_tables_exchange_theirs() -> None:
+    def table(number: int, name: TableName) -> RunningTable:
+        record = replace(RECORD, uuid=UUID(int=number), name=name, replica=f"r{number}")
+        part: Any = SimpleNamespace(name=name)
+        return RunningTable(record, part, part, part)
+
+    tables = ReplicatedTables()
+    assert not tables
+    a, b = TableName("d", "a"), TableName("d", "b")
+    first, second = table(1, a), table(2, b)
+    tables.add(first)
+    tables.add(second)
+    tables.rename(first, b)
+    tables.rename(second, a)
+    assert (tables.find(a), tables.find(b)) == (second, first)
+    assert tables.by_replica_path("/p/01/replicas/r1") is first
+    tables.discard(first)
+    tables.discard(first)
+    assert (tables.find(a), tables.find(b), len(tables)) == (second, None, 1)
+    assert tables.by_replica_path("/p/01/replicas/r1") is None

@@ -143,28 +143,33 @@ class TableCatalog:
 
     def put(self, record: TableRecord) -> None:
         """Durable when this returns."""
-        file = self._file(record.uuid)
-        temporary = file.with_suffix(".tmp")
-        with temporary.open("wb") as out:
-            out.write(record.to_bytes())
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(file)
-        self._sync_directory()
+        write_whole(self._file(record.uuid), record.to_bytes())
         self._records[record.uuid] = record
 
     def remove(self, uuid: UUID) -> None:
         """Durable when this returns; nothing if there is no such record."""
         self._file(uuid).unlink(missing_ok=True)
-        self._sync_directory()
+        _force(self._directory)
         self._records.pop(uuid, None)
 
     def _file(self, uuid: UUID) -> Path:
         return self._directory / f"{uuid}.json"
 
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+def write_whole(file: Path, data: bytes) -> None:
+    """After a loss of power, too, the file is as it was or as `data` says."""
+    temporary = file.with_suffix(".tmp")
+    with temporary.open("wb") as out:
+        out.write(data)
+        out.flush()
+        os.fsync(out.fileno())
+    temporary.replace(file)
+    _force(file.parent)
+
+
+def _force(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -35,7 +35,7 @@ class ConsistentReads:
     async def prepare(self, asked: Asked, statement: Statement) -> Asked:
         """The request with its filters. Raises SqlError 289 when this replica lacks confirmed parts, 242
         without Keeper."""
-        if statement.kind not in _READING or not self._tables.all():
+        if statement.kind not in _READING or not self._tables:
             return asked
         if not (_SETTING in asked.settings or _SETTING in asked.session.settings or _SETTING in asked.sql):
             return asked  # nearly always, and the text need not be taken apart

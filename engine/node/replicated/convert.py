@@ -20,6 +20,7 @@ Source: ClickHouse's DatabaseOrdinary (convert_to_replicated).
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,14 +28,13 @@ from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
-from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.catalog import TableRecord, TableState, write_whole
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
 from engine.node.replicated.runtime import RunningTable
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.part_storage.part_files import Durability, write_durably
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.replication.commands.restore import restore_replica
 from engine.replication.part_name import PartName
@@ -44,6 +44,7 @@ from engine.storage.layout import private_directory
 log = logging.getLogger(__name__)
 
 FLAG = "convert_to_replicated"
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _PAUSE_S = 0.2
 _RETRY_PAUSE_S = 2.0
 
@@ -52,8 +53,10 @@ def take_flags(path: Path) -> None:
     """Step 1. `path` is the data directory of a node whose chDB does not run."""
     wanted = _wanted(path)
     for flag in sorted((path / "store").glob(f"*/*/{FLAG}")):
+        if not _UUID.match(flag.parent.name):
+            continue
         wanted.mkdir(parents=True, exist_ok=True)
-        write_durably(wanted / flag.parent.name, b"", Durability.POWER_LOSS)
+        write_whole(wanted / flag.parent.name, b"")
         flag.unlink()
 
 
@@ -127,7 +130,7 @@ class Converter:
                 parsed = PartName.try_parse(part)
                 file = Path(path) / UUID_FILE
                 if parsed is not None and not file.exists():
-                    write_durably(file, str(uuid_of(parsed)).encode(), Durability.POWER_LOSS)
+                    write_whole(file, str(uuid_of(parsed)).encode())
         finally:
             await life.local.run(f"SYSTEM START MERGES {name}")
         table = await life.attach(record, local, is_started=False)

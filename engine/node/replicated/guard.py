@@ -43,7 +43,7 @@ class ReplicatedGuard:
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         """Raises SqlError 48."""
-        if not self._tables.all() or statement.is_query or statement.kind is _K.INSERT:
+        if not self._tables or statement.is_query or statement.kind is _K.INSERT:
             return None
         if statement.kind is _K.PARALLEL_WITH:
             raise SqlError(

@@ -102,7 +102,10 @@ class ReplicatedInserts:
         inserter = Inserter(table.ctx)
         await inserter.check(options)
         async with table.store.insert_stage() as stage:
-            result = await write(for_stage(asked), text.into(stage.table))
+            try:
+                result = await write(for_stage(asked), text.into(stage.table))
+            except SqlError as error:
+                raise _about(error, stage.table, table.name) from error
             inserted = await inserter.commit(await stage.collect(), options)
             await self._views.push(asked, table.name, stage, inserted, settings, options)
         return result
@@ -112,6 +115,12 @@ def for_stage(asked: Asked) -> Asked:
     """The request as the stage's table needs it: at once, and without what is the replicated table's."""
     settings = {n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE}
     return replace(asked, settings={**settings, "async_insert": "0"})
+
+
+def _about(error: SqlError, stage: TableName, table: TableName) -> SqlError:
+    """chDB's error, with the table that the user knows in the place of the stage."""
+    message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
+    return SqlError(error.code, message, hint=error.hint, name=error.name)
 
 
 def options_of(settings: Mapping[str, str]) -> InsertOptions:

@@ -328,7 +328,7 @@ class TableLifecycle:
 
     def _rename(self, table: RunningTable, name: TableName) -> None:
         table.record = replace(table.record, name=name)
-        table.ctx.name = name
+        self.tables.rename(table, name)
         table.ctx.host = replace(table.ctx.host, database=name.database, table=name.table)
         table.store.renamed(name)
 

@@ -92,14 +92,16 @@ class ReplicatedTables:
 
     def __init__(self) -> None:
         self._by_uuid: dict[UUID, RunningTable] = {}
+        self._by_name: dict[TableName, RunningTable] = {}
+        self._by_replica: dict[str, RunningTable] = {}
         self.plain_sources: dict[TableName, PartStore] = {}
         """Tables that are not replicated and are read as a source of parts right now."""
 
+    def __len__(self) -> int:
+        return len(self._by_uuid)
+
     def find(self, name: TableName) -> RunningTable | None:
-        for table in self._by_uuid.values():
-            if table.ctx.name == name:
-                return table
-        return None
+        return self._by_name.get(name)
 
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""
@@ -110,10 +112,7 @@ class ReplicatedTables:
 
     def by_replica_path(self, path: str) -> RunningTable | None:
         """`path` is `<table path>/replicas/<replica>`."""
-        for table in self._by_uuid.values():
-            if table.ctx.me.root == path:
-                return table
-        return None
+        return self._by_replica.get(path)
 
     def all(self) -> Sequence[RunningTable]:
         """In the order of their names."""
@@ -121,6 +120,20 @@ class ReplicatedTables:
 
     def add(self, table: RunningTable) -> None:
         self._by_uuid[table.record.uuid] = table
+        self._by_name[table.ctx.name] = table
+        self._by_replica[table.record.me.root] = table
+
+    def rename(self, table: RunningTable, name: TableName) -> None:
+        """The table has another name from now on, which may have been another one's until now."""
+        self._forget_name(table)
+        table.ctx.name = name
+        self._by_name[name] = table
 
     def discard(self, table: RunningTable) -> None:
-        self._by_uuid.pop(table.record.uuid, None)
+        if self._by_uuid.pop(table.record.uuid, None) is not None:
+            self._forget_name(table)
+            self._by_replica.pop(table.record.me.root, None)
+
+    def _forget_name(self, table: RunningTable) -> None:
+        if self._by_name.get(table.ctx.name) is table:
+            del self._by_name[table.ctx.name]

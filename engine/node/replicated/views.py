@@ -159,7 +159,7 @@ class ViewPush:
 
     async def written_by(self, name: TableName) -> TableName:
         """The table that an INSERT into `name` writes to: of a materialized view its target."""
-        if not self._tables.all():
+        if not self._tables:
             return name
         return await self._graph.target_of(name) or name
 
@@ -168,7 +168,7 @@ class ViewPush:
     ) -> QueryResult | None:
         """An INSERT into a plain table whose views come to a replicated one; None for any other."""
         tables = self._tables
-        if not tables.all() or not await self._graph.reaches(name, lambda t: tables.find(t) is not None):
+        if not tables or not await self._graph.reaches(name, lambda t: tables.find(t) is not None):
             return None
         engine = (
             await self._pool.query(
