@@ -6,6 +6,7 @@
 `ChdbPartStore` is the table of contents; each of its methods leads to one module.
 """
 
+from engine.part_storage.disk import Durability
 from engine.part_storage.hidden_settings import (
     HIDDEN_SETTINGS,
     settings_of,
@@ -14,7 +15,6 @@ from engine.part_storage.hidden_settings import (
     without_hidden_settings,
 )
 from engine.part_storage.insert_stage import InsertStage
-from engine.part_storage.part_files import Durability
 from engine.part_storage.plain_source import open_plain
 from engine.part_storage.store import ChdbPartStore
 from engine.part_storage.workers import SCRATCH_DATABASE

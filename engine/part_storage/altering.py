@@ -35,18 +35,16 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.part_storage.alter_statements import AlterStep, Effect, next_step
+from engine.part_storage.disk import force_directory, force_to_disk, write_durably
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.mutation_scratch import columns_in, split_commands
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
-    force_directory,
-    force_to_disk,
     is_local_name,
     link_part,
     name_in,
     read_part,
     remove_tree,
-    write_durably,
 )
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import escape_for_file_name, quote_string
-from engine.part_storage.part_files import force_directory, link_part, name_in, partition_of, remove_tree
+from engine.part_storage.disk import force_directory
+from engine.part_storage.part_files import link_part, name_in, partition_of, remove_tree
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import free_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory

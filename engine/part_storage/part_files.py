@@ -1,16 +1,13 @@
-"""Directories of parts: hard links, durability, and what a part's own files say about it.
+"""Directories of parts: hard links, and what a part's own files say about it.
 
 Source: ClickHouse's MergeTreeDataPart; a part is one directory with at most one level below it (projections).
 """
 
 from __future__ import annotations
 
-import ctypes
-import enum
 import os
 import re
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import Corrupt
@@ -39,15 +36,6 @@ how often the one table was altered (REPLACE PARTITION loses it for projections)
 _LOCAL_NAME = re.compile(r"([0-9A-Za-z-]+)_([0-9]+)_([0-9]+)_([0-9]+)(?:_([0-9]+))?\Z", re.ASCII)
 _PLAIN_NAME = re.compile(r"[0-9A-Za-z_%.@#+=-]{1,255}\Z", re.ASCII)
 _MAX_COLUMNS_BYTES = 16 << 20
-_MAX_DESCRIPTORS = 200
-_SYNC_FILE_RANGE = getattr(ctypes.CDLL(None), "sync_file_range", None)
-
-
-class Durability(enum.Enum):
-    """Whether a staged part survives the loss of power, or only that of the process."""
-
-    POWER_LOSS = "files and directories are forced to disk"
-    PROCESS = "the system writes when it likes"
 
 
 def is_local_name(name: str) -> bool:
@@ -102,68 +90,6 @@ def _link_files(source: Path, target: Path) -> None:
                 _link_files(Path(entry.path), target / entry.name)
             elif entry.name not in LOCAL_FILES:
                 os.link(entry.path, target / entry.name)
-
-
-def force_to_disk(directory: Path, durability: Durability, *, parent: Path | None = None) -> None:
-    """Every file of a part, its directories, and the names in `parent`.
-
-    All files are handed to the disk before the first is waited for: the file system then writes them in one
-    commit instead of one for each, which is three times as fast.
-    """
-    if durability is Durability.PROCESS:
-        return
-    paths: list[str] = []
-    directories = [directory]
-    while directories:
-        here = directories.pop()
-        with os.scandir(here) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    directories.append(Path(entry.path))
-                else:
-                    paths.append(entry.path)
-        paths.append(str(here))
-    if parent is not None:
-        paths.append(str(parent))
-    for start in range(0, len(paths), _MAX_DESCRIPTORS):
-        _force(paths[start : start + _MAX_DESCRIPTORS])
-
-
-def force_directory(directory: Path, durability: Durability) -> None:
-    """The names in a directory."""
-    if durability is Durability.POWER_LOSS:
-        _force([str(directory)])
-
-
-def _force(paths: Sequence[str]) -> None:
-    descriptors: list[int] = []
-    try:
-        for path in paths:
-            descriptors.append(os.open(path, os.O_RDONLY))
-        if len(descriptors) > 1:
-            for descriptor in descriptors:
-                _begin_writing(descriptor)
-        for descriptor in descriptors:
-            os.fsync(descriptor)
-    finally:
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def _begin_writing(descriptor: int) -> None:
-    """Linux's sync_file_range(SYNC_FILE_RANGE_WRITE). It promises nothing; fsync comes after it."""
-    if _SYNC_FILE_RANGE is not None:
-        _SYNC_FILE_RANGE(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), ctypes.c_uint(2))
-
-
-def write_durably(path: Path, data: bytes, durability: Durability) -> None:
-    """Put a small file in place, whole or not at all."""
-    temporary = path.with_name(f"tmp_{path.name}")
-    temporary.write_bytes(data)
-    if durability is Durability.POWER_LOSS:
-        _force([str(temporary)])
-    temporary.rename(path)
-    force_directory(path.parent, durability)
 
 
 def remove_tree(directory: Path) -> None:

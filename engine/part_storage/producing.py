@@ -13,8 +13,9 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from engine.part_storage.disk import force_to_disk
 from engine.part_storage.mutation_scratch import columns_in, prepare_for
-from engine.part_storage.part_files import force_to_disk, link_part, read_part, remove_tree
+from engine.part_storage.part_files import link_part, read_part, remove_tree
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers

@@ -34,16 +34,8 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
-from engine.part_storage.part_files import (
-    first_block,
-    force_directory,
-    force_to_disk,
-    link_part,
-    name_in,
-    partition_of,
-    remove_tree,
-    write_durably,
-)
+from engine.part_storage.disk import force_directory, force_to_disk, write_durably
+from engine.part_storage.part_files import first_block, link_part, name_in, partition_of, remove_tree
 from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import ATTACHED_LEVEL, LocalPart, TableState

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from engine.names import quote_string
 from engine.part_storage.altering import Alterer
+from engine.part_storage.disk import write_durably
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS, settings_of
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
@@ -29,7 +30,6 @@ from engine.part_storage.part_files import (
     partition_of,
     read_part,
     remove_tree,
-    write_durably,
 )
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.part_storage.publishing import Publisher, forget_marks, live_marks

@@ -14,8 +14,9 @@ from engine.names import TableName, quote_string
 from engine.part_storage.altering import Alterer
 from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
+from engine.part_storage.disk import Durability, force_to_disk
 from engine.part_storage.insert_stage import InsertStage, InsertStages
-from engine.part_storage.part_files import Durability, force_directory, remove_tree, write_durably
+from engine.part_storage.part_files import remove_tree
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
 from engine.part_storage.producing import Producer
@@ -181,10 +182,10 @@ class ChdbPartStore:
             target = state.staged_directory(name)
             remove_tree(target)
             state.staged_directory(staged).rename(target)
-            force_directory(state.staged_root, state.durability)
             renamed = replace(part, name=name)
             state.change_staged(remove=[staged], add=[renamed])
-            write_durably(target / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
+            (target / UUID_FILE).write_text(str(uuid_of(name)))
+            force_to_disk(target, state.durability, parent=state.staged_root)
             return renamed
 
         return await self._workers.run(rename)
@@ -247,7 +248,6 @@ class ChdbPartStore:
             # First out of sight, then away: a cut leaves a `tmp_…`.
             aside = self._state.temporary("discarded", self._workers.next_number())
             self._state.staged_directory(staged).rename(aside)
-            force_directory(self._state.staged_root, self._state.durability)
             self._state.change_staged(remove=[staged])
             remove_tree(aside)
 

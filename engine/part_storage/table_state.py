@@ -18,7 +18,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from engine.names import TableName
-from engine.part_storage.part_files import Durability, force_to_disk, is_local_name, remove_tree
+from engine.part_storage.disk import Durability, force_to_disk
+from engine.part_storage.part_files import is_local_name, remove_tree
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.storage.layout import private_directory

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from engine.errors import Code, MalformedEntry, SqlError
 from engine.part_storage.content_check import ContentChecker, has_all_hashes
+from engine.part_storage.disk import force_to_disk
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COLUMNS_FILE,
     LOCAL_FILES,
     files_of,
-    force_to_disk,
     is_file_name,
     link_part,
     read_part,
