@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.errors import Code, NoNode, SqlError
+from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
+from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
 
 
@@ -25,6 +27,7 @@ async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
     await keeper.sync(ctx.paths.quorum_last_part)
     pending = await _status(ctx)
     last_part = await keeper.get(ctx.paths.quorum_last_part)
+    await log_puller.pull(ctx)  # now the queue knows of all that came before those parts
     active = tuple(ctx.store.active)
     limits: dict[str, int] = {}
     for part in active:
@@ -40,7 +43,27 @@ async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
                 hint="Send query to another replica or disable 'select_sequential_consistency' setting.",
             )
         limits[part.partition_id] = part.max_block
+    _check_earlier(ctx, limits)
     return limits
+
+
+def _check_earlier(ctx: ReplicaContext, limits: Mapping[str, int]) -> None:
+    """Of each partition Keeper names only the last part. Those before it may have had their quorum on other
+    replicas: their entries, which come before that of the last one in the log, wait in the queue here."""
+    for queued in ctx.queue.entries:
+        if not isinstance(queued.entry.action, GetPart | AttachPart):
+            continue
+        if not queued.entry.quorum and queued.entry.source_replica:
+            continue
+        part = queued.entry.action.part
+        if part.max_block <= limits.get(part.partition_id, -1) and not any(
+            each.contains(part) for each in ctx.store.active
+        ):
+            raise SqlError(
+                Code.REPLICA_IS_NOT_IN_QUORUM,
+                f"Replica has not fetched part {part} yet, whose quorum may have been reached without it.",
+                hint="Send query to another replica or disable 'select_sequential_consistency' setting.",
+            )
 
 
 async def _status(ctx: ReplicaContext) -> QuorumStatus | None:
