@@ -72,6 +72,24 @@ def check_r1(history: History, model: TableModel) -> Iterator[Violation]:
                 yield Violation("R1", f"{block.part} of acknowledged insert {insert.block} was given up")
 
 
+def check_r1_of_reads(history: History, model: TableModel) -> Iterator[Violation]:
+    """A sequential read has the rows of every insert that was acknowledged before it began, where all inserts
+    have a quorum and none runs in parallel: other rows may hide theirs, as in ClickHouse."""
+    stored = _stored(model)
+    are_sequential = all(insert.is_sequential and insert.quorum > 1 for insert in history.inserts)
+    if not are_sequential or any(block.origin is not Origin.INSERTED for block in model.blocks.values()):
+        return
+    for read in history.sequential_reads:
+        for insert in history.inserts:
+            if insert.outcome is not Outcome.OK or insert.ended_at >= read.started_at:
+                continue
+            blocks = [b for b in stored[insert.partition_id, insert.rows] if b.at <= insert.ended_at]
+            was_dropped = any(d.at < read.ended_at for block in blocks for d in model.drops_of(block))
+            seen = any(Drop(0, part).covers(block.part) for part in read.parts for block in blocks[-1:])
+            if not seen and not was_dropped:
+                yield Violation("R1", f"a sequential read at {read.replica} missed insert {insert.block}")
+
+
 def check_r2(history: History, model: TableModel) -> Iterator[Violation]:
     stored = _stored(model)
     keys = {(i.partition_id, i.rows): i.block for i in history.inserts if i.deduplicate}
@@ -258,6 +276,7 @@ def check_r7(history: History, model: TableModel) -> Iterator[Violation]:
 Checker = Callable[[History, TableModel], Iterator[Violation]]
 CHECKERS: dict[str, Checker] = {
     "R1": check_r1,
+    "R1 of reads": check_r1_of_reads,
     "R2": check_r2,
     "R3": check_r3,
     "R4": check_r4,

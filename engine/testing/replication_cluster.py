@@ -448,7 +448,7 @@ class ReplicationCluster:
                 return f"{node.me.name} has damaged parts: {', '.join(map(str, damaged))}"
             if node.disk.staged:
                 return f"{node.me.name} has staged parts: {', '.join(map(str, sorted(node.disk.staged)))}"
-            if node.disk.temporary:
+            if node.disk.temporary and not self.scenario.has_impatient_users:  # one may go while it writes
                 return f"{node.me.name} has parts without name: {', '.join(node.disk.temporary)}"
             if open_ones := [n for n, state in node.ctx.queue.mutations.items() if not state.is_done]:
                 return f"{node.me.name} has open mutations: {open_ones}"

@@ -48,6 +48,8 @@ class Insert:
     holders: frozenset[str] = frozenset()
     no_keeper: bool = False
     deduplicate: bool = True
+    is_sequential: bool = False
+    """With a quorum that does not run in parallel with others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,16 @@ class Read:
     replica: str
     rows: Counter[Row] | None
     error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SequentialRead:
+    """A SELECT with `select_sequential_consistency` that was not refused: the parts that it read."""
+
+    started_at: int
+    ended_at: int
+    replica: str
+    parts: tuple[PartName, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +124,7 @@ class History:
     visible: list[SeenVisible] = field(default_factory=list)
     inserts: list[Insert] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
+    sequential_reads: list[SequentialRead] = field(default_factory=list)
     final: dict[str, FinalReplica] = field(default_factory=dict)
     wiped: list[tuple[int, str]] = field(default_factory=list)
     harmed: list[tuple[int, str, PartName]] = field(default_factory=list)

@@ -30,6 +30,8 @@ class Scenario:
     has_short_log: bool = False
     has_dropped_replica: bool = False
     has_quorum: bool = False
+    is_sequential: bool = False
+    """All inserts have a quorum, and none runs beside another."""
     has_mutations: bool = False
     has_alters: bool = False
     has_partition_commands: bool = False
@@ -71,7 +73,8 @@ class Scenario:
             has_slow_replica=sometimes(0.15),
             has_short_log=sometimes(0.35),
             has_dropped_replica=sometimes(0.15),
-            has_quorum=rng.random() < 0.35,
+            has_quorum=(has_quorum := rng.random() < 0.35),
+            is_sequential=has_quorum and rng.random() < 0.3,
             has_mutations=rng.random() < 0.45,
             has_alters=rng.random() < 0.25,
             has_partition_commands=rng.random() < 0.5,

@@ -11,14 +11,17 @@ from typing import Any, TypedDict, TypeVar
 
 from engine.errors import Code, OnclusterError, UnknownOutcome
 from engine.replication.commands import alter, mutate, optimize, partitions
+from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_cluster import SOURCE_TABLE, Recreation, ReplicationCluster, SimulatedNode
 from engine.testing.replication_disk import StoredPart
-from engine.testing.replication_history import Insert, Outcome, Read
+from engine.testing.replication_history import Insert, Outcome, Read, SequentialRead
 from engine.testing.replication_rows import Value, rows_of
+from engine.testing.replication_store import MemoryPartStore
 
 T = TypeVar("T")
 Rowset = list[dict[str, Value]]
@@ -73,6 +76,7 @@ class Workload:
             self.insert: 12,
             self.repeat: 3,
             self.read: 2,
+            self.read_sequentially: 5 if scenario.has_quorum else 0,
             self.optimize: 2 if scenario.has_merges else 0,
             self.mutate: 4 if scenario.has_mutations else 0,
             self.alter: 2 if scenario.has_alters else 0,
@@ -93,11 +97,13 @@ class Workload:
         rng, number = self._rng, len(self._blocks)
         rows: Rowset = [{"k": number * 10 + n, "v": 0} for n in range(rng.randint(1, 3))]
         quorum = rng.choice([0, 2, 2, self._scenario.replicas]) if self._scenario.has_quorum else 0
+        if self._scenario.is_sequential:
+            quorum = max(quorum, 2)
         options = InsertOptions(
             deduplicate=rng.random() < 0.9,
             token=f"token-{number}" if rng.random() < 0.3 else "",
             quorum=quorum,
-            quorum_parallel=rng.random() < 0.5,
+            quorum_parallel=rng.random() < 0.5 and not self._scenario.is_sequential,
             quorum_timeout_s=rng.choice([5.0, 60.0]),
             max_retries=rng.choice([0, 3, 20]),
         )
@@ -153,6 +159,7 @@ class Workload:
                 holders=self._cluster.holders(block.partition_id, rows),
                 no_keeper=since is not None and node.cut_off_since == since and node.process is process,
                 deduplicate=block.options.deduplicate,
+                is_sequential=not block.options.quorum_parallel,
             )
         )
         return outcome
@@ -174,6 +181,24 @@ class Workload:
         if node.cut_off_since is not None:
             self._reached["read without Keeper"] += 1
         self._cluster.history.reads.append(Read(self._cluster.history.tick(), node.me.name, rows))
+
+    async def read_sequentially(self) -> None:
+        """With `select_sequential_consistency`, on every replica."""
+        for node in self._cluster.nodes.values():
+            if not node.is_running or node.ctx is None or node.store is None:
+                continue
+            started_at = self._cluster.history.tick()
+            ctx, store = node.ctx, node.store
+
+            async def read(ctx: ReplicaContext = ctx, store: MemoryPartStore = store) -> list[PartName]:
+                limits = await max_blocks(ctx)
+                return [name for name in store.active if name.max_block <= limits.get(name.partition_id, -1)]
+
+            outcome, parts = await self._on(node, "sequential read", read())
+            if outcome is Outcome.OK and parts is not None:
+                self._cluster.history.sequential_reads.append(
+                    SequentialRead(started_at, self._cluster.history.tick(), node.me.name, tuple(parts))
+                )
 
     # --- what changes parts -------------------------------------------------------------------------------
 
