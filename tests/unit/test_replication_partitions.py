@@ -617,3 +617,36 @@ def test_a_held_number_does_not_survive_a_refused_command() -> None:
         assert not live.actions(MergeParts)
 
     run(main)
+
+
+@pytest.mark.parametrize("steps", range(0, 200, 8))
+def test_a_cancelled_command_is_carried_out_whole_or_not_at_all(steps: int) -> None:
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(2)
+        for value in range(2):
+            await replicas[0].insert(value, partition="a")
+            await replicas[0].insert(value, partition="b")
+        await live.quiet()
+        await partitions.drop_partition(replicas[0].ctx, "b", fate=RangeFate.DETACH, sync=Sync.ALL)
+        await live.plain_table("source", ("a", [{"k": 10, "v": 1}]), ("a", [{"k": 11, "v": 1}]))
+        ctx = replicas[0].ctx
+        commands = [
+            asyncio.ensure_future(partitions.replace_partition(ctx, "a", "d", "source")),
+            asyncio.ensure_future(partitions.attach_partition(ctx, "b")),
+        ]
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for command in commands:
+            command.cancel()
+        await asyncio.gather(*commands, return_exceptions=True)
+        await live.env.sleep(10)
+        await live.quiet()
+        check_equal(*replicas)
+        keys = replicas[0].keys()
+        assert [key for key in keys if key >= 10] in ([], [10, 11])
+        # The parts that are attached have left detached/, and the others are still there.
+        attached = len([part for part in replicas[0].parts() if part.startswith("b_")])
+        assert attached + len(replicas[0].disk.detached) == 2
+        assert not live.locks()
+
+    run(main, seed=steps)

@@ -1,7 +1,8 @@
 """ATTACH PARTITION and ATTACH PART from `detached/`, and DROP DETACHED.
 
 Safety argument. A detached part comes back as an insert that is not deduplicated. One command at a time does
-this on a replica (`ctx.attaching`), so no directory is attached twice.
+this on a replica (`ctx.attaching`), so no directory is attached twice; it is not interrupted when its query
+is cancelled.
 
 1. Take a block number; stage a checked copy of the directory under the name that it gives.
 2. One multi: the entry ATTACH_PART with the part's checksum, the removal of the lock, the replica's part.
@@ -20,7 +21,7 @@ Source: ClickHouse's StorageReplicatedMergeTree::attachPartition.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.errors import (
     Code,
@@ -33,6 +34,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Create, Op
 from engine.replication.commands.drop_range import ATTEMPTS, PAUSE_S, cannot_assign, give_up
+from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entries
 from engine.replication.log_actions import AttachPart
 from engine.replication.log_entry import LogEntry
@@ -59,14 +61,15 @@ async def attach_partition(
     Parts that another detached part contains are left where they are. Raises SqlError of the store for a
     damaged part (those before it are attached then), 242, 341.
     """
-    async with ctx.attaching:
-        found = [
-            part
-            for part in await ctx.store.detached()
-            if not part.prefix and part.name is not None and part.name.partition_id == partition_id
-        ]
-        chosen = _without_covered(found)
-        return await _attach_all(ctx, chosen, sync, inactive_timeout_s, fence)
+
+    def chosen(detached: Sequence[DetachedPart]) -> Sequence[DetachedPart]:
+        return _without_covered(
+            [part for part in detached if not part.prefix and _partition_of(part) == partition_id]
+        )
+
+    attached = await uninterrupted(_attach_all(ctx, chosen, fence))
+    await _wait(ctx, attached, sync, inactive_timeout_s)
+    return [name for name, _ in attached]
 
 
 async def attach_part(
@@ -79,12 +82,16 @@ async def attach_part(
 ) -> PartName:
     """Attach one directory of `detached/`. Raises SqlError 232 if there is none of that name, and as
     `attach_partition`."""
-    async with ctx.attaching:
-        found = [part for part in await ctx.store.detached() if part.directory == directory]
-        if not found or found[0].name is None:
+
+    def chosen(detached: Sequence[DetachedPart]) -> Sequence[DetachedPart]:
+        found = [part for part in detached if part.directory == directory and part.name is not None]
+        if not found:
             raise _no_such(ctx, directory)
-        (name,) = await _attach_all(ctx, found, sync, inactive_timeout_s, fence)
-        return name
+        return found
+
+    attached = await uninterrupted(_attach_all(ctx, chosen, fence))
+    await _wait(ctx, attached, sync, inactive_timeout_s)
+    return attached[0][0]
 
 
 async def drop_detached(
@@ -100,7 +107,7 @@ async def drop_detached(
             part.directory
             for part in found
             if (directory is None or part.directory == directory)
-            and (partition_id is None or (part.name is not None and part.name.partition_id == partition_id))
+            and (partition_id is None or _partition_of(part) == partition_id)
         ]
         if directory is not None and not chosen:
             raise _no_such(ctx, directory)
@@ -122,24 +129,31 @@ def _without_covered(parts: Sequence[DetachedPart]) -> list[DetachedPart]:
     ]
 
 
+def _partition_of(part: DetachedPart) -> str | None:
+    return None if part.name is None else part.name.partition_id
+
+
 async def _attach_all(
     ctx: ReplicaContext,
-    parts: Sequence[DetachedPart],
-    sync: Sync,
-    inactive_timeout_s: float,
+    choose: Callable[[Sequence[DetachedPart]], Sequence[DetachedPart]],
     fence: Sequence[Op],
-) -> list[PartName]:
-    names: list[PartName] = []
-    entries: list[Logged] = []
-    for part in parts:
-        is_last = part is parts[-1]
-        name, entry = await _attach(ctx, part, fence if is_last else ())
-        names.append(name)
-        entries.append(entry)
-    if not parts and fence:
-        await ctx.session().multi(fence)
+) -> list[tuple[PartName, Logged]]:
+    """The new parts with their entries. `fence` goes into the last multi, or into one of its own."""
+    attached: list[tuple[PartName, Logged]] = []
+    async with ctx.attaching:
+        parts = choose(await ctx.store.detached())
+        for part in parts:
+            attached.append(await _attach(ctx, part, fence if part is parts[-1] else ()))
+        if not parts and fence:
+            await ctx.session().multi(fence)
+    return attached
+
+
+async def _wait(
+    ctx: ReplicaContext, attached: Sequence[tuple[PartName, Logged]], sync: Sync, inactive_timeout_s: float
+) -> None:
+    entries = [entry for _, entry in attached]
     await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
-    return names
 
 
 async def _attach(ctx: ReplicaContext, part: DetachedPart, fence: Sequence[Op]) -> tuple[PartName, Logged]:

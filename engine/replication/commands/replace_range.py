@@ -20,7 +20,8 @@ MOVE PARTITION is both in one multi, for two tables in one Keeper: the copies ap
 the range is dropped from the other. Before the multi, all parts of the range have to be here, with
 all mutations done: what is not here would be dropped without having been copied.
 
-After a lost reply the log is searched for the entry; the multi is never sent again.
+After a lost reply the log is searched for the entry; the multi is never sent again. An attempt is not
+interrupted when its query is cancelled.
 
 Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom, movePartitionToTable.
 """
@@ -46,6 +47,14 @@ from engine.errors import (
     SqlError,
 )
 from engine.keeper.base import Create, Keeper, Op, SetData
+from engine.replication.commands.copied_parts import (
+    attached_node,
+    check_same_structure,
+    not_attached_yet,
+    nothing_dropped,
+    parts_of,
+    replace_range_of,
+)
 from engine.replication.commands.drop_range import (
     ATTEMPTS,
     PAUSE_S,
@@ -54,24 +63,22 @@ from engine.replication.commands.drop_range import (
     claim_range,
     give_up,
 )
+from engine.replication.commands.uninterrupted import uninterrupted
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, wait_for_entry
 from engine.replication.log_actions import DropRange, ReplaceRange
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName, drop_range
 from engine.replication.part_store import Part, PartStore
-from engine.replication.paths import TablePaths
 from engine.replication.replica import log_puller
 from engine.replication.replica.block_numbers import BlockNumber, Wanted, allocate, allocate_all
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
-from engine.replication.table_definition import TableDefinition
 from engine.replication.text import encode_bytes, time_text
 
 log = logging.getLogger(__name__)
 
 _SETTLING_S = 120.0
 _RECHECK_S = 1.0
-_NO_COLUMNS_VERSION = -1
 
 
 class Placement(enum.Enum):
@@ -104,10 +111,11 @@ async def replace_partition(
             Code.UNKNOWN_TABLE,
             f"Table {from_database}.{from_table} of the MergeTree family does not exist here",
         )
-    _check_same_structure(await source.definition(), await ctx.store.definition())
+    check_same_structure(await source.definition(), await ctx.store.definition())
     for _ in range(ATTEMPTS):
-        async with _Attempt(ctx, fence) as attempt:
-            done = await attempt.replace(partition_id, source, (from_database, from_table), placement)
+        done = await uninterrupted(
+            _attempt_replace(ctx, fence, partition_id, source, (from_database, from_table), placement)
+        )
         if done is None:
             continue
         if done.entry is None:
@@ -141,10 +149,9 @@ async def move_partition(
             Code.NOT_IMPLEMENTED,
             f"Cannot move a partition from {ctx.name} to {destination.name}: not two tables of one Keeper",
         )
-    _check_same_structure(await ctx.store.definition(), await destination.store.definition())
+    check_same_structure(await ctx.store.definition(), await destination.store.definition())
     for _ in range(ATTEMPTS):
-        async with _Attempt(destination, fence) as attempt:
-            done = await attempt.move(partition_id, ctx)
+        done = await uninterrupted(_attempt_move(ctx, fence, partition_id, destination))
         if done is None:
             continue
         if done.entry is None:
@@ -167,6 +174,25 @@ class _Done:
     parts: tuple[PartName, ...] = ()
     entry: Logged | None = None
     dropped: Logged | None = None
+
+
+async def _attempt_replace(
+    ctx: ReplicaContext,
+    fence: Sequence[Op],
+    partition_id: str,
+    source: PartStore,
+    source_name: tuple[str, str],
+    placement: Placement,
+) -> _Done | None:
+    async with _Attempt(ctx, fence) as attempt:
+        return await attempt.replace(partition_id, source, source_name, placement)
+
+
+async def _attempt_move(
+    ctx: ReplicaContext, fence: Sequence[Op], partition_id: str, destination: ReplicaContext
+) -> _Done | None:
+    async with _Attempt(destination, fence) as attempt:
+        return await attempt.move(partition_id, ctx)
 
 
 class _Attempt:
@@ -201,15 +227,15 @@ class _Attempt:
         try:
             version = await alter_partition_version(ctx, keeper)
             ops: list[Op] = []
-            span = _nothing_dropped(partition_id)
+            span = nothing_dropped(partition_id)
             if placement is Placement.REPLACE:
                 number = await self._hold(ctx, await allocate(ctx, partition_id))
                 span = PartName(partition_id, 0, number.number, MAX_LEVEL, MAX_BLOCK_NUMBER)
                 ops += await claim_range(ctx, keeper, span, below=number.number)
                 ops.append(number.unlock)
-            parts = _parts_of(source, partition_id)
+            parts = parts_of(source, partition_id)
             if placement is Placement.ADD:
-                parts = await _not_attached_yet(ctx, keeper, parts)
+                parts = await not_attached_yet(ctx, keeper, parts)
                 if not parts:
                     return _Done()
             copies = await self._copy(source, parts)
@@ -217,10 +243,10 @@ class _Attempt:
                 return None
             if placement is Placement.ADD:
                 ops += [
-                    Create(_attached_node(ctx.paths, part), encode_bytes(str(copy.name)))
+                    Create(attached_node(ctx.paths, part), encode_bytes(str(copy.name)))
                     for part, copy in copies
                 ]
-            action = _replace_range(span, source_name, copies)
+            action = replace_range_of(span, source_name, copies)
             ops += [
                 SetData(ctx.paths.alter_partition_version, b"", version),
                 *self._adding(ctx, action, copies),
@@ -250,14 +276,14 @@ class _Attempt:
                 return _Done()
             removals = await claim_range(source, keeper, span, below=number.number)
             await _until_whole(source, span)
-            parts = [part for part in _parts_of(source.store, partition_id) if span.contains(part.name)]
+            parts = [part for part in parts_of(source.store, partition_id) if span.contains(part.name)]
             if not parts:
                 return _Done()
             copies = await self._copy(source.store, parts)
             if copies is None or not all(part.name in source.store.active for part in parts):
                 return None
-            action = _replace_range(
-                _nothing_dropped(partition_id), (source.name.database, source.name.table), copies
+            action = replace_range_of(
+                nothing_dropped(partition_id), (source.name.database, source.name.table), copies
             )
             drop = LogEntry(DropRange(span), source.replica, time_text(ctx.env.now_s()))
             ops: list[Op] = [
@@ -334,49 +360,6 @@ class _Attempt:
         ctx.log_changed.set()
         ctx.merge_wanted.set()
         return done
-
-
-def _nothing_dropped(partition_id: str) -> PartName:
-    """The range of one block that stands for none."""
-    return PartName(partition_id, 0, 0, MAX_LEVEL, MAX_BLOCK_NUMBER)
-
-
-def _replace_range(
-    span: PartName, source_name: tuple[str, str], copies: Sequence[tuple[Part, Part]]
-) -> ReplaceRange:
-    return ReplaceRange(
-        range=span,
-        from_database=source_name[0],
-        from_table=source_name[1],
-        sources=tuple(part.name for part, _ in copies),
-        results=tuple(copy.name for _, copy in copies),
-        checksums=tuple(copy.digest.hash_text.upper() for _, copy in copies),
-        columns_version=_NO_COLUMNS_VERSION,
-    )
-
-
-def _parts_of(store: PartStore, partition_id: str) -> list[Part]:
-    return [part for name, part in sorted(store.active.items()) if name.partition_id == partition_id]
-
-
-def _attached_node(paths: TablePaths, part: Part) -> str:
-    """By this a copy that was attached once is known again, as in ClickHouse."""
-    return f"{paths.blocks}/{part.name.partition_id}_replace_from_{part.digest.hash_text.upper()}"
-
-
-async def _not_attached_yet(ctx: ReplicaContext, keeper: Keeper, parts: Sequence[Part]) -> list[Part]:
-    by_node = {_attached_node(ctx.paths, part): part for part in parts}
-    stats = await keeper.exists_many(list(by_node))
-    return [part for part, stat in zip(by_node.values(), stats, strict=True) if stat is None]
-
-
-def _check_same_structure(source: TableDefinition, destination: TableDefinition) -> None:
-    ours = [(column.name, column.type) for column in destination.columns.columns]
-    if [(column.name, column.type) for column in source.columns.columns] != ours:
-        raise SqlError(Code.INCOMPATIBLE_COLUMNS, "Tables have different structure")
-    for what in ("partition_key", "primary_key", "sorting_key"):
-        if getattr(source.metadata, what) != getattr(destination.metadata, what):
-            raise SqlError(Code.BAD_ARGUMENTS, f"Tables have different {what.replace('_', ' ')}")
 
 
 async def _until_whole(ctx: ReplicaContext, span: PartName) -> None:
