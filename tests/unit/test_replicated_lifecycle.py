@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from engine.config.model import Topology, User
+from engine.config.model import Cluster, Replica, Shard, Topology, User
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
@@ -23,6 +23,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
+from engine.replication.host import ReplicaHost
 from engine.sql import parse_statement
 from engine.testing.simulation import SimulationEnv, run_simulation
 
@@ -394,3 +395,37 @@ def test_a_replica_of_another_server_is_left_alone(tmp_path: Path) -> None:
         await process.end()
 
     run_simulation(3, main)
+
+
+def test_a_table_of_another_shard_is_refused_while_its_path_names_no_shard(tmp_path: Path) -> None:
+    async def main(env: SimulationEnv) -> None:
+        shards = [Shard(n, (Replica(f"n{n}", 9000),), internal_replication=True) for n in (1, 2)]
+        topology = Topology(clusters={"c": Cluster("c", tuple(shards))})
+        keeper = MemoryKeeperServer(env)
+        session = await keeper.connect(client="observer")
+        for path in ("/alive", "/alive/n1:9000"):
+            await session.create(path)
+        await session.create("/alive/n1:9000/active", str(SERVER).encode())
+        nodes = []
+        for number, server in ((1, SERVER), (2, UUID(int=7))):
+            node = Process(World(env, keeper, tmp_path / str(number)), Bomb())
+            node.life._server_uuid = server
+            node._create._topology = lambda: topology
+            host = HostId(f"n{number}", 9000)
+            node._create._defaults = Defaults("/x", "r", server, host, ("/alive",))
+            await node.life.start()
+            nodes.append(node)
+        await nodes[0].run(CREATE)
+        with pytest.raises(SqlError, match="another shard's table") as caught:
+            await nodes[1].run(CREATE.replace("'r'", "'r2'"))
+        assert caught.value.hint == "Put {shard} into the path."
+        await session.remove("/alive/n1:9000/active")
+        await session.set("/t/replicas/r/host", ReplicaHost("n1", 9009, 9000, "d", "t").to_bytes())
+        with pytest.raises(SqlError, match="another shard's table"):
+            await nodes[1].run(CREATE.replace("'r'", "'r2'"))
+        assert await session.exists("/t/replicas/r2") is None
+        assert nodes[1].catalog.all() == ()
+        for node in nodes:
+            await node.end()
+
+    run_simulation(4, main)

@@ -14,7 +14,15 @@ from uuid import UUID
 
 from engine.config.model import Topology
 from engine.env import Env
-from engine.errors import Code, KeeperUnavailable, NoNode, OnclusterError, SqlError
+from engine.errors import (
+    Code,
+    KeeperAnswer,
+    KeeperUnavailable,
+    MalformedEntry,
+    NoNode,
+    OnclusterError,
+    SqlError,
+)
 from engine.keeper.base import Keeper, Node
 from engine.names import HostId, TableName
 from engine.node.replicated.catalog import TableRecord, TableState
@@ -23,6 +31,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
+from engine.replication.host import ReplicaHost
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.sql import Statement, StatementKind, expand_macros, tokenize
 
@@ -269,7 +278,11 @@ class CreateStatements:
             return
         nodes = await keeper.get_many([place.paths.replica(name).creator_info for name in names])
         servers = {_server_of(node) for node in nodes if isinstance(node, Node)}
-        for other in await self._hosts_of(keeper, servers - {str(self._defaults.server_uuid)}):
+        others = await self._hosts_of(keeper, servers - {str(self._defaults.server_uuid)})
+        # Of a server that is not alive only its address is left, which may be the name that clusters use.
+        addresses = await keeper.get_many([place.paths.replica(name).host for name in names])
+        others += [host for node in addresses if (host := _address(node)) is not None]
+        for other in others:
             cluster = shard_conflict(self._topology(), self._defaults.host_id, other)
             if cluster:
                 raise SqlError(
@@ -359,6 +372,17 @@ def _expand_known(text: str, macros: Mapping[str, str]) -> str:
     for name, value in macros.items():
         text = text.replace(f"{{{name}}}", value)
     return text
+
+
+def _address(node: Node | KeeperAnswer) -> HostId | None:
+    """A replica's `host`; None for one that was not activated yet, or has text that nobody can read."""
+    if not isinstance(node, Node) or not node.data:
+        return None
+    try:
+        host = ReplicaHost.from_bytes(node.data)
+    except MalformedEntry:
+        return None
+    return HostId(host.host, host.tcp_port)
 
 
 def _server_of(node: Node) -> str:
