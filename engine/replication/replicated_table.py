@@ -21,6 +21,7 @@ from engine.replication.replica import (
     part_check,
     quorum,
     runner,
+    staged_sweep,
 )
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
@@ -49,6 +50,7 @@ LOOPS: Sequence[Loop] = (
     log_puller.run,
     runner.run,
     part_check.run,
+    staged_sweep.run,
     cleanup.run,
     merge_assigner.run,
     mutation_tracker.run,

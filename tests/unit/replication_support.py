@@ -19,7 +19,7 @@ from engine.replication.log_actions import Action
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
 from engine.replication.paths import TablePaths
-from engine.replication.replica import cleanup, log_puller, mutation_tracker, part_check, runner
+from engine.replication.replica import cleanup, log_puller, mutation_tracker, part_check, runner, staged_sweep
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replica.term import Loop
@@ -39,6 +39,7 @@ WITHOUT_MERGES: Sequence[Loop] = (
     log_puller.run,
     runner.run,
     part_check.run,
+    staged_sweep.run,
     cleanup.run,
     mutation_tracker.run,
 )

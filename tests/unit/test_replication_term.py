@@ -326,6 +326,21 @@ async def test_a_part_that_was_fetched_does_not_come_beside_the_empty_one_that_r
     assert one.values == three.values == []
 
 
+@simulated
+async def test_what_a_cancelled_operation_has_staged_is_settled_by_what_keeper_says(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    for key in range(2):
+        new = await one.store.write("all", [{"k": key, "v": 0}])
+        await one.store.stage_inserted(new, P(f"all_{key}_{key}_0"))
+    header = one.store.staged[P("all_0_0_0")].header.to_bytes()
+    await bench.admin.create(one.ctx.me.part(P("all_0_0_0")), header)
+    async with one.ctx.in_flight.hold(P("all_1_1_0")):
+        await bench.until(lambda: one.values == [0])
+        assert one.staged == ["all_1_1_0"]
+    await bench.until(lambda: one.staged == [])
+    assert one.active == ["all_0_0_0"]
+
+
 # -- what a replica shows of itself -------------------------------------------------------------------------
 
 
