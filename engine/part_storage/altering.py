@@ -177,7 +177,8 @@ class Alterer:
     def _note_renames(self, columns: Columns, renames: Mapping[str, str]) -> None:
         """Remember what parts that come later may be behind of."""
         names = columns.by_name
-        known = {**self._state.renames, **renames}
+        # A column may have been renamed before: parts can be behind by any number of names.
+        known = {old: renames.get(new, new) for old, new in self._state.renames.items()} | dict(renames)
         kept = {old: new for old, new in known.items() if old not in names and new in names}
         if kept != self._state.renames:
             write_durably(

@@ -67,12 +67,16 @@ class _Preparation:
     table: dict[str, str]
     before: list[str] = field(default_factory=list)
     run: list[str] = field(default_factory=list)
+    made: set[str] = field(default_factory=set)
+    """Columns that a statement of `run` gives the table."""
 
     def alter(self, command: str) -> str:
         return f"ALTER TABLE {self.scratch.name.quoted} {command}"
 
     def give_back(self, name: str, *, renamed_to: str = "") -> None:
         """Let the table have a column as the part has it."""
+        if name in self.made:
+            return
         column_type = self.part[name]
         if name not in self.table and renamed_to in self.table:
             self.before.append(
@@ -147,7 +151,7 @@ def _drop_column(prepared: _Preparation, rest: str) -> None:
 
 def _modify_column(prepared: _Preparation, command: str, rest: str) -> None:
     name = _name(rest)
-    if name in prepared.part and name in prepared.table:
+    if name in prepared.part and (name in prepared.table or name in prepared.made):
         prepared.give_back(name)
         prepared.run.append(prepared.alter(command))
 
@@ -159,6 +163,7 @@ def _rename_column(prepared: _Preparation, command: str, rest: str) -> None:
         prepared.give_back(old, renamed_to=new)
         prepared.run.append(prepared.alter(command))
         prepared.part[new] = prepared.part.pop(old)
+        prepared.made.add(new)
 
 
 def _name(rest: str) -> str:

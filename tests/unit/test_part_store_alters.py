@@ -119,6 +119,28 @@ async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_re
         assert await rows(pool, "k, here") == "1\t9 2\t8"
 
 
+async def test_a_column_that_is_renamed_twice_is_found_in_parts_of_any_age(made: Made) -> None:
+    pool, store = made
+    source = PartName.parse("all_1_1_0")
+    await alter(store, "RENAME COLUMN gone TO one", {"gone": "one"})
+    await alter(store, "RENAME COLUMN one TO two", {"one": "two"})
+    copy = PartName.parse("all_2_2_0")
+    part = await store.stage_copy(store, source, copy)
+    assert part.digest == store.active[source].digest
+    await store.publish([copy])
+    assert await rows(pool, "k, two") == "1\t9 2\t9 3\t9 10\t9 10\t9"
+    halfway = PartName.parse("all_1_1_0_5")
+    await store.mutate(source, halfway, "RENAME COLUMN gone TO one")
+    await store.publish([halfway], [source])
+    assert await rows(pool, "k, two") == "1\t9 2\t9 3\t9 10\t9 10\t9"
+    whole = PartName.parse("all_2_2_0_6")
+    commands = "RENAME COLUMN gone TO one, RENAME COLUMN one TO two, MODIFY COLUMN two UInt64"
+    mutated = await store.mutate(copy, whole, commands)
+    assert b"`two` UInt64" in mutated.columns
+    await store.publish([whole], [copy])
+    assert await rows(pool, "k, two") == "1\t9 2\t9 3\t9 10\t9 10\t9"
+
+
 async def test_a_column_that_is_dropped_and_added_again_does_not_show_the_old_values(made: Made) -> None:
     pool, store = made
     before = dict(store.active)
