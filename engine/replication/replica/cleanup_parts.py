@@ -1,10 +1,11 @@
 """Nodes of `parts` that another part of this replica covers: what a crash in the middle of a merge leaves.
+And staged copies of such parts: what a commit that failed leaves when a covering part comes first.
 
 Safety argument. A node goes only if a part that contains it is in `parts`, too, and is active here, and if
 the covered part itself is neither shown to readers, nor in flight, nor being made. The transaction checks
 that the covering node still stands. A crash leaves some of them for the next round.
 
-It never removes a part's data, and never the only node that stands for some rows.
+It never removes data that nothing active covers, and never the only node that stands for some rows.
 
 Source: ClickHouse's ReplicatedMergeTree (clearOldPartsAndRemoveFromZK).
 """
@@ -26,6 +27,10 @@ log = logging.getLogger(__name__)
 async def clean_parts(ctx: ReplicaContext) -> int:
     """Remove covered nodes; returns how many. Raises UnknownOutcome; repeatable."""
     keeper = ctx.session()
+    for name in sorted(ctx.store.staged):
+        is_free = name not in ctx.in_flight and not ctx.queue.is_in_production(name)
+        if is_free and any(part != name and part.contains(name) for part in ctx.store.active):
+            await ctx.store.discard(name)
     listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
     names = [name for name in listed if name is not None]
     try:
