@@ -143,18 +143,27 @@ class TableModel:
         return rows
 
     def explains(self, part: PartName, rows: Counter[Row]) -> bool:
-        """Whether `part` may hold exactly these rows; of blocks that are gone it may hold none."""
-        blocks = list(self.inside(part))
+        """Whether `part` may hold exactly these rows.
+
+        Of a block that is gone it may hold none, and each block may have met a killed mutation or not. Blocks
+        have no row in common, or the same ones, so the first way that fits is as good as any other.
+        """
+        left = rows.copy()
+        for block in self.inside(part):
+            ways = self._ways(block, part.mutation)
+            fitting = [way for way in ways if way <= left]
+            if not fitting:
+                return False
+            left -= max(fitting, key=lambda way: way.total())
+        return not left
+
+    def _ways(self, block: Block, version: int) -> list[Counter[Row]]:
+        ways: list[Counter[Row]] = []
+        if self.drops_of(block) or self.is_failed(block) or self.may_be_given_up(block):
+            ways.append(Counter())
         for count in range(len(self.killed) + 1):
             for killed in itertools.combinations(self.killed, count):
-                least: Counter[Row] = Counter()
-                most: Counter[Row] = Counter()
-                for block in blocks:
-                    content = self.rows_at(block, part.mutation, killed)
-                    most.update(content)
-                    gone = self.drops_of(block) or self.is_failed(block) or self.may_be_given_up(block)
-                    if not gone:
-                        least.update(content)
-                if least <= rows <= most:
-                    return True
-        return False
+                way = Counter(self.rows_at(block, version, killed))
+                if way not in ways:
+                    ways.append(way)
+        return ways
