@@ -122,7 +122,7 @@ class TableModel:
         """Of the whole table when everything in the log is done, but for blocks that were given up."""
         found: Counter[Row] = Counter()
         for block in self.blocks.values():
-            if not self.is_failed(block) and not self.drops_of(block) and not self.may_be_given_up(block):
+            if not self._may_be_gone(block):
                 found.update(self.rows_at(block, None, ()))
         return found
 
@@ -146,20 +146,24 @@ class TableModel:
         """Whether `part` may hold exactly these rows.
 
         Of a block that is gone it may hold none, and each block may have met a killed mutation or not. Blocks
-        have no row in common, or the same ones, so the first way that fits is as good as any other.
+        have no row in common, or the same ones: those that must be there first, the first way that fits is as
+        good as any other.
         """
         left = rows.copy()
-        for block in self.inside(part):
+        for block in sorted(self.inside(part), key=self._may_be_gone):
             ways = self._ways(block, part.mutation)
             fitting = [way for way in ways if way <= left]
             if not fitting:
                 return False
-            left -= max(fitting, key=lambda way: way.total())
+            left -= max(fitting, key=lambda way: sum(way.values()))
         return not left
+
+    def _may_be_gone(self, block: Block) -> bool:
+        return bool(self.drops_of(block)) or self.is_failed(block) or self.may_be_given_up(block)
 
     def _ways(self, block: Block, version: int) -> list[Counter[Row]]:
         ways: list[Counter[Row]] = []
-        if self.drops_of(block) or self.is_failed(block) or self.may_be_given_up(block):
+        if self._may_be_gone(block):
             ways.append(Counter())
         for count in range(len(self.killed) + 1):
             for killed in itertools.combinations(self.killed, count):
