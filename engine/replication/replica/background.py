@@ -21,8 +21,7 @@ async def keep_running(
     """Run `step` again and again, with a pause after each error. Until cancelled.
 
     Raises SessionExpired and TermOver: the term is over then. What Keeper or the disk have against one step
-    is
-    logged and remembered, and the loop goes on: a replica that stands still at one thing still does the
+    is logged and remembered, and the loop goes on: a replica that stands still at one thing still does the
     others.
     """
     while True:

@@ -1,8 +1,7 @@
 """Makes a replica that is lost, or new, like another one.
 
 Safety argument. `is_lost` says 1 until the end, so a crash at any step repeats everything; `is_active` is
-ours, so
-nobody else does the same.
+ours, so nobody else does the same.
 
 1. Choose the source: of the replicas that are not lost the one with the least to do.
 2. Empty `queue/`.

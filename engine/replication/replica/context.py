@@ -1,10 +1,8 @@
 """What all pieces of a running replica share. It has no behaviour beyond access to the session.
 
 One `ReplicaContext` lives as long as the table is attached; a *term* is the time between an activation and
-the
-loss of its session. Background work belongs to a term and is cancelled at its end; what a user asked for
-goes on
-over the end of a term and looks what became of it.
+the loss of its session. Background work belongs to a term and is cancelled at its end; what a user asked for
+goes on over the end of a term and looks what became of it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ Safety argument. What arrives is checked against the header in Keeper before it 
 `commit_part`, which may be repeated. The part may be one that covers what was asked for: it holds the same
 rows, and its name is claimed in the queue first, so that two entries do not fetch the same one and nothing
 inside it is made meanwhile. If no active replica has anything, nothing is done: the entry stays, and the part
-is
-looked for by `part_check`, which alone decides that it is lost.
+is looked for by `part_check`, which alone decides that it is lost.
 
 Source: ClickHouse's StorageReplicatedMergeTree::executeFetch.
 """

@@ -9,9 +9,8 @@ queues. Nothing is deleted.
 Missing: it is lost only if, after a sync and with the whole log copied, no replica, active or not, has it in
 `parts/`, nor one covering it, nor parts that will be merged into it, and no entry drops it. Then an
 empty part takes its place: staged, and committed by a multi that also asserts that still no replica has it
-and counts it in `lost_part_count`. It is never made for a part that no entry of the queue makes or needs,
-nor for
-one whose insert waits for a quorum, which is given up in another way.
+and counts it in `lost_part_count`. It is never made for a part that no entry of the queue makes or needs, nor
+for one whose insert waits for a quorum, which is given up in another way.
 
 Source: ClickHouse's ReplicatedMergeTreePartCheckThread.
 """

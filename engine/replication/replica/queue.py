@@ -5,9 +5,8 @@ selection reads. Mirrors `queue/` of the replica and `mutations/` of the table; 
 Keeper.
 
 Two sets of parts follow the queue. `current_parts` are those the replica has (`parts/` in Keeper).
-`virtual_parts` are those it will have when every entry is done; a range that is to be dropped stands in it
-as a
-part with the level of a range until it has been dropped.
+`virtual_parts` are those it will have when every entry is done; a range that is to be dropped stands in it as
+a part with the level of a range until it has been dropped.
 
 Source: ClickHouse's ReplicatedMergeTreeQueue.
 """
@@ -39,8 +38,7 @@ __all__ = ["Limits", "MutationState", "QueuedEntry", "ReplicaQueue"]
 @dataclass(slots=True, eq=False)
 class QueuedEntry:
     """An entry and what became of it so far. `name` is the znode's in `queue/`, `raw` its bytes; times are
-    Unix
-    seconds. Tries and postponements are kept in memory only, as in ClickHouse."""
+    Unix seconds. Tries and postponements are kept in memory only, as in ClickHouse."""
 
     name: str
     entry: LogEntry

@@ -67,8 +67,7 @@ async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | 
     """Make the queue's mutations those of Keeper; returns the numbers of those that are gone (killed).
 
     Mutations do not change, so only new ones are read. One that is removed between the listing and the
-    reading
-    was never here.
+    reading was never here.
     """
     async with ctx.loading_mutations:
         listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names

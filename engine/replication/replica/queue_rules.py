@@ -4,8 +4,7 @@ Pure. What the rules are for:
 
 1. Two executing entries never make parts that share a block, so the disk sees each part made by one of them.
 2. Nothing is made that is about to be dropped, and nothing that comes after a drop in the log overtakes it
-where
-   the two meet. Drops and replacements that meet keep the order of the log among themselves.
+   where the two meet. Drops and replacements that meet keep the order of the log among themselves.
 3. A merge or mutation does not start while a source is being made.
 4. Of entries that all want to make the same larger part instead of their own, the first gets its chance: the
    others do not start, or each would keep all others from it for ever.

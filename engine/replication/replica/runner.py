@@ -2,9 +2,8 @@
 
 Safety argument. The queue says which entry may run beside those that do. Executing is repeatable, every kind
 of it: see the executors. When it has returned, one multi removes `queue/<entry>` and writes the times of
-inserts;
-only then the entry leaves memory. A crash, a lost session or a lost reply before that leaves the entry, and
-it is executed again to no further effect.
+inserts; only then the entry leaves memory. A crash, a lost session or a lost reply before that leaves the
+entry, and it is executed again to no further effect.
 
 It never removes an entry that has not been executed. An entry that fails stays, at the end of the queue, and
 waits longer each time.

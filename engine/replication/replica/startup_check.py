@@ -1,8 +1,7 @@
 """Compares the parts on disk with those in Keeper when a replica begins a term, and settles the differences.
 
 Safety argument. It runs while `is_active` is ours, nothing is executed yet, and the queue with the whole log
-is
-known. Parts that an operation of this process has in flight are left to it.
+is known. Parts that an operation of this process has in flight are left to it.
 
 1. Staged parts that Keeper knows are published, except those that a queued REPLACE_RANGE will show together
    with what it hides; others are thrown away: nobody was ever told of them.

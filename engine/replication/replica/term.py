@@ -59,8 +59,7 @@ class Startup:
     """What the first activation has to settle. Once it has, nothing is left here.
 
     `broken` are directories that the store could not load; `is_forced` skips the sanity checks, as the flag
-    in
-    Keeper does.
+    in Keeper does.
     """
 
     broken: tuple[str, ...] = ()
