@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 
 _MAX_STEPS = 16
 _POLL_S = 0.02
+_MAX_WAIT_S = 3600.0
+"""A renamed column's compact parts are written anew; more than that is no rewriting."""
 
 
 class Alterer:
@@ -306,9 +308,12 @@ class Alterer:
     def _wait_for_mutations(self, connection: Connection) -> None:
         table = self._state.table
         mine = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        deadline_s = time.monotonic() + _MAX_WAIT_S
         while connection.rows(
             f"SELECT 1 FROM system.mutations WHERE {mine} AND NOT is_done LIMIT 1"
         ) or connection.rows(f"SELECT 1 FROM system.merges WHERE {mine} LIMIT 1"):
+            if time.monotonic() > deadline_s:
+                raise SqlError(Code.TIMEOUT_EXCEEDED, f"A mutation of {table} does not end")
             time.sleep(_POLL_S)
 
 

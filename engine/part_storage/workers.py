@@ -129,7 +129,7 @@ class Workers:
     def of(cls, pool: ChdbPool) -> Self:
         workers = cls._shared.get(pool)
         if workers is None:
-            workers = cls._shared[pool] = cls(pool, short=3, long=2)
+            workers = cls._shared[pool] = cls(pool, short=3, long=4)
         workers._users += 1
         assert isinstance(workers, cls)
         return workers
