@@ -152,10 +152,10 @@ class TableModel:
         left = rows.copy()
         for block in sorted(self.inside(part), key=self._may_be_gone):
             ways = self._ways(block, part.mutation)
-            fitting = [way for way in ways if way <= left]
+            fitting: list[Counter[Row]] = [way for way in ways if way <= left]
             if not fitting:
                 return False
-            left -= max(fitting, key=lambda way: sum(way.values()))
+            left -= max(fitting, key=_size)
         return not left
 
     def _may_be_gone(self, block: Block) -> bool:
@@ -171,3 +171,7 @@ class TableModel:
                 if way not in ways:
                     ways.append(way)
         return ways
+
+
+def _size(rows: Counter[Row]) -> int:
+    return rows.total()
