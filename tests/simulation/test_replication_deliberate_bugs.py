@@ -14,7 +14,7 @@ import pytest
 
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes import Signal
-from engine.replication.commands import drop_range, insert, insert_group
+from engine.replication.commands import consistent_read, drop_range, insert, insert_group
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
@@ -31,6 +31,7 @@ from engine.replication.replica import (
     part_check,
     peers,
     queue_loader,
+    queue_rules,
     quorum,
     runner,
     startup_check,
@@ -134,6 +135,22 @@ def a_replica_counts_for_the_quorum_before_it_has_the_part(monkeypatch: pytest.M
         await execute(ctx, queued)
 
     monkeypatch.setattr(runner.execute_get, "execute", early)
+
+
+@bug("R1", has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400)
+def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trusting(*args: Any) -> None:
+        return None
+
+    monkeypatch.setattr(consistent_read, "_check_earlier", trusting)
+
+
+@bug("R7", replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
+def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(*args: Any) -> bool:
+        return False
+
+    monkeypatch.setattr(queue_rules, "is_being_made", nobody)
 
 
 @bug("R3", has_quorum=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=400)
