@@ -36,6 +36,7 @@ from engine.sql.parse import draft_of
 
 _KEEPER_WAIT_S = 10.0
 _ACTIVE_WAIT_S = 30.0
+_RESTART_WAIT_S = 10.0
 _HARMLESS = frozenset(
     {
         "LOAD PRIMARY KEY",
@@ -67,7 +68,7 @@ class SystemStatements:
         if verb in ("STOP", "START") and what in _ACTIVITIES:
             return await self._switch(asked, statement, verb, _ACTIVITIES[what])
         if command == "RESTART REPLICAS":
-            await asyncio.gather(*(table.replica.restart() for table in self._tables.all()))
+            await asyncio.gather(*(_restart(table) for table in self._tables.all()))
             return done(asked)
         if command == "DROP REPLICA":
             await self._drop_replica(asked, parse_drop_replica(asked.sql))
@@ -79,7 +80,7 @@ class SystemStatements:
             return None
         match command:
             case "RESTART REPLICA":
-                await table.replica.restart()
+                await _restart(table)
             case "RESTORE REPLICA":
                 await _restore(table)
             case "SYNC REPLICA":
@@ -225,6 +226,12 @@ def parse_sync_mode(sql: str) -> tuple[SyncMode, tuple[str, ...]]:
     if not c.at_end:
         raise _syntax("STRICT, LIGHTWEIGHT, PULL or the end of the query")
     return mode, tuple(sources)
+
+
+async def _restart(table: RunningTable) -> None:
+    """As in ClickHouse it is given a moment to become writable, and is not waited for without Keeper."""
+    await table.replica.restart()
+    await table.replica.wait_until_active(timeout_s=_RESTART_WAIT_S)
 
 
 async def _restore(table: RunningTable) -> None:
