@@ -102,10 +102,10 @@ def _load_active(connection: Connection, state: TableState, publisher: Publisher
         partition_id = partition_of(local_name)
         # The file may be newer than what chDB has in memory: an ALTER names the parts it rewrote.
         name = name_in(state.data / local_name, partition_id) or part_of_text(partition_id, uuid)
+        if name is None and not int(count):
+            continue  # chDB covers what it drops by empty parts; dropping one would make the next
         if first_block(local_name) < marks.get(partition_id, 0):
             dead.append(local_name)
-        elif name is None and not int(count):
-            continue  # chDB covers what it drops by empty parts, and removes them later
         elif name is None:
             broken.append(local_name)
         else:

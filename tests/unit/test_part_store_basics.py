@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
+from engine.part_storage.publishing import write_marks
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
@@ -124,3 +125,24 @@ async def test_readers_never_see_a_swap_half_done(tmp_path: Path) -> None:
         await reader
         assert seen == {"8\t56\n"}
         assert texts(store.active) == ["0_0_7_2"]
+
+
+async def test_what_chdb_puts_over_dropped_parts_is_left_alone_by_every_start(tmp_path: Path) -> None:
+    """Dropping such an empty part would only make another one."""
+    shown: list[str] = []
+    for start in range(3):
+        async with opened(tmp_path, "" if start else CREATE) as (pool, store):
+            if not start:
+                await store.load()
+                await add(pool, store, "SELECT 2, 'a'", "0_1_1_0")
+                await add(pool, store, "SELECT 4, 'a'", "0_2_2_0")
+                local = store.state.active[PartName.parse("0_1_1_0")].visible.name
+                write_marks(store.state, {"0": 2})
+                await pool.query(f"ALTER TABLE t DROP PART '{local}'")
+            found = await store.load()
+            assert (texts(part.name for part in found.active), found.broken) == (["0_2_2_0"], ())
+            parts = await pool.query(
+                "SELECT name FROM system.parts WHERE table = 't' AND active ORDER BY name"
+            )
+            shown.append(parts.text)
+    assert shown[0] == shown[1] == shown[2]
