@@ -155,7 +155,8 @@ class TableModel:
             fitting: list[Counter[Row]] = [way for way in ways if way <= left]
             if not fitting:
                 return False
-            left -= max(fitting, key=_size)
+            best: Counter[Row] = max(fitting, key=_size)
+            left -= best
         return not left
 
     def _may_be_gone(self, block: Block) -> bool:

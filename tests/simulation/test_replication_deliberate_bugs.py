@@ -386,6 +386,8 @@ def test_this_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             seen |= {v.promise for v in simulate(seed, planted.scenario(Scenario.of_seed(seed))).violations}
         except SimulationStuck:
             seen.add("R7")  # it runs on and on and never becomes quiet
+        except KeyError:
+            seen.add("crash")  # two operations hold one part: a bug may also show like this
         if planted.promise in seen:
             return
     pytest.fail(f"{planted.promise} held on {planted.seeds} seeds; broken were {sorted(seen) or 'none'}")
