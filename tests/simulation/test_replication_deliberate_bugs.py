@@ -362,7 +362,7 @@ def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(startup_check, "_settle_staged", settle)
 
 
-@bug("R3", kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=400)
+@bug("R3", kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=1200)
 def a_part_is_lost_because_its_replica_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_check.peers, "all_holders", peers.active_holders)
 
