@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.config import reading
 from engine.config.element import Element
@@ -38,15 +40,44 @@ _MAX_WEIGHT = 2**32 - 1
 
 
 def read_topology(root: Element) -> Topology:
-    """All clusters and macros. Raises ConfigError; a section given twice is merged as if it were one."""
+    """All clusters and macros. Raises ConfigError; a section given twice is merged as if it were one.
+
+    `<http_addresses>` is this project's own: where the HTTP interfaces of hosts are that have none in their
+    `<replica>`, for clusters whose file is shared with servers, or whose hosts share one machine.
+    """
+    addresses = _http_addresses(root)
     clusters: dict[str, Cluster] = {}
     for servers in root.all("remote_servers"):
         for element in servers.children:
             if element.name in clusters:
                 raise ConfigError(f"{element.source}: cluster <{element.name}> is given twice")
-            clusters[element.name] = _cluster(element, root)
+            clusters[element.name] = _with_addresses(_cluster(element, root), addresses)
     macros = {element.name: element.text for section in root.all("macros") for element in section.children}
     return Topology(clusters, macros)
+
+
+def _http_addresses(root: Element) -> dict[HostId, tuple[str, int]]:
+    found: dict[HostId, tuple[str, int]] = {}
+    for section in root.all("http_addresses"):
+        for child in section.children:
+            host = reading.required_text(child, "host")
+            port = reading.port(child, "port", DEFAULT_PORT, at_least=1)
+            http_host = reading.text(child, "http_host")
+            found[HostId(host, port)] = (http_host, reading.port(child, "http_port", 0))
+    return found
+
+
+def _with_addresses(cluster: Cluster, addresses: Mapping[HostId, tuple[str, int]]) -> Cluster:
+    def known(replica: Replica) -> Replica:
+        address = addresses.get(replica.host_id)
+        if address is None or replica.http_host or replica.http_port:
+            return replica
+        return replace(replica, http_host=address[0], http_port=address[1])
+
+    if not addresses:
+        return cluster
+    shards = (replace(shard, replicas=tuple(map(known, shard.replicas))) for shard in cluster.shards)
+    return replace(cluster, shards=tuple(shards))
 
 
 def _cluster(element: Element, root: Element) -> Cluster:

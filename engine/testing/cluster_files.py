@@ -2,10 +2,11 @@
 
     DIR/cluster.xml                   a link to the cluster file given; may be edited while nodes run
     DIR/config.d/zookeeper.xml        overrides its <zookeeper> with the address of the embedded one
+    DIR/config.d/http_addresses.xml   where the HTTP interfaces of the nodes are
     DIR/nodes/node01/config.xml       what is node01's own: paths, ports, host name, macros (`macros_node01`
     of
                                       the cluster file, else made up)
-    DIR/nodes/node01/config.d/        links to the two files above
+    DIR/nodes/node01/config.d/        links to the three files above
 
 Like a ClickHouse server, a node reads the files in `config.d` next to its configuration on top of it.
 """
@@ -70,12 +71,22 @@ class ClusterFiles:
         _add(node, "port", zookeeper_port)
         _add(zookeeper, "session_timeout_ms", session_timeout_ms)
         _write(overlay / "zookeeper.xml", [zookeeper])
+        addresses = ElementTree.Element("http_addresses")
+        for replica in dict.fromkeys(r.host_id for c in topology.clusters.values() for r in c.replicas):
+            if replica.host in http_ports:
+                address = ElementTree.SubElement(addresses, "address")
+                _add(address, "host", replica.host)
+                _add(address, "port", replica.port)
+                _add(address, "http_host", HOST)
+                _add(address, "http_port", http_ports[replica.host])
+        _write(overlay / "http_addresses.xml", [addresses])
         for host, port in http_ports.items():
             own = self.node_directory(host)
             (own / "config.d").mkdir(parents=True, exist_ok=True)
             _write(self.node_config(host), self._node_elements(host, port, topology))
             _link(own / "config.d" / f"10-{self.shared.name}", self.shared)
             _link(own / "config.d" / "20-zookeeper.xml", overlay / "zookeeper.xml")
+            _link(own / "config.d" / "30-http_addresses.xml", overlay / "http_addresses.xml")
 
     def _node_elements(self, host: str, port: int, topology: Topology) -> list[ElementTree.Element]:
         values = {
