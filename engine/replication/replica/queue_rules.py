@@ -29,6 +29,7 @@ from engine.replication.log_actions import (
     GetPart,
     MergeParts,
     MutatePart,
+    RangeFate,
     ReplaceRange,
 )
 from engine.replication.part_name import PartName
@@ -143,7 +144,7 @@ def _reason_against_dropping(queued: QueuedEntry, span: PartName, around: Surrou
     for other in around.dropping:
         if other is queued or not _meets(other, span):
             continue
-        if other.is_executing or (other.number < queued.number and not _is_overtaken(other, queued)):
+        if other.is_executing or (other.number < queued.number and not _is_pointless(other, queued, around)):
             return f"Not executing {_what(queued)} because {other.name} has to be done first"
     return ""
 
@@ -154,6 +155,30 @@ def _meets(other: QueuedEntry, span: PartName) -> bool:
         return True
     is_replacement = isinstance(other.entry.action, ReplaceRange)
     return is_replacement and any(part.intersects(span) for part in other.new_parts)
+
+
+def _is_pointless(other: QueuedEntry, queued: QueuedEntry, around: Surroundings) -> bool:
+    """Whether `queued`, a drop, need not wait for an earlier entry, because all of it goes anyway.
+
+    An earlier drop inside it is, too. One that detaches, or comes before a detaching, is only if it waits
+    itself for a replacement that is overtaken: all three would wait for each other for ever.
+    """
+    if _is_overtaken(other, queued):
+        return True
+    action, earlier = queued.entry.action, other.entry.action
+    if not isinstance(action, DropRange) or not isinstance(earlier, DropRange):
+        return False
+    if not action.range.contains(earlier.range):
+        return False
+    if action.fate is RangeFate.DROP and earlier.fate is RangeFate.DROP:
+        return True
+    return any(
+        isinstance(third.entry.action, ReplaceRange)
+        and third.number < other.number
+        and _meets(third, earlier.range)
+        and _is_overtaken(third, queued)
+        for third in around.dropping
+    )
 
 
 def _is_overtaken(other: QueuedEntry, queued: QueuedEntry) -> bool:
