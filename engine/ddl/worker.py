@@ -68,7 +68,10 @@ from engine.sql import runs_once_per_shard
 logger = logging.getLogger(__name__)
 
 RETRY_PAUSE_S = 5.0
-"""After a failure that is not Keeper's, and between two tries of a retriable statement (ClickHouse: 5 s)."""
+"""After a failure that is not Keeper's, and at most between two tries of a retriable statement (ClickHouse:
+always 5 s)."""
+FIRST_RETRY_PAUSE_S = 0.3
+"""Doubled with each try: an ALTER that came too early for this replica need not wait long."""
 RECONNECT_PAUSE_S = 0.2
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -323,6 +326,7 @@ class DDLWorker:
         logger.info("ddl.claimed entry=%s host=%s object=%s", task.name, task.host, task.object_text)
         self._memory.latest_executed = max(self._memory.latest_executed, entry_number(task.name) or 0)
         await self._runner.wait_for_earlier(task)
+        pause_s = FIRST_RETRY_PAUSE_S
         while True:
             try:
                 return await self._run_here_or_for_the_shard(keeper, task)
@@ -335,7 +339,8 @@ class DDLWorker:
             except TryAgain as error:
                 logger.warning("ddl.will_try_again entry=%s code=%d error=%s", task.name, error.code, error)
                 await reporter.unclaim(task.name, task.host)
-                await self._pause(RETRY_PAUSE_S)
+                await self._pause(pause_s)
+                pause_s = min(2 * pause_s, RETRY_PAUSE_S)
                 if await reporter.claim(task.name, task.host) is not Claim.CLAIMED:
                     self._memory.settle(task.name)
                     return None

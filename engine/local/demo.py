@@ -1,4 +1,5 @@
-"""The demo: start everything, apply every cluster's migrations through Airflow, show what happened, stop.
+"""The demo: start everything, apply every cluster's migrations through Airflow, insert the flights on one
+replica of each shard, show what happened, stop.
 
 What it does is what a person would do: it triggers the migration DAGs through Airflow's API, answers the
 question before a destructive migration (and says that it was the demo that answered), and reads the ledger.
@@ -19,6 +20,7 @@ from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, NoNode, OnclusterError
 from engine.keeper.base import Keeper
 from engine.local.airflow_api import AirflowApi, Question, TaskInstance
+from engine.local.demo_flights import load_flights
 from engine.local.demo_result import DemoResult, read_ledger, read_schemas
 from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack, StackOptions, require_stopped
@@ -103,7 +105,8 @@ async def _run(stack: Stack, steps: Steps, *, with_outage: bool, env: Env) -> De
 async def migrate_all(
     state: StackState, steps: Steps, *, beside: Interference | None = None, env: Env | None = None
 ) -> DemoResult:
-    """Run the migration DAG of every cluster folder, all at the same time; returns what the ledger says.
+    """Run the migration DAG of every cluster folder, all at the same time, then insert the demo's rows;
+    returns what the ledger says and what the replicas have.
 
     Raises MigrationRunFailed.
     """
@@ -129,7 +132,8 @@ async def migrate_all(
     clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
     schemas = await read_schemas(state, clusters)
     steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
-    return DemoResult(clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0)
+    data = await load_flights(state, steps, env=env)
+    return DemoResult(clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0, data=data)
 
 
 async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> None:

@@ -1,4 +1,5 @@
-"""What the demo shows at its end: migrations by hosts, the ledger, and whether all schemas are equal."""
+"""What the demo shows at its end: migrations by hosts, the ledger, whether all schemas are equal, and what
+each replica holds."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from rich.text import Text
 from engine.config.load import load_topology
 from engine.env import Env
 from engine.errors import NodeUnavailable
+from engine.local.demo_flights import TABLE, ReplicaContent
 from engine.local.state import StackState
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import CellState, MigrationState
@@ -78,12 +80,14 @@ class ClusterResult:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """Everything. `schemas` maps cluster → host → digest of every definition on that host."""
+    """Everything. `schemas` maps cluster → host → digest of every definition on that host; `data` is what
+    each replica holds."""
 
     clusters: tuple[ClusterResult, ...]
     schemas: Mapping[str, Mapping[str, str]]
     answered: tuple[str, ...]
     seconds: float
+    data: tuple[ReplicaContent, ...] = ()
 
     def taking(self, seconds: float) -> DemoResult:
         return replace(self, seconds=seconds)
@@ -93,10 +97,15 @@ class DemoResult:
         return all(len(set(digests.values())) == 1 for digests in self.schemas.values())
 
     @property
+    def same_data(self) -> bool:
+        """Whether all replicas of each shard have the same parts."""
+        shards = {content.shard for content in self.data}
+        return len({(content.shard, content.digest) for content in self.data}) == len(shards)
+
+    @property
     def succeeded(self) -> bool:
-        return (
-            bool(self.clusters) and all(cluster.succeeded for cluster in self.clusters) and self.same_schema
-        )
+        applied = bool(self.clusters) and all(cluster.succeeded for cluster in self.clusters)
+        return applied and self.same_schema and self.same_data
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -104,6 +113,8 @@ class DemoResult:
             "seconds": round(self.seconds, 1),
             "same_schema": self.same_schema,
             "schemas": self.schemas,
+            "same_data": self.same_data,
+            "data": [asdict(content) for content in self.data],
             "approved_by_the_demo": self.answered,
             "ledger": {cluster.cluster: [asdict(row) for row in cluster.rows] for cluster in self.clusters},
         }
@@ -197,8 +208,28 @@ def show_result(result: DemoResult, console: Console) -> None:
         same = "the same" if len(set(digests.values())) == 1 else "NOT THE SAME"
         digest = ", ".join(sorted(set(digests.values())))
         console.print(Text(f"Schema of {name}: {same} on {len(digests)} hosts ({digest})"))
+    if result.data:
+        console.print()
+        console.print(_replicas(result.data))
     word = "Every migration is applied on every host." if result.succeeded else "NOT everything is applied."
     console.print(Text(f"{word} {result.seconds:.0f} s" if result.seconds else word, style="bold"))
+
+
+def _replicas(data: Sequence[ReplicaContent]) -> Table:
+    """Rows and parts by replica; replicas of one shard have one digest."""
+    table = Table(title=f"{TABLE}: rows and parts by replica", box=SIMPLE_HEAD, title_justify="left")
+    for column in ("shard", "replica", "inserted here", "rows", "parts", "hash of all parts"):
+        table.add_column(column, justify="right" if column in ("inserted here", "rows", "parts") else "left")
+    for content in data:
+        table.add_row(
+            str(content.shard),
+            content.host,
+            f"{content.inserted:,}" if content.inserted else "–",
+            f"{content.rows:,}",
+            str(content.parts),
+            content.digest,
+        )
+    return table
 
 
 def _matrix(cluster: ClusterResult) -> Table:

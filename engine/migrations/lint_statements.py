@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from engine.errors import Code, SqlError
@@ -13,6 +14,8 @@ Note = tuple[str, str, int]
 """Rule, message, ClickHouse's code or 0."""
 
 _K = StatementKind
+_TELLS_SHARDS_APART = re.compile(r"\{(?:\w*shard\w*|uuid)\}")
+"""A server that belongs to several clusters has a macro for each, such as `{order_shard}`."""
 _DATA = frozenset({_K.SELECT, _K.INSERT, _K.SHOW, _K.DESCRIBE, _K.EXISTS, _K.EXPLAIN, _K.SET, _K.USE})
 _MAKES = frozenset(
     {
@@ -136,10 +139,10 @@ def _engine(
     if len(arguments) < 2 or not engine.startswith("Replicated"):
         return
     path, replica = arguments[:2]
-    if len(cluster.shards) > 1 and not any(macro in path for macro in ("{shard}", "{uuid}")):
+    if len(cluster.shards) > 1 and not _TELLS_SHARDS_APART.search(path):
         yield (
             "replicated-path",
-            f"the path {path} has neither {{shard}} nor {{uuid}}: shards would share it",
+            f"the path {path} has no macro like {{shard}} or {{uuid}}: shards would share it",
             0,
         )
     if replicas > 1 and "{replica}" not in replica:

@@ -1,13 +1,12 @@
 -- Small tables that every node holds in full: they are joined with, and never with a remote one.
 -- oncluster: database=flights
--- oncluster: allow=not-replicated reason="every node loads its own full copy of the reference data"
 
 CREATE TABLE IF NOT EXISTS airlines
 (
     carrier LowCardinality(String) COMMENT 'two-letter code',
     name    String
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 ORDER BY carrier;
 
 CREATE TABLE IF NOT EXISTS airports
@@ -21,7 +20,7 @@ CREATE TABLE IF NOT EXISTS airports
     dst   LowCardinality(String),
     tzone LowCardinality(String)
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 ORDER BY faa;
 
 CREATE TABLE IF NOT EXISTS planes
@@ -36,5 +35,5 @@ CREATE TABLE IF NOT EXISTS planes
     speed        Nullable(UInt16) COMMENT 'miles per hour',
     engine       LowCardinality(String)
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 ORDER BY tailnum;

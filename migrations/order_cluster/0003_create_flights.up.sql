@@ -1,6 +1,5 @@
 -- The facts, and the table into which raw files are read before they are checked.
 -- oncluster: database=flights
--- oncluster: allow=not-replicated reason="the demo's shards hold their rows once on each replica"
 
 CREATE TABLE IF NOT EXISTS flights
 (
@@ -24,7 +23,7 @@ CREATE TABLE IF NOT EXISTS flights
     minute         UInt8,
     time_hour      DateTime('UTC')
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 PARTITION BY toYYYYMM(time_hour)
 ORDER BY (origin, carrier, time_hour, flight);
 
@@ -33,5 +32,5 @@ CREATE TABLE IF NOT EXISTS flights_staging
     line_number UInt64,
     line        String CODEC(ZSTD(3))
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 ORDER BY line_number;

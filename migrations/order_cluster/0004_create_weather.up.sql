@@ -1,5 +1,4 @@
 -- Hourly weather at the three airports; joined to flights on (origin, time_hour).
--- oncluster: allow=not-replicated reason="every node loads its own full copy of the reference data"
 
 CREATE TABLE IF NOT EXISTS flights.weather ON CLUSTER order_cluster
 (
@@ -19,5 +18,5 @@ CREATE TABLE IF NOT EXISTS flights.weather ON CLUSTER order_cluster
     visib      Float32 COMMENT 'miles',
     time_hour  DateTime('UTC')
 )
-ENGINE = MergeTree
+ENGINE = ReplicatedMergeTree('/clickhouse/tables/{order_shard}/{database}/{table}', '{replica}')
 ORDER BY (origin, time_hour);

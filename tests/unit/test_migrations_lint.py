@@ -97,6 +97,7 @@ async def test_each_rule_finds_its_mistake(tmp_path: Path, up: str, rule: str) -
 @pytest.mark.parametrize(
     "up",
     [
+        f"{TABLE} ReplicatedMergeTree('/{{order_shard}}/t', '{{replica}}') ORDER BY a",
         "ALTER TABLE d.add ADD COLUMN IF NOT EXISTS `DROP` String DEFAULT 'ADD COLUMN' COMMENT 'DROP INDEX'",
         "ALTER TABLE d.x MODIFY COMMENT 'DROP INDEX i'",
         "CREATE OR REPLACE VIEW d.v AS SELECT 1 AS a",
