@@ -25,7 +25,6 @@ from engine.replication.commands.create import create_replica
 from engine.replication.commands.drop import drop_replica
 from engine.replication.creation import NewReplica, later_nodes, leader_election_ops, replica_ops, table_ops
 from engine.replication.host import ReplicaHost
-from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
 from engine.replication.paths import ReplicaPaths, TablePaths
@@ -35,8 +34,9 @@ from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.keeper_history import ObservedTree
 from engine.testing.replication_disk import Damage, StoreDisk, model_definition
-from engine.testing.replication_history import FinalReplica, History, SeenStaged, SeenVisible
+from engine.testing.replication_history import History, SeenStaged, SeenVisible
 from engine.testing.replication_network import MemoryPartNetwork, NetworkFaults
+from engine.testing.replication_quiet import damaged_parts, final_state, unrest
 from engine.testing.replication_rows import Rows
 from engine.testing.replication_scenario import Scenario
 from engine.testing.replication_store import MemoryPartStore, Origin, Staged, StoreFaults, Visible
@@ -324,7 +324,7 @@ class ReplicationCluster:
             for name in sorted(node.disk.active)
             if any(
                 name in other.disk.active
-                and name not in self._damaged(other)
+                and name not in damaged_parts(other)
                 and other.me.part(name) in self.server.tree.nodes
                 for other in self.nodes.values()
                 if other is not node
@@ -376,7 +376,7 @@ class ReplicationCluster:
         self.calm_down()
         await self._settle()
         for node in self.nodes.values():
-            self.history.final[node.me.name] = self._final(node)
+            self.history.final[node.me.name] = final_state(self, node)
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.is_alive = False
@@ -401,85 +401,22 @@ class ReplicationCluster:
 
     async def _settle(self) -> None:
         """Until nothing changes any more, or time is up."""
-        waited_s, quiet, unrest = 0.0, 0, ""
+        waited_s, quiet, found = 0.0, 0, ""
         while waited_s < _SETTLING_S and quiet < 3:
             await self.env.sleep(10.0)
             waited_s += 10.0
             self._report_damage()
-            unrest = self._unrest()
-            quiet = 0 if unrest else quiet + 1
+            found = unrest(self)
+            quiet = 0 if found else quiet + 1
         if quiet < 3:
-            self.history.notes.append(f"not quiet after {waited_s:g} s: {unrest}")
+            self.history.notes.append(f"not quiet after {waited_s:g} s: {found}")
 
     def _report_damage(self) -> None:
         """Readers meet damaged parts, and a replica that meets one checks it."""
         for node in self.nodes.values():
-            for name in self._damaged(node):
+            for name in damaged_parts(node):
                 if node.ctx is not None and name not in node.ctx.parts_to_check:
                     node.ctx.check_later(name)
-
-    def _damaged(self, node: SimulatedNode) -> list[PartName]:
-        found = []
-        for name, stored in sorted(node.disk.active.items()):
-            try:
-                stored.check(str(name))
-            except PartDiffers:
-                found.append(name)
-        return found
-
-    def _unrest(self) -> str:
-        """What is still going on; empty when all is quiet."""
-        log = self.children(self.paths.log)
-        first = next(iter(self.nodes.values()))
-        for node in self.nodes.values():
-            if node.ctx is None or node.ctx.is_readonly:
-                reason = "" if node.ctx is None else node.ctx.readonly_reason
-                return f"{node.me.name} is read-only: {reason}"
-            if self.children(node.me.queue):
-                return f"{node.me.name} has a queue"
-            pointer = self.server.tree.nodes[node.me.log_pointer].data
-            if log and (not pointer or int(pointer) <= int(log[-1][-10:])):
-                return f"{node.me.name} has not copied the log behind {pointer!r}"
-            if difference := node.disk.active.keys() ^ first.disk.active.keys():
-                return f"{node.me.name} differs in {', '.join(sorted(map(str, difference)))}"
-            if node.disk.active.keys() != {PartName.parse(each) for each in self.children(node.me.parts)}:
-                return f"{node.me.name} and Keeper differ"
-            if damaged := self._damaged(node):
-                return f"{node.me.name} has damaged parts: {', '.join(map(str, damaged))}"
-            if node.disk.staged:
-                return f"{node.me.name} has staged parts: {', '.join(map(str, sorted(node.disk.staged)))}"
-            if node.disk.temporary and not self.scenario.has_impatient_users:  # one may go while it writes
-                return f"{node.me.name} has parts without name: {', '.join(node.disk.temporary)}"
-            if open_ones := [n for n, state in node.ctx.queue.mutations.items() if not state.is_done]:
-                return f"{node.me.name} has open mutations: {open_ones}"
-        for directory in (self.paths.quorum_parallel, self.paths.quorum):
-            if waiting := set(self.children(directory)) - {"last_part", "failed_parts", "parallel"}:
-                return f"quorums are open: {', '.join(sorted(waiting))}"
-        for partition_id in self.children(self.paths.block_numbers):
-            if locks := self.children(self.paths.partition_block_numbers(partition_id)):
-                return f"block numbers are locked: {', '.join(locks)}"
-        return ""
-
-    def _final(self, node: SimulatedNode) -> FinalReplica:
-        damaged = self._damaged(node)
-        rows: Counter[tuple[tuple[str, int | str], ...]] = Counter()
-        parts = {}
-        for name, stored in sorted(node.disk.active.items()):
-            if name not in damaged:
-                rows.update(stored.rows(str(name)))
-                parts[name] = stored.digest(str(name)).hash_text
-        queue = []
-        for entry in self.children(node.me.queue):
-            text = self.server.tree.nodes[f"{node.me.queue}/{entry}"].data.decode()
-            queue.append(f"{entry} {' '.join(text.splitlines()[3:])}")
-        return FinalReplica(
-            parts,
-            rows,
-            frozenset(PartName.parse(each) for each in self.children(node.me.parts)),
-            is_readonly=node.ctx is None or node.ctx.is_readonly,
-            queue=tuple(queue),
-            damaged=tuple(damaged),
-        )
 
 
 def settings_of(scenario: Scenario) -> ReplicatedSettings:
