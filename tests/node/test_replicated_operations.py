@@ -35,14 +35,15 @@ class Pair:
         columns: str = "k UInt64, v String",
         *,
         engine: str = "ReplicatedMergeTree",
+        arguments: str = "",
         rest: str = "PARTITION BY k % 2 ORDER BY k",
     ) -> str:
         self._made += 1
         name = f"t{self._made}"
+        more = f", {arguments}" if arguments else ""
         for number, node in enumerate(self.both, start=1):
-            node.query(
-                f"CREATE TABLE {name} ({columns}) ENGINE = {engine}('/tables/{name}', 'r{number}') {rest}"
-            )
+            place = f"'/tables/{name}', 'r{number}'{more}"
+            node.query(f"CREATE TABLE {name} ({columns}) ENGINE = {engine}({place}) {rest}")
         return name
 
     def synced(self, table: str) -> None:

@@ -28,6 +28,7 @@ from engine.names import HostId, TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.refusals import refuse_old_syntax
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
@@ -101,6 +102,7 @@ class CreateStatements:
             await self._protect(asked, statement)
             return None
         self._refuse_unsupported(asked, statement)
+        refuse_old_syntax(asked, definition)
         table = statement.tables[0]
         name = TableName(table.database or asked.current_database, table.table)
         async with self._life.names.hold([name]):

@@ -1,0 +1,203 @@
+"""Every engine of the replicated family, TTL, and sequential reads: on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import blocking_cluster
+from tests.node.conftest import HttpAt, Reply
+from tests.node.test_replicated_operations import HOSTS, Pair, error, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    directory = tmp_path_factory.mktemp("family")
+    file = directory / "given.xml"
+    file.write_text(clusters_xml({"all": [list(HOSTS)]}))
+    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
+        yield Pair(local)
+
+
+# -- the family ----------------------------------------------------------------------------------------------
+
+STATES = "SELECT {k}, sumState(toUInt64({v})), uniqState('{v}'), {v}"
+
+FAMILY = {
+    "plain": ("MergeTree", "", "k UInt64, v UInt64", ["(1, 1), (2, 2)", "(1, 3)"], "1\t1\n1\t3\n2\t2\n"),
+    "replacing": (
+        "ReplacingMergeTree",
+        "",
+        "k UInt64, v UInt64",
+        ["(1, 1), (2, 2)", "(1, 3)"],
+        "1\t3\n2\t2\n",
+    ),
+    "replacing with version": (
+        "ReplacingMergeTree",
+        "n",
+        "k UInt64, n UInt8, v String",
+        ["(1, 9, 'kept')", "(1, 3, 'older'), (2, 1, 'b')"],
+        "1\t9\tkept\n2\t1\tb\n",
+    ),
+    "replacing with deleted": (
+        "ReplacingMergeTree",
+        "n, d",
+        "k UInt64, n UInt8, d UInt8, v String",
+        ["(1, 1, 0, 'a'), (2, 1, 0, 'b')", "(1, 2, 1, 'a')"],
+        "1\t2\t1\ta\n2\t1\t0\tb\n",
+    ),
+    "summing": (
+        "SummingMergeTree",
+        "",
+        "k UInt64, a UInt32, b Float64",
+        ["(1, 2, 0.5)", "(1, 3, 0.25)"],
+        "1\t5\t0.75\n",
+    ),
+    "summing some": (
+        "SummingMergeTree",
+        "(a, b)",
+        "k UInt64, a UInt32, b UInt32, c UInt32",
+        ["(1, 2, 3, 7)", "(1, 3, 4, 8)"],
+        "1\t5\t7\t7\n",
+    ),
+    "aggregating": (
+        "AggregatingMergeTree",
+        "",
+        (
+            "k UInt64, s AggregateFunction(sum, UInt64), u AggregateFunction(uniq, String),"
+            " m SimpleAggregateFunction(max, UInt8)"
+        ),
+        [STATES.format(k=1, v=2), STATES.format(k=1, v=5), STATES.format(k=2, v=1)],
+        "",
+    ),
+    "collapsing": (
+        "CollapsingMergeTree",
+        "sign",
+        "k UInt64, v UInt64, sign Int8",
+        ["(1, 1, 1), (2, 2, 1)", "(1, 1, -1), (1, 5, 1)"],
+        "1\t5\t1\n2\t2\t1\n",
+    ),
+    "versioned collapsing": (
+        "VersionedCollapsingMergeTree",
+        "sign, version",
+        "k UInt64, v UInt64, sign Int8, version UInt8",
+        ["(1, 1, -1, 1), (1, 5, 1, 2)", "(1, 1, 1, 1), (2, 2, 1, 1)"],
+        "1\t5\t1\t2\n2\t2\t1\t1\n",
+    ),
+    "coalescing": (
+        "CoalescingMergeTree",
+        "",
+        "k UInt64, a Nullable(UInt8), b Nullable(String)",
+        ["(1, 1, NULL)", "(1, NULL, 'x')"],
+        "1\t1\tx\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("member", FAMILY)
+def test_every_engine_merges_to_the_same_bytes_on_both_replicas(pair: Pair, member: str) -> None:
+    engine, arguments, columns, inserts, merged = FAMILY[member]
+    t = pair.table(columns, engine=f"Replicated{engine}", arguments=arguments, rest="ORDER BY k")
+    for rows in inserts:
+        values = rows if rows.startswith("SELECT") else f"VALUES {rows}"
+        pair.n1.query(f"INSERT INTO {t} {values}")
+    pair.synced(t)
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    pair.synced(t)
+    pair.same(f"SELECT name, rows, hash_of_all_files FROM system.parts WHERE table = '{t}'")
+    if merged:
+        assert pair.same(f"SELECT * FROM {t} ORDER BY ALL") == merged
+    else:
+        totals = f"SELECT k, sumMerge(s), uniqMerge(u), max(m) FROM {t} GROUP BY k ORDER BY k"
+        assert pair.same(totals) == "1\t7\t2\t5\n2\t1\t1\t1\n"
+    names = pair.same(f"SELECT name FROM system.parts WHERE table = '{t}'")
+    assert names == f"all_0_{len(inserts) - 1}_1\n"
+    shown = f"SELECT engine, engine_full FROM system.tables WHERE name = '{t}'"
+    name, full = pair.n1.query(shown).rstrip("\n").split("\t")
+    assert name == f"Replicated{engine}"
+    more = f", {arguments}" if arguments else ""
+    assert full.startswith(f"Replicated{engine}(\\'/tables/{t}\\', \\'r1\\'{more})")
+
+
+def test_the_old_syntax_of_engines_is_refused_with_the_reason(pair: Pair) -> None:
+    sql = (
+        "CREATE TABLE old_style (k UInt64, d Date) "
+        "ENGINE = ReplicatedMergeTree('/tables/old_style', 'r1', d, (k), 8192)"
+    )
+    reply = pair.n1.post(sql)
+    assert error(reply) == 36
+    assert "deprecated" in reply.text
+    reply = pair.n1.post(sql, allow_deprecated_syntax_for_merge_tree="1")
+    assert error(reply) == 48
+    assert "ORDER BY" in reply.text
+    assert pair.n1.query("EXISTS TABLE old_style") == "0\n"
+    assert (
+        pair.n1.query("SELECT count() FROM system.zookeeper WHERE path = '/tables' AND name = 'old_style'")
+        == "0\n"
+    )
+
+
+def test_graphite_needs_its_rules_in_the_configuration(pair: Pair) -> None:
+    reply = pair.n1.post(
+        "CREATE TABLE graphite (Path String, Time DateTime, Value Float64, Timestamp UInt32) ENGINE = "
+        "ReplicatedGraphiteMergeTree('/tables/graphite', 'r1', 'graphite_rollup') ORDER BY (Path, Time)"
+    )
+    assert error(reply) == 139
+    assert "graphite_rollup" in reply.text
+    assert pair.n1.query("EXISTS TABLE graphite") == "0\n"
+
+
+# -- sequential reads ----------------------------------------------------------------------------------------
+
+SEQUENTIAL = {"select_sequential_consistency": "1"}
+
+
+def quorum_insert(node: HttpAt, table: str, values: str, timeout_ms: int = 60_000) -> Reply:
+    return node.post(
+        f"INSERT INTO {table} VALUES {values}",
+        insert_quorum="2",
+        insert_quorum_parallel="0",
+        insert_quorum_timeout=str(timeout_ms),
+    )
+
+
+def test_rows_above_the_last_quorum_are_not_read(pair: Pair) -> None:
+    t = pair.table("k UInt64, v String", rest="ORDER BY k")
+    assert quorum_insert(pair.n1, t, "(1, 'confirmed')").status == 200
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    assert error(quorum_insert(pair.n1, t, "(2, 'not yet')", timeout_ms=500)) == 319
+    reading = f"SELECT * FROM {t} ORDER BY k"
+    assert pair.n1.query(reading) == "1\tconfirmed\n2\tnot yet\n"
+    for node in pair.both:
+        assert node.query(reading, **SEQUENTIAL) == "1\tconfirmed\n"
+        assert node.query(f"{reading} SETTINGS select_sequential_consistency = 1") == "1\tconfirmed\n"
+        assert node.query(f"SELECT count() FROM {t}", **SEQUENTIAL) == "1\n"
+        joined = f"SELECT count() FROM {t} AS a JOIN default.{t} AS b USING k"
+        assert node.query(joined, **SEQUENTIAL) == "1\n"
+        assert node.query(f"WITH x AS (SELECT * FROM {t}) SELECT max(k) FROM x", **SEQUENTIAL) == "1\n"
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    pair.synced(t)
+    wait_for(lambda: pair.n1.query(f"SELECT count() FROM {t}", **SEQUENTIAL) == "2\n")
+    assert pair.same(f"SELECT count() FROM {t} SETTINGS select_sequential_consistency = 1") == "2\n"
+
+
+def test_a_replica_without_a_part_of_the_quorum_refuses_to_read(pair: Pair) -> None:
+    t = pair.table("k UInt64, v String", rest="ORDER BY k")
+    pair.n1.query(
+        f"CREATE TABLE {t}_third (k UInt64, v String) "
+        f"ENGINE = ReplicatedMergeTree('/tables/{t}', 'r3') ORDER BY k"
+    )
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    assert quorum_insert(pair.n1, t, "(1, 'a')").status == 200
+    reading = f"SELECT count() FROM {t}"
+    assert pair.n1.query(reading, **SEQUENTIAL) == "1\n"
+    assert error(pair.n2.post(reading, **SEQUENTIAL)) == 289
+    assert pair.n2.query(reading) == "0\n"
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    pair.synced(t)
+    assert pair.n2.query(reading, **SEQUENTIAL) == "1\n"
+    pair.n1.query(f"DROP TABLE {t}_third SYNC")
