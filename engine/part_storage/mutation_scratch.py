@@ -65,6 +65,8 @@ class _Preparation:
     scratch: Scratch
     part: dict[str, str]
     table: dict[str, str]
+    defaults: dict[str, str] = field(default_factory=dict)
+    """Kind of default by column, of columns that have one."""
     before: list[str] = field(default_factory=list)
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
@@ -83,10 +85,14 @@ class _Preparation:
                 self.alter(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
             )
             self.table[name] = self.table.pop(renamed_to)
+            if renamed_to in self.defaults:
+                self.defaults[name] = self.defaults.pop(renamed_to)
         if name not in self.table:
             self.before.append(self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type}"))
             self.table[name] = column_type
         elif self.table[name] != column_type:
+            if kind := self.defaults.pop(name, ""):  # its value need not be one of the part's type
+                self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}"))
             # chDB wants to know what becomes of NULL; the scratch table is empty.
             loses_null = "Nullable(" in self.table[name] and "Nullable(" not in column_type
             default = f" DEFAULT defaultValueOfTypeName({quote_string(column_type)})" if loses_null else ""
@@ -101,7 +107,12 @@ def prepare_for(
 
     None of them: the part stays as it is. `renames` are of ALTERs that parts may be behind of.
     """
-    prepared = _Preparation(scratch, columns_in(part), columns_of(connection, scratch.name))
+    prepared = _Preparation(
+        scratch,
+        columns_in(part),
+        columns_of(connection, scratch.name),
+        _defaults_of(connection, scratch.name),
+    )
     for old, new in renames.items():
         if old in prepared.part and new not in prepared.part:
             prepared.give_back(old, renamed_to=new)
@@ -188,3 +199,12 @@ def columns_of(connection: Connection, table: TableName) -> dict[str, str]:
         " ORDER BY position"
     )
     return {str(name): str(column_type) for name, column_type in rows}
+
+
+def _defaults_of(connection: Connection, table: TableName) -> dict[str, str]:
+    rows = connection.rows(
+        "SELECT name, default_kind FROM system.columns"
+        f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        " AND default_kind != ''"
+    )
+    return {str(name): str(kind) for name, kind in rows}

@@ -69,6 +69,12 @@ async def test_an_added_column_is_there_and_nothing_is_rewritten(made: Made) -> 
             "k, concat(gone, '!')",
             "1\t9! 2\t9! 3\t9! 10\t9!",
         ),
+        (
+            "MODIFY COLUMN n String DEFAULT 'no number'",
+            "MODIFY COLUMN `n` String DEFAULT 'no number'",
+            "concat(n, '!')",
+            "3! 30! 4! 5!",
+        ),
         ("DROP INDEX i", "DROP INDEX i", "n", "3 4 5 30"),
         ("DROP PROJECTION p", "DROP PROJECTION p", "n", "3 4 5 30"),
         ("RENAME COLUMN gone TO here", "RENAME COLUMN gone TO here", "k, here", "1\t9 2\t9 3\t9 10\t9"),
