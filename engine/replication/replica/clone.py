@@ -161,7 +161,8 @@ async def _clone_from(
     kept = ActivePartSet(wanted)
     to_come = [part for each in queue for part in each.entry.new_parts]
     for part in [*to_come, *await _named_later(ctx, keeper)]:
-        if not kept.intersecting(part):
+        # What the source is still to merge or to mutate may be here already, and nowhere else.
+        if all(part.contains(other) for other in kept.intersecting(part)):
             kept.add(part)
     own = _names((await keeper.children(ctx.me.parts)).names)
     have = {*ctx.store.active, *(ctx.store.staged.keys() & set(own))}
