@@ -109,6 +109,8 @@ class StoredPart:
     def damaged(self, damage: Damage, at: int, *, file: str = DATA) -> StoredPart:
         """With one file harmed; `at` (any number) says where."""
         files = dict(self.files)
+        if file not in files:
+            return self
         files[file] = damaged_bytes(files[file], damage, at)
         if damage is Damage.MISSING_FILE:
             del files[file]
