@@ -141,12 +141,12 @@ def test_the_old_syntax_of_engines_is_refused_with_the_reason(pair: Pair) -> Non
     )
 
 
-def test_graphite_needs_its_rules_in_the_configuration(pair: Pair) -> None:
+def test_graphite_is_refused_because_of_its_rules(pair: Pair) -> None:
     reply = pair.n1.post(
         "CREATE TABLE graphite (Path String, Time DateTime, Value Float64, Timestamp UInt32) ENGINE = "
         "ReplicatedGraphiteMergeTree('/tables/graphite', 'r1', 'graphite_rollup') ORDER BY (Path, Time)"
     )
-    assert error(reply) == 139
+    assert error(reply) == 48
     assert "graphite_rollup" in reply.text
     assert pair.n1.query("EXISTS TABLE graphite") == "0\n"
 

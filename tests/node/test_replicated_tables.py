@@ -270,6 +270,61 @@ def test_what_would_go_past_keeper_is_refused(nodes: Nodes, sql: str, code: int)
     assert nodes.n1.query("EXISTS d.no") == "0\n"
 
 
+def test_create_or_replace_puts_a_new_replica_in_the_old_tables_place(nodes: Nodes) -> None:
+    def replacing(columns: str, path: str, rest: str = "") -> str:
+        return (
+            f"CREATE OR REPLACE TABLE d.replaced {columns} "
+            f"ENGINE = ReplicatedMergeTree('{path}', 'r1') ORDER BY a {rest}"
+        )
+
+    before = nodes.catalog("n1")
+    refused(nodes.n1.post(replacing("(a Int8)", "/r1").removeprefix("CREATE OR ")), 60)
+    nodes.n1.query(replacing("(a Int8)", "/r1"))
+    nodes.n1.query("INSERT INTO d.replaced VALUES (1), (2)")
+    refused(nodes.n1.post(replacing("(b Int8, a Int8)", "/r1")), 253, "{uuid}")
+    refused(nodes.n1.post(replacing("", "/r2", "AS SELECT throwIf(1) AS a")), 395)
+    assert nodes.n1.query("SELECT * FROM d.replaced ORDER BY a") == "1\n2\n"
+    nodes.n1.query(replacing("(a Int8, b String)", "/r2", "AS SELECT a, 'new' AS b FROM d.replaced"))
+    assert nodes.n1.query("SELECT * FROM d.replaced ORDER BY a") == "1\tnew\n2\tnew\n"
+    assert nodes.n1.query("SHOW TABLES FROM d LIKE '%replace%'") == "replaced\n"
+    assert "/r2" in nodes.n1.query("SHOW CREATE TABLE d.replaced")
+    assert "r1" not in nodes.children("/")
+    host = nodes.n1.query(
+        "SELECT value FROM system.zookeeper WHERE path = '/r2/replicas/r1' AND name = 'host'"
+    )
+    assert "table: replaced\\n" in host
+    nodes.n1.query("INSERT INTO d.replaced VALUES (3, 'c')")
+    nodes.n1.query(replacing("(a Int8)", "/r3").removeprefix("CREATE OR "))
+    assert nodes.n1.query("SELECT count() FROM d.replaced") == "0\n"
+    nodes.n1.query("DROP TABLE d.replaced SYNC")
+    assert nodes.catalog("n1") == before
+
+
+def test_what_a_crash_left_of_a_replacement_goes_at_the_next_start(nodes: Nodes) -> None:
+    before = nodes.catalog("n1")
+    left = f"_tmp_replace_{uuid4().hex}"
+    nodes.n1.query(f"CREATE TABLE d.{left} (a Int8) ENGINE = ReplicatedMergeTree('/left', 'r') ORDER BY a")
+    nodes.call(nodes.local.node("n1").restart())
+    eventually(lambda: nodes.catalog("n1"), before)
+    assert nodes.n1.query(f"EXISTS d.{left}") == "0\n"
+    assert "left" not in nodes.children("/")
+
+
+def test_create_or_replace_of_a_plain_table_and_on_cluster(nodes: Nodes) -> None:
+    for node in (nodes.n1, nodes.n2):
+        node.query("CREATE TABLE d.plain_before (a Int8) ENGINE = MergeTree ORDER BY a")
+    for _ in range(2):
+        nodes.on_cluster(
+            "CREATE OR REPLACE TABLE d.plain_before ON CLUSTER all (a Int8) "
+            "ENGINE = ReplicatedMergeTree('/t/{uuid}', '{replica}') ORDER BY a"
+        )
+        assert nodes.n2.query("SELECT count() FROM d.plain_before") == "0\n"
+        nodes.n1.query("INSERT INTO d.plain_before VALUES (1)")
+        nodes.n2.query("SYSTEM SYNC REPLICA d.plain_before")
+        assert nodes.n2.query("SELECT count() FROM d.plain_before") == "1\n"
+    nodes.on_cluster("DROP TABLE d.plain_before ON CLUSTER all SYNC")
+
+
 @pytest.mark.parametrize(
     "sql",
     [

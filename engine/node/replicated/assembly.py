@@ -33,6 +33,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
+from engine.node.replicated.replacing import drop_leftovers
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.show import DatabasesView, ShowStatements, TablesView
@@ -138,6 +139,7 @@ class ReplicatedNode:
         flag = Path(self._config.path) / _FORCE_FLAG
         await self.life.start(force=flag.exists())
         flag.unlink(missing_ok=True)
+        self.life.later(drop_leftovers(self.life), "drop what replacements left")
         await Converter(self.life, self._create, self._env, self._pool.path).run()
 
     async def stop(self) -> None:

@@ -28,7 +28,8 @@ from engine.names import HostId, TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.refusals import refuse_old_syntax
+from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refuse_unsupported
+from engine.node.replicated.replacing import replace_table
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
@@ -101,12 +102,15 @@ class CreateStatements:
         if definition is None:
             await self._protect(asked, statement)
             return None
-        self._refuse_unsupported(asked, statement)
+        refuse_unsupported(statement)
         refuse_old_syntax(asked, definition)
         table = statement.tables[0]
         name = TableName(table.database or asked.current_database, table.table)
         async with self._life.names.hold([name]):
-            await self._create(asked, statement, definition, name)
+            if statement.or_replace:
+                await self._replace(asked, statement, definition, name)
+            else:
+                await self._create(asked, statement, definition, name)
         return done(asked)
 
     async def _definition(self, asked: Asked, statement: Statement) -> Definition | None:
@@ -148,25 +152,7 @@ class CreateStatements:
             return
         table = self._life.tables.find_for(asked, statement.tables[0])
         if table is not None:
-            raise _no_replace(table.name)
-
-    def _refuse_unsupported(self, asked: Asked, statement: Statement) -> None:
-        if statement.kind is _K.CREATE_MATERIALIZED_VIEW:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                "A materialized view cannot have a replicated table of its own.",
-                hint="Create the replicated table first, then the view with TO.",
-            )
-        if statement.kind is _K.ATTACH_TABLE:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                "ATTACH TABLE with the definition of a replicated table is not supported.",
-                hint="ATTACH TABLE name attaches what DETACH TABLE detached; CREATE TABLE makes a replica.",
-            )
-        if statement.kind is not _K.CREATE_TABLE or statement.temporary:
-            raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
-        if statement.or_replace:
-            raise _no_replace(statement.tables[0])
+            raise no_replace(table.name)
 
     # -- the statement ---------------------------------------------------------------------------------------
 
@@ -183,6 +169,27 @@ class CreateStatements:
         await self._check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
+        await self._make(asked, definition, name, uuid, place)
+
+    async def _replace(
+        self, asked: Asked, statement: Statement, definition: Definition, name: TableName
+    ) -> None:
+        await self._check_database(name)
+        uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
+        place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
+        await replace_table(
+            self._life,
+            name,
+            uuid,
+            place.me,
+            make=lambda temporary: self._make(asked, definition, temporary, uuid, place),
+            has_to_exist=definition.is_bare_replace,
+        )
+
+    async def _make(
+        self, asked: Asked, definition: Definition, name: TableName, uuid: UUID, place: Place
+    ) -> None:
+        life = self._life
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
         await self._check_shard(keeper, place)
@@ -390,11 +397,3 @@ def _address(node: Node | KeeperAnswer) -> HostId | None:
 def _server_of(node: Node) -> str:
     """The server's UUID in `creator_info`."""
     return node.data.decode("utf-8", "replace").partition("|")[2]
-
-
-def _no_replace(name: TableName) -> SqlError:
-    return SqlError(
-        Code.NOT_IMPLEMENTED,
-        f"CREATE OR REPLACE is not supported for replicated tables, such as {name}.",
-        hint="Create the new table under another name, then EXCHANGE TABLES.",
-    )

@@ -94,6 +94,11 @@ class Definition:
         return any(pair in (("ORDER", "BY"), ("PRIMARY", "KEY")) for pair in itertools.pairwise(words))
 
     @property
+    def is_bare_replace(self) -> bool:
+        """REPLACE TABLE, which needs a table to be replaced."""
+        return self._draft.words[:1] == ["REPLACE"]
+
+    @property
     def select(self) -> str | None:
         """The SELECT behind AS, whose rows the table gets; None without one, and with EMPTY AS."""
         return None if self._select_at is None else self.sql[self._select_at :].rstrip("; \t\r\n")
@@ -220,11 +225,14 @@ class Definition:
     # -- writing -------------------------------------------------------------------------------------------
 
     def _name_edits(self, uuid: UUID, name: TableName) -> list[Edit]:
-        """The whole name with its UUID, and no ON CLUSTER."""
+        """The whole name with its UUID, and neither ON CLUSTER nor OR REPLACE."""
         d = self._draft
         ref = d.refs[0]
         text = name.quoted
-        edits = [Edit(ref.start, ref.end, text if self.statement.uuid else f"{text} UUID '{uuid}'")]
+        edits = []
+        if self.statement.or_replace:
+            edits.append(Edit(d.tokens[0].start, d.tokens[d.words.index("TABLE")].start, "CREATE "))
+        edits += [Edit(ref.start, ref.end, text if self.statement.uuid else f"{text} UUID '{uuid}'")]
         if d.cluster_span is not None:
             edits.append(Edit(*d.cluster_span, ""))
         return edits

@@ -9,10 +9,9 @@ sees them. A statement that chDB refuses leaves the tables as they were.
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Sequence
 
-from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError
+from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -24,8 +23,6 @@ from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.commands.partitions import truncate
 from engine.sql import Statement, StatementKind, tokenize
-
-log = logging.getLogger(__name__)
 
 _K = StatementKind
 _KEEPER_WAIT_S = 5.0
@@ -156,7 +153,7 @@ class DropRenameStatements:
                         f"Replicated tables need a database with engine Atomic; {database} has {engine}.",
                     )
             await self._in_chdb(asked, asked.sql)
-            await self._announce_names()
+            await self._life.announce_names()
         return True
 
     async def _rename_database(self, asked: Asked, statement: Statement) -> bool:
@@ -165,19 +162,8 @@ class DropRenameStatements:
             return False
         async with self._life.names.hold([table.name for table in tables]):
             await self._in_chdb(asked, asked.sql)
-            await self._announce_names()
+            await self._life.announce_names()
         return True
-
-    async def _announce_names(self) -> None:
-        """Peers fetch by the replica's path, so an old name in `host` misleads people only."""
-        for table in await self._life.refresh_names():
-            keeper = table.ctx.keeper
-            if keeper is None:
-                continue
-            try:
-                await keeper.set(table.ctx.me.host, table.ctx.host.to_bytes())
-            except OnclusterError as error:
-                log.warning("replicated.host_not_written table=%s error=%s", table.name, error)
 
     # -- databases -------------------------------------------------------------------------------------------
 

@@ -326,6 +326,18 @@ class TableLifecycle:
         self.on_change()
         return renamed
 
+    async def announce_names(self) -> None:
+        """`refresh_names`, also in Keeper. Peers fetch by the replica's path, so an old name in `host`
+        misleads people only."""
+        for table in await self.refresh_names():
+            keeper = table.ctx.keeper
+            if keeper is None:
+                continue
+            try:
+                await keeper.set(table.ctx.me.host, table.ctx.host.to_bytes())
+            except OnclusterError as error:
+                log.warning("replicated.host_not_written table=%s error=%s", table.name, error)
+
     def _rename(self, table: RunningTable, name: TableName) -> None:
         table.record = replace(table.record, name=name)
         self.tables.rename(table, name)

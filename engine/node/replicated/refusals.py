@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
+from engine.names import TableName
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind
+
+_K = StatementKind
 
 
 def refuse_old_syntax(asked: Asked, definition: Definition) -> None:
@@ -26,4 +30,37 @@ def refuse_old_syntax(asked: Asked, definition: Definition) -> None:
         f"The deprecated syntax of {definition.engine.name} is not supported: its parts have names of the "
         "oldest format.",
         hint=advice,
+    )
+
+
+def refuse_unsupported(statement: Statement) -> None:
+    """Statements that define a replicated table in a way that is not possible here. Raises SqlError."""
+    if statement.kind is _K.CREATE_MATERIALIZED_VIEW:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "A materialized view cannot have a replicated table of its own.",
+            hint="Create the replicated table first, then the view with TO.",
+        )
+    if statement.kind is _K.ATTACH_TABLE:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "ATTACH TABLE with the definition of a replicated table is not supported.",
+            hint="ATTACH TABLE name attaches what DETACH TABLE detached; CREATE TABLE makes a replica.",
+        )
+    if statement.kind is not _K.CREATE_TABLE or statement.temporary:
+        raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
+    if statement.engine == "ReplicatedGraphiteMergeTree":
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "ReplicatedGraphiteMergeTree is not supported: Keeper has a hash of the rollup rules, and a node "
+            "has no <graphite_rollup> rules.",
+        )
+
+
+def no_replace(name: TableName) -> SqlError:
+    """Of CREATE OR REPLACE of something else."""
+    return SqlError(
+        Code.NOT_IMPLEMENTED,
+        f"The replicated table {name} can be replaced only by another replicated table.",
+        hint="Create the new object under another name, EXCHANGE TABLES, then DROP the replicated table.",
     )

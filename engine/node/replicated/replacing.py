@@ -1,0 +1,114 @@
+"""CREATE OR REPLACE TABLE and REPLACE TABLE of replicated tables.
+
+Safety argument. The new table has its own UUID and its own replica in Keeper: one that the old table has is
+refused before anything is changed.
+
+1. The new table is created, and filled, under a temporary name that its UUID gives. An error undoes it.
+2. EXCHANGE TABLES gives it the old one's name and the old one the temporary name, at one moment; without an
+   old table it is a RENAME. Readers see the one or the other.
+3. What has the temporary name now is dropped.
+
+A crash leaves a table under the temporary name: an unfinished new one, or an old one that is to go. The next
+start drops it if it is replicated; so does the statement when the queue executes it again, which knows by
+the UUID whether 2 was done. No other table is dropped.
+
+Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName
+from engine.node.replicated.catalog import TableState
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.replication.paths import ReplicaPaths
+
+_PREFIX = "_tmp_replace_"
+_TEMPORARY = re.compile(r"_tmp_replace_[0-9a-f]{32}\Z")
+
+
+def temporary_name(name: TableName, uuid: UUID) -> TableName:
+    """Of the table with this UUID, until it takes the place of `name`."""
+    return TableName(name.database, f"{_PREFIX}{uuid.hex}")
+
+
+async def drop_leftovers(life: TableLifecycle) -> None:
+    """At the node's start: what a crash left under a temporary name goes, Keeper's side in the background."""
+    for known in life.catalog.all():
+        if not _TEMPORARY.match(known.name.table):
+            continue
+        async with life.names.hold([known.name]):
+            record = life.catalog.get(known.uuid)
+            if record is not None and record.state is not TableState.DROPPING:
+                await life.undo_create(record)
+
+
+async def replace_table(
+    life: TableLifecycle,
+    name: TableName,
+    uuid: UUID,
+    me: ReplicaPaths,
+    *,
+    make: Callable[[TableName], Awaitable[None]],
+    has_to_exist: bool,
+) -> None:
+    """All steps. `make` creates and fills the table under the name that it is given, or leaves nothing. The
+    caller holds the lock of `name`.
+
+    Raises SqlError: 60 when nothing is there to be replaced and it has to be, 253 when the new replica is
+    the old one's or another table's of this node, and what `make` and chDB raise.
+    """
+    temporary = temporary_name(name, uuid)
+    async with life.names.hold([temporary]):  # against what goes on since the node's start
+        old = await life.local.named(name)
+        if old is not None and old.uuid == uuid:  # the queue executes its entry once more
+            await _drop(life, temporary)
+            return
+        if old is None and has_to_exist:
+            raise SqlError(Code.UNKNOWN_TABLE, f"Table {name} does not exist.")
+        if old is not None and (old.engine.endswith("View") or old.engine == "Dictionary"):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"{name} is no table but a {old.engine}: it cannot be replaced by a table.",
+                hint="DROP it, then CREATE TABLE.",
+            )
+        await _drop(life, temporary)
+        _refuse_conflict(life, me)
+        await make(temporary)
+        try:
+            if old is None:
+                await life.local.run(f"RENAME TABLE {temporary.quoted} TO {name.quoted}")
+            else:
+                await life.local.run(f"EXCHANGE TABLES {temporary.quoted} AND {name.quoted}")
+        except OnclusterError:
+            await _drop(life, temporary)
+            raise
+        await life.announce_names()
+        if old is not None:
+            await _drop(life, temporary)
+
+
+def _refuse_conflict(life: TableLifecycle, me: ReplicaPaths) -> None:
+    record = life.catalog.at(me)
+    if record is not None and record.state is not TableState.DROPPING:
+        raise SqlError(
+            Code.REPLICA_ALREADY_EXISTS,
+            f"Replica {me.root} already exists: it is table {record.name} of this node, which stays until "
+            "the new one is complete.",
+            hint="Put {uuid} into the path and use ON CLUSTER, or use another path.",
+        )
+
+
+async def _drop(life: TableLifecycle, name: TableName) -> None:
+    local = await life.local.named(name)
+    if local is None:
+        return
+    record = life.catalog.get(local.uuid)
+    if record is None:
+        await life.local.drop(local.name, local.uuid)
+        return
+    await life.drop(record, lambda: life.local.drop(local.name, local.uuid))
