@@ -25,6 +25,8 @@ from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
 from engine.node.directory import NodeDirectory
+from engine.node.distributed.assembly import DistributedNode
+from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queues import NodeQueues, NoQueues
@@ -98,7 +100,20 @@ class Node:
             )
             self._stack.push_async_callback(replicated.stop)
             await replicated.start()
-            queues = await self._open_queues(directory, pool, identity, factory, holder, replicated)
+        distributed = DistributedNode(
+            config,
+            env=env,
+            pool=pool,
+            topology=self._topology,
+            is_local=lambda host: _is_local(identity, host),
+            run_other=None if replicated is None else replicated.run_insert,
+        )
+        self._stack.push_async_callback(distributed.stop)
+        await distributed.start()
+        if config.zookeeper is not None and replicated is not None:
+            queues = await self._open_queues(
+                directory, pool, identity, factory, holder, replicated, distributed
+            )
             self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
         statements = ClusterStatements(
             queues,
@@ -107,16 +122,22 @@ class Node:
             initiator=identity.host_id,
             is_one_statement=pool.is_one_statement,
         )
+        own_tables = [] if replicated is None else replicated.system_tables()
+        shown_tables = next((table for table in own_tables if table.name == "tables"), None)
         tables = SystemTables(
             [
                 ClustersTable(self._topology, lambda host: _is_local(identity, host)),
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
                 ZooKeeperTable(None if queues is None else queues.holder),
-                *([] if replicated is None else replicated.system_tables()),
+                *own_tables,
+                *distributed.system_tables(shown_tables),
             ]
         )
-        router = StatementRouter(tables=tables, run_on_cluster=statements.run, replicated=replicated)
+        router = StatementRouter(
+            tables=tables, run_on_cluster=statements.run, replicated=replicated, distributed=distributed
+        )
+        distributed.deliver_here_with(router.insert)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
         self.http = HttpServer(
             _http_config(config, timezone),
@@ -165,6 +186,7 @@ class Node:
         factory: KeeperFactory,
         holder: SessionHolder,
         replicated: ReplicatedNode,
+        distributed: DistributedNode,
     ) -> NodeQueues:
         config = self._config
         executor = ChdbExecutor(pool, lanes=sum(queue.pool_size for queue in config.queues) or 1)
@@ -176,7 +198,9 @@ class Node:
             factory=factory,
             holder=holder,
             env=self._env,
-            executor=replicated.executor(executor),
+            executor=DistributedExecutor(
+                replicated.executor(executor), node=distributed, new_session=executor.new_session
+            ),
             intents=intents,
             identity=identity,
             resolver=BoundedResolver(SystemResolver(), self._env),

@@ -1,4 +1,4 @@
-"""Where a statement goes: to the cluster, to replication, to the node's own tables, or to chDB as it is.
+"""Where a statement goes: to the cluster, to Distributed or replicated tables, to the node's own, or to chDB.
 
 A statement is classified by its text (`engine.sql`); what that cannot tell is left to chDB. Four things are
 never chDB's: ON CLUSTER, what changes replicated tables, the tables of `system` that describe the cluster,
@@ -53,6 +53,24 @@ class Replicated(ReplicatedStatements, Protocol):
         ...
 
 
+class Distributed(ReplicatedStatements, Protocol):
+    """The node's Distributed tables, as far as statements go (`engine.node.distributed.assembly`)."""
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        """Run an INSERT whose rows come as a stream; None when the table is not Distributed."""
+        ...
+
+    async def finished(self, statement: Statement) -> None:
+        """A statement has run, whoever ran it."""
+        ...
+
+
 class StatementRouter:
     """All statements of all clients pass here."""
 
@@ -62,10 +80,12 @@ class StatementRouter:
         tables: SystemTables,
         run_on_cluster: RunOnCluster,
         replicated: Replicated | None = None,
+        distributed: Distributed | None = None,
     ) -> None:
         self._tables = tables
         self._run_on_cluster = run_on_cluster
         self._replicated = replicated
+        self._distributed = distributed
 
     @asynccontextmanager
     async def run(self, asked: Asked) -> AsyncIterator[Answer]:
@@ -78,9 +98,15 @@ class StatementRouter:
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
             return
+        if self._distributed is not None:
+            answer = await self._distributed.run(asked, statement)
+            if answer is not None:
+                yield answer
+                return
         if self._replicated is not None:
             answer = await self._replicated.run(asked, statement)
             if answer is not None:
+                await self._finished(statement)
                 yield answer
                 return
             asked = await self._replicated.prepare_read(asked, statement)
@@ -100,11 +126,16 @@ class StatementRouter:
             self._remember(asked, statement)
             if self._replicated is not None and not statement.is_query:
                 self._replicated.changed()
+            await self._finished(statement)
             yield WholeAnswer(result, format=statement.format or asked.format)
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
         self._check(asked, parse_statement(insert.head))
+        if self._distributed is not None:
+            answer = await self._distributed.insert(asked, insert, rows, self._insert_from_input)
+            if answer is not None:
+                return answer
         if self._replicated is not None:
             answer = await self._replicated.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
@@ -130,6 +161,10 @@ class StatementRouter:
             )
         finally:
             await session.close()
+
+    async def _finished(self, statement: Statement) -> None:
+        if self._distributed is not None:
+            await self._distributed.finished(statement)
 
     def _check(self, asked: Asked, statement: Statement) -> None:
         if asked.is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:

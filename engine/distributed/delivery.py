@@ -1,0 +1,159 @@
+"""Handing one block of rows to a replica, whichever of a shard's can be reached.
+
+Safety argument. A block has a token, made once and kept with it; every attempt to deliver it, now or after a
+crash, on this replica or another one of the shard, carries the same token. A table that deduplicates by token
+(every replicated one; a plain one with `non_replicated_deduplication_window`) therefore stores it once,
+though an answer was lost and the block is sent again. What is *known* not to have happened (nobody listens,
+the replica refuses) goes to the next replica at once. What is unknown is left to the caller: a background
+sender repeats it, an INSERT in the foreground says so.
+
+Never: a new token for a block that was sent before; two replicas of one shard at the same time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.distributed.peers import Peer
+from engine.distributed.replica_choice import Candidate, LoadBalancing, ReplicaErrors, ReplicaOrder
+from engine.env import Env
+from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
+from engine.names import HostId, quote_identifier
+
+TOKEN_SETTING = "insert_deduplication_token"
+
+_CANNOT_NOW = frozenset(
+    {
+        Code.UNKNOWN_TABLE,
+        Code.UNKNOWN_DATABASE,
+        Code.TABLE_IS_READ_ONLY,
+        Code.NO_ZOOKEEPER,
+        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
+        Code.READONLY,
+    }
+)
+"""Of this replica and this moment: nothing was written, and another replica may do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Rows for one shard, as Native. `body` opens them anew each time it is called.
+
+    `token` is the block's identity. `settings` go with the INSERT.
+    """
+
+    database: str
+    table: str
+    columns: tuple[str, ...]
+    token: str
+    body: Callable[[], AsyncIterator[bytes]]
+    rows: int = 0
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def insert_sql(self, peer: Peer) -> str:
+        """The INSERT without its FORMAT."""
+        names = ", ".join(map(quote_identifier, self.columns))
+        return f"INSERT INTO {peer.table(self.database, self.table)} ({names})"
+
+
+class Sink(Protocol):
+    """Writes a block to one replica."""
+
+    async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
+        """Return when the replica has said that it has the rows.
+
+        Raises NodeUnavailable when it was certainly not asked, ReplyLost when nobody knows, SqlError for the
+        replica's own refusal.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How the replicas of a shard are ordered: the settings of an INSERT, or of the server."""
+
+    load_balancing: LoadBalancing = LoadBalancing.RANDOM
+    first_offset: int = 0
+    max_ignored_errors: int = 0
+    prefer_localhost: bool = True
+
+
+class AllReplicasFailed(OnclusterError):
+    """No replica of the shard took the block, and none can have it."""
+
+    default_code = Code.ALL_CONNECTION_TRIES_FAILED
+
+
+class Deliveries:
+    """Knows which replicas failed lately, of all clusters of this node."""
+
+    def __init__(self, sink: Sink, env: Env, *, own_host: str) -> None:
+        self._sink = sink
+        self._env = env
+        self._own_host = own_host
+        self._errors: dict[HostId, ReplicaErrors] = {}
+        self._orders: dict[tuple[HostId, ...], ReplicaOrder] = {}
+        self._without_token: set[HostId] = set()
+
+    def errors_count(self, name: HostId) -> int:
+        """Failures of a replica that still count (`system.clusters.errors_count`)."""
+        errors = self._errors.get(name)
+        return 0 if errors is None else errors.count(self._env.monotonic_s())
+
+    def failed(self, name: HostId) -> None:
+        """The replica could not be reached."""
+        self._errors.setdefault(name, ReplicaErrors()).failed(self._env.monotonic_s())
+
+    def in_order(self, peers: Sequence[Peer], policy: Policy) -> Sequence[Peer]:
+        """The replicas of one shard, the first choice first."""
+        names = tuple(peer.name for peer in peers)
+        if names not in self._orders:
+            self._orders[names] = ReplicaOrder(own_host=self._own_host, rng=self._env.rng)
+        candidates = [Candidate(peer.name.host, errors=self.errors_count(peer.name)) for peer in peers]
+        order = self._orders[names].of(
+            candidates,
+            policy.load_balancing,
+            first_offset=policy.first_offset,
+            max_ignored_errors=policy.max_ignored_errors,
+        )
+        found = [peers[index] for index in order]
+        if policy.prefer_localhost:
+            found.sort(key=lambda peer: not peer.is_local)
+        return found
+
+    async def to_any(self, peers: Sequence[Peer], block: Block, policy: Policy) -> Peer:
+        """Deliver to one of them, and say to which. Raises AllReplicasFailed, ReplyLost, SqlError."""
+        tried: list[str] = []
+        code = 0
+        for peer in self.in_order(peers, policy):
+            try:
+                await self.to(peer, block)
+                return peer
+            except NodeUnavailable as error:
+                tried.append(f"{peer.name.readable}: {error.message}")
+            except SqlError as error:
+                if error.code not in _CANNOT_NOW:
+                    raise
+                code = code or error.code
+                tried.append(f"{peer.name.readable}: {error.message}")
+        if code and len(tried) == 1:
+            raise SqlError(code, tried[0])
+        raise AllReplicasFailed(f"All connection tries failed. Log: {'; '.join(tried)}", code=code or None)
+
+    async def to(self, peer: Peer, block: Block) -> None:
+        """Deliver to this one. Raises NodeUnavailable, ReplyLost, SqlError."""
+        with_token = bool(block.token) and peer.name not in self._without_token
+        try:
+            try:
+                await self._sink.write(peer, block, with_token=with_token)
+            except SqlError as error:
+                if error.code != Code.UNKNOWN_SETTING or not with_token:
+                    raise
+                # A server of before 2021. It knows a block by the hash of its rows, which are the same.
+                self._without_token.add(peer.name)
+                await self._sink.write(peer, block, with_token=False)
+        except (NodeUnavailable, ReplyLost):
+            self.failed(peer.name)
+            raise

@@ -1,0 +1,135 @@
+"""Everything that a node needs for its Distributed tables, put together.
+
+Order of start: records are compared with chDB's tables, then senders begin. Order of stop: senders, clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from engine.config.model import NodeConfig, Topology
+from engine.distributed.delivery import Deliveries
+from engine.distributed.peers import PeerShard, peers_of
+from engine.env import Env
+from engine.names import HostId
+from engine.node.distributed.catalog import DistributedCatalog
+from engine.node.distributed.create import CreateDistributed
+from engine.node.distributed.ddl import DistributedDdl
+from engine.node.distributed.inserts import DistributedInserts
+from engine.node.distributed.show import DistributedTablesView, ShowDistributed
+from engine.node.distributed.sinks import InsertStream, NodeSink
+from engine.node.distributed.spools import Spools
+from engine.node.distributed.stage import Stages
+from engine.node.distributed.tables import DistributedTables
+from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.name_locks import NameLocks
+from engine.node.replicated.statements import StatementHandlers
+from engine.node.statement import Answer, Asked
+from engine.node.system_tables import SystemTable, SystemView
+from engine.sql import Statement, StatementKind
+from engine.storage import ChdbPool, QueryResult
+from engine.storage.layout import private_directory
+from engine.storage.statement_text import InsertText
+
+RunOther = Callable[[Asked], Awaitable[None]]
+
+
+class DistributedNode:
+    """The Distributed tables of a node. `start` it before clients come, `stop` it after they went."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        env: Env,
+        pool: ChdbPool,
+        topology: Callable[[], Topology],
+        is_local: Callable[[HostId], bool],
+        run_other: RunOther | None,
+    ) -> None:
+        async def in_chdb(asked: Asked) -> None:
+            await asked.session.query(asked.sql, format="Null", scope=asked.scope, multi=False)
+
+        self._topology = topology
+        self._is_local = is_local
+        self._local = LocalTables(pool)
+        directory = private_directory(pool.path) / "distributed"
+        self.tables = DistributedTables(DistributedCatalog(directory), self._local)
+        self._sink = NodeSink(pool, env)
+        self.deliveries = Deliveries(self._sink, env, own_host=config.host_name)
+        self._spools = Spools()
+        self._names = NameLocks()
+        stages = Stages(pool, env)
+        self._inserts = DistributedInserts(
+            self.tables, stages=stages, deliveries=self.deliveries, shards_of=self.shards_of, env=env
+        )
+        self.handlers = StatementHandlers(
+            [
+                CreateDistributed(self.tables, stages=stages, names=self._names, env=env, topology=topology),
+                DistributedDdl(
+                    self.tables, spools=self._spools, names=self._names, run_other=run_other or in_chdb
+                ),
+                ShowDistributed(self.tables),
+                self._inserts,
+            ]
+        )
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Raises Corrupt for a record that cannot be read."""
+        self.tables.catalog.load()
+        await self._reconcile()
+
+    async def stop(self) -> None:
+        await self._sink.close()
+
+    def deliver_here_with(self, insert: InsertStream) -> None:
+        """Rows for this node itself go to its router instead of through HTTP."""
+        self._sink.insert_here = insert
+
+    # -- for the router --------------------------------------------------------------------------------------
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if asked.session.is_readonly and not statement.is_query:
+            return None  # chDB says so
+        return await self.handlers.run(asked, statement)
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        return await self._inserts.insert(asked, insert, rows, write_input)
+
+    async def finished(self, statement: Statement) -> None:
+        """A statement has run, whoever ran it."""
+        if statement.is_query or statement.kind is StatementKind.INSERT or not len(self.tables):
+            return
+        self.tables.changed()
+        if statement.kind is StatementKind.DROP_DATABASE:
+            await self._reconcile()
+
+    def system_tables(self, shown_tables: object) -> list[SystemTable | SystemView]:
+        """`system.tables` goes over `shown_tables`, which shows the replicated ones."""
+        inner = shown_tables if isinstance(shown_tables, SystemView) else None
+        return [DistributedTablesView(self.tables, inner)]
+
+    def shards_of(self, cluster: str) -> tuple[PeerShard, ...]:
+        """Raises SqlError 701."""
+        return tuple(peers_of(self._topology(), cluster, self._is_local))
+
+    async def _reconcile(self) -> None:
+        """Records without a table go."""
+        records = self.tables.catalog.all()
+        if not records:
+            return
+        attached = await self._local.by_uuid([record.uuid for record in records])
+        detached = await self._local.detached()
+        for record in records:
+            if record.uuid not in attached and record.uuid not in detached:
+                await self._spools.remove(record.uuid)
+                self.tables.catalog.remove(record.uuid)
+        self.tables.changed()

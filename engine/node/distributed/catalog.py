@@ -1,0 +1,108 @@
+"""Which Distributed tables this node has: one file per table, below `<path>/oncluster/distributed/`.
+
+In chDB a Distributed table is a table of the same name and columns with engine Null, which holds no rows. Its
+record here says what it really is. The table's present name is chDB's to say, by its UUID.
+
+Safety argument. A record is written before chDB's table is made and removed after it is gone, each time whole
+(temporary file, fsync, rename, fsync of the directory). A crash between leaves a record without a table: the
+next start removes it, and puts aside what its table still had to send. There is never a table without its
+record, which would swallow rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from engine.distributed.definition import DistributedDefinition
+from engine.errors import Corrupt, SqlError
+from engine.names import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedRecord:
+    """`name` is the last one known."""
+
+    uuid: UUID
+    name: TableName
+    definition: DistributedDefinition
+
+    def to_bytes(self) -> bytes:
+        facts = {
+            "uuid": str(self.uuid),
+            "database": self.name.database,
+            "table": self.name.table,
+            "engine_full": self.definition.engine_full,
+        }
+        return json.dumps(facts, indent=1, ensure_ascii=False).encode("utf-8", "surrogateescape") + b"\n"
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, where: str = "") -> DistributedRecord:
+        """Raises Corrupt."""
+        try:
+            facts = json.loads(data.decode("utf-8", "surrogateescape"))
+            return cls(
+                uuid=UUID(facts["uuid"]),
+                name=TableName(str(facts["database"]), str(facts["table"])),
+                definition=DistributedDefinition.parse(str(facts["engine_full"])),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, SqlError) as error:
+            raise Corrupt(
+                f"The record of a Distributed table {where} cannot be read: {error}",
+                hint="Put it back from a backup, or move it away: its table swallows rows then, so drop it.",
+            ) from error
+
+
+class DistributedCatalog:
+    """All records, in memory and on disk. One process at a time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._records: dict[UUID, DistributedRecord] = {}
+
+    def load(self) -> Sequence[DistributedRecord]:
+        """Read the directory, making it if need be. Raises Corrupt for a record that cannot be read."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._records = {}
+        for file in sorted(self._directory.glob("*.json")):
+            record = DistributedRecord.from_bytes(file.read_bytes(), where=str(file))
+            self._records[record.uuid] = record
+        return self.all()
+
+    def all(self) -> Sequence[DistributedRecord]:
+        return tuple(self._records.values())
+
+    def get(self, uuid: UUID) -> DistributedRecord | None:
+        return self._records.get(uuid)
+
+    def put(self, record: DistributedRecord) -> None:
+        """Durable when this returns."""
+        file = self._file(record.uuid)
+        temporary = file.with_suffix(".tmp")
+        with temporary.open("wb") as out:
+            out.write(record.to_bytes())
+            out.flush()
+            os.fsync(out.fileno())
+        temporary.replace(file)
+        self._force()
+        self._records[record.uuid] = record
+
+    def remove(self, uuid: UUID) -> None:
+        """Durable when this returns; nothing if there is no such record."""
+        self._file(uuid).unlink(missing_ok=True)
+        self._force()
+        self._records.pop(uuid, None)
+
+    def _file(self, uuid: UUID) -> Path:
+        return self._directory / f"{uuid}.json"
+
+    def _force(self) -> None:
+        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,139 @@
+"""What the DDL queue runs statements on, where some tables are Distributed.
+
+Statements about Distributed tables go the way of a client's. Everything else is the inner executor's, and so
+are fingerprints: a Distributed table is there exactly when its table in chDB is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from engine.config.model import User
+from engine.distributed.definition import ENGINE
+from engine.keeper.base import Op
+from engine.names import TableName
+from engine.node.distributed.assembly import DistributedNode
+from engine.node.replicated.executor import ReplicatedExecutor
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, parse_statement
+from engine.storage import ChdbSession
+
+_K = StatementKind
+
+
+class DistributedExecutor:
+    """Implements `LocalExecutor`, `RecordingExecutor` and `FencedExecutor`."""
+
+    def __init__(
+        self, inner: ReplicatedExecutor, *, node: DistributedNode, new_session: Callable[[], ChdbSession]
+    ) -> None:
+        self._inner = inner
+        self._node = node
+        self._new_session = new_session
+
+    async def execute(
+        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
+    ) -> None:
+        await self.execute_fenced(
+            sql,
+            settings=settings,
+            query_id=query_id,
+            initial_query_id=initial_query_id,
+            user=user,
+            fence=(),
+        )
+
+    async def execute_fenced(
+        self,
+        sql: str,
+        *,
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+        fence: Sequence[Op],
+    ) -> None:
+        statement = parse_statement(sql)
+        if await self._is_ours(statement, ""):
+            asked = Asked(
+                sql=sql, user=User(user), session=self._new_session(), query_id=query_id, settings=settings
+            )
+            try:
+                answer = await self._node.handlers.run(asked, statement)
+            finally:
+                await asked.session.close()
+            if answer is not None:
+                await answer.finish()
+                return
+        await self._inner.execute_fenced(
+            sql,
+            settings=settings,
+            query_id=query_id,
+            initial_query_id=initial_query_id,
+            user=user,
+            fence=fence,
+        )
+        await self._node.finished(statement)
+
+    async def execute_recorded(
+        self,
+        sql: str,
+        *,
+        statement: Statement,
+        database: str,
+        record: Callable[[str], None],
+        settings: Mapping[str, str],
+        query_id: str,
+        initial_query_id: str,
+        user: str,
+    ) -> None:
+        if await self._is_ours(statement, database):
+            record(await self._inner.definition_digest(statement, database))
+            await self.execute(
+                sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
+            )
+            return
+        await self._inner.execute_recorded(
+            sql,
+            statement=statement,
+            database=database,
+            record=record,
+            settings=settings,
+            query_id=query_id,
+            initial_query_id=initial_query_id,
+            user=user,
+        )
+        await self._node.finished(statement)
+
+    async def table_engine(self, table: TableName) -> str | None:
+        engine = await self._inner.table_engine(table)
+        name = TableName(table.database or "default", table.table)
+        return ENGINE if engine and await self._node.tables.find(name) is not None else engine
+
+    def supports_replication(self, engine: str) -> bool:
+        return self._inner.supports_replication(engine)
+
+    async def definition_digest(self, statement: Statement, database: str) -> str:
+        return await self._inner.definition_digest(statement, database)
+
+    async def validate(self, sql: str) -> str:
+        return await self._inner.validate(sql)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+    async def _is_ours(self, statement: Statement, database: str) -> bool:
+        """Whether the handlers of Distributed tables have to be asked."""
+        if statement.kind is _K.CREATE_TABLE and statement.engine == ENGINE:
+            return True
+        if not len(self._node.tables):
+            return False
+        if statement.kind is _K.CREATE_TABLE and statement.engine is None:
+            return True
+        if statement.kind is _K.SYSTEM and "DISTRIBUTED" in statement.system_command:
+            return True
+        for name in (*statement.tables, *statement.targets):
+            whole = TableName(name.database or database or "default", name.table)
+            if await self._node.tables.find(whole) is not None:
+                return True
+        return False

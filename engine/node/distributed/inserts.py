@@ -1,0 +1,206 @@
+"""INSERT into a Distributed table, in every form that a client can send it.
+
+Safety argument. Rows are written by chDB into a stage that nobody else sees (`stage`), split by shard. Only
+when the statement has ended well are they delivered, or put into the spool; an error or a crash before that
+leaves nothing. Each block has a token before it is first sent: of the INSERT's own token if it has one, so
+that a client that repeats an INSERT writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+
+from engine.distributed.delivery import TOKEN_SETTING, Block, Deliveries, Policy
+from engine.distributed.inserter import ForegroundInsert, ShardBlocks
+from engine.distributed.peers import PeerShard
+from engine.distributed.replica_choice import LoadBalancing
+from engine.env import Env
+from engine.errors import Code, SqlError
+from engine.node.distributed.stage import Stage, StagedPart, Stages
+from engine.node.distributed.tables import DistributedTable, DistributedTables
+from engine.node.replicated.insert_sql import InsertSql
+from engine.node.replicated.waiting import flag, number
+from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.sql import Statement, StatementKind
+from engine.storage import QueryResult
+from engine.storage.statement_text import InsertText
+
+_STREAMING = {
+    "max_insert_block_size_bytes": str(64 << 20),
+    "min_insert_block_size_bytes": str(64 << 20),
+    "input_format_parallel_parsing": "0",
+    "max_threads": "1",
+}
+"""For rows that come as a stream: what chDB keeps in memory is measured in bytes then, not only in rows."""
+
+_NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
+_PASSED_ON = ("insert_quorum", "insert_quorum_timeout", "insert_quorum_parallel", "insert_deduplicate")
+
+Write = Callable[[Asked, str], Awaitable[QueryResult]]
+ShardsOf = Callable[[str], Sequence[PeerShard]]
+"""The shards of the cluster of this name. Raises SqlError 701."""
+
+
+class DistributedInserts:
+    """Handles INSERT, and takes inserts whose rows come as a stream."""
+
+    def __init__(
+        self,
+        tables: DistributedTables,
+        *,
+        stages: Stages,
+        deliveries: Deliveries,
+        shards_of: ShardsOf,
+        env: Env,
+    ) -> None:
+        self._tables = tables
+        self._stages = stages
+        self._deliveries = deliveries
+        self._shards_of = shards_of
+        self._env = env
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        """INSERT … SELECT, and INSERT … VALUES that is one text with its rows."""
+        if statement.kind is not StatementKind.INSERT:
+            return None
+
+        async def write(asked: Asked, sql: str) -> QueryResult:
+            return await asked.session.query(
+                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
+            )
+
+        return await self._insert(asked, InsertSql(asked.sql), write)
+
+    async def insert(
+        self,
+        asked: Asked,
+        insert: InsertText,
+        rows: AsyncIterator[bytes],
+        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+    ) -> Answer | None:
+        """INSERT … FORMAT, with rows that follow. `write_input` runs one that reads from `input()`."""
+
+        async def write(asked: Asked, head: str) -> QueryResult:
+            settings = {**_STREAMING, **asked.session.settings, **asked.settings}
+            asked = replace(asked, settings=settings)
+            if insert.input_structure:
+                return await write_input(asked, replace(insert, head=head), rows)
+            return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)
+
+        return await self._insert(asked, InsertSql(insert.head), write)
+
+    async def _insert(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
+        if text.table is None or not len(self._tables):
+            return None
+        table = await self._tables.find_for(asked, text.table)
+        if table is None:
+            return None
+        settings = {**asked.session.settings, **asked.settings, **text.settings}
+        shards = self._shards_of(table.definition.cluster)
+        owner = await self._owner(table, shards, settings)
+        await self._check(table, settings)
+        async with self._stages.open(table, owner) as stage:
+            staged = replace(
+                asked,
+                settings={
+                    **{n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE},
+                    "async_insert": "0",
+                    "max_partitions_per_insert_block": "0",
+                },
+            )
+            try:
+                result = await write(staged, text.into(stage.table))
+            except SqlError as error:
+                message = error.message.replace(stage.table.quoted, table.name.quoted)
+                message = message.replace(str(stage.table), str(table.name))
+                raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+            await self._deliver(table, shards, stage, settings)
+        return WholeAnswer(result, format=asked.format)
+
+    async def _check(self, table: DistributedTable, settings: Mapping[str, str]) -> None:
+        """What can refuse an INSERT before its first row is read."""
+
+    async def _owner(
+        self, table: DistributedTable, shards: Sequence[PeerShard], settings: Mapping[str, str]
+    ) -> str:
+        """SQL for the index of the shard of a row. Raises SqlError 577, 55, 53, 18."""
+        chosen = int(number(settings, "insert_shard_id", 0))
+        if chosen > len(shards):
+            raise SqlError(Code.INVALID_SHARD_ID, "Shard id should be range from 1 to shard number")
+        if chosen:
+            return f"toUInt32({chosen - 1})"
+        weights = [shard.weight for shard in shards]
+        if len(shards) == 1:
+            return "toUInt32(0)"
+        if not table.definition.sharding_key:
+            if flag(settings, "insert_distributed_one_random_shard", False) and sum(weights) > 0:
+                [index] = self._env.rng.choices(range(len(shards)), weights)
+                return f"toUInt32({index})"
+            raise SqlError(
+                Code.STORAGE_REQUIRES_PARAMETER,
+                "Method write is not supported by storage Distributed with more than one shard and no "
+                "sharding key provided",
+                hint="Give the table a sharding key, or set insert_shard_id or "
+                "insert_distributed_one_random_shard.",
+            )
+        return await self._stages.owner_expression(table, weights)
+
+    async def _deliver(
+        self,
+        table: DistributedTable,
+        shards: Sequence[PeerShard],
+        stage: Stage,
+        settings: Mapping[str, str],
+    ) -> None:
+        parts = await stage.parts()
+        token = settings.get(TOKEN_SETTING) or self._env.new_uuid().hex
+        passed_on = {name: settings[name] for name in _PASSED_ON if name in settings}
+        by_shard: dict[int, list[Block]] = {}
+        for part in parts:
+            blocks = by_shard.setdefault(part.shard, [])
+            # Shards do not know each other's tokens, so one may serve all. A second block needs its own.
+            own = f"{token}_{len(blocks)}" if blocks else token
+            blocks.append(_block(table, stage, part, own, passed_on))
+        work = [ShardBlocks(shards[index], blocks) for index, blocks in by_shard.items()]
+        timeout_s = number(
+            settings,
+            "insert_distributed_timeout",
+            number(settings, "distributed_background_insert_timeout", 0),
+        )
+        insert = ForegroundInsert(
+            self._deliveries, self._env, policy=policy_of(settings), timeout_s=timeout_s
+        )
+        await insert.write(work)
+
+
+def _block(
+    table: DistributedTable, stage: Stage, part: StagedPart, token: str, settings: Mapping[str, str]
+) -> Block:
+    return Block(
+        database=table.definition.database,
+        table=table.definition.table,
+        columns=table.sent_columns,
+        token=token,
+        body=lambda: stage.rows(part),
+        rows=part.rows,
+        settings=settings,
+    )
+
+
+def policy_of(settings: Mapping[str, str]) -> Policy:
+    """How the settings of a statement order replicas. Raises SqlError 36."""
+    name = settings.get("load_balancing", LoadBalancing.RANDOM.value)
+    try:
+        balancing = LoadBalancing(name.lower())
+    except ValueError:
+        known = ", ".join(policy.value for policy in LoadBalancing)
+        raise SqlError(
+            Code.BAD_ARGUMENTS, f"Setting load_balancing = '{name}' is unknown.", hint=f"There are: {known}."
+        ) from None
+    return Policy(
+        load_balancing=balancing,
+        first_offset=int(number(settings, "load_balancing_first_offset", 0)),
+        max_ignored_errors=int(number(settings, "distributed_replica_max_ignored_errors", 0)),
+        prefer_localhost=flag(settings, "prefer_localhost_replica", True),
+    )

@@ -1,0 +1,86 @@
+"""Distributed tables as they are shown: SHOW CREATE TABLE, and `system.tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from engine.distributed.definition import ENGINE
+from engine.names import quote_string
+from engine.node.distributed.create_sql import with_engine
+from engine.node.distributed.tables import DistributedTable, DistributedTables
+from engine.node.replicated.show import _table_of_show_create as table_of_show_create
+from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.system_tables import SystemView
+from engine.part_storage import SCRATCH_DATABASE
+from engine.sql import Statement, StatementKind, Token
+from engine.storage import Scope
+
+
+class ShowDistributed:
+    """Handles SHOW CREATE TABLE."""
+
+    def __init__(self, tables: DistributedTables) -> None:
+        self._tables = tables
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if statement.kind is not StatementKind.SHOW or not len(self._tables):
+            return None
+        name = table_of_show_create(asked.sql)
+        table = None if name is None else await self._tables.find_for(asked, name)
+        if table is None:
+            return None
+        scope = Scope(settings=asked.settings)
+        found = await asked.session.clone().query(
+            f"SHOW CREATE TABLE {table.name.quoted}", format="TSVRaw", scope=scope
+        )
+        text = with_engine(found.text.removesuffix("\n"), table.definition.engine_full)
+        format = statement.format or asked.format
+        shown = await asked.session.clone().query(
+            f"SELECT {quote_string(text)} AS statement", format=format, scope=scope
+        )
+        return WholeAnswer(shown, format=format)
+
+
+class DistributedTablesView:
+    """`system.tables`: over the view for replicated tables, if there is one."""
+
+    name = "tables"
+
+    def __init__(self, tables: DistributedTables, inner: SystemView | None) -> None:
+        self._tables = tables
+        self._inner = inner
+
+    @property
+    def is_needed(self) -> bool:
+        return len(self._tables) > 0 or (self._inner is not None and self._inner.is_needed)
+
+    async def select(self, asked: Asked, tokens: list[Token]) -> str:
+        if self._inner is not None:
+            below = await self._inner.select(asked, tokens)
+        else:
+            columns = "*, name AS table" if any(token.text == "table" for token in tokens) else "*"
+            below = f"SELECT {columns} FROM system.tables WHERE database != '{SCRATCH_DATABASE}'"
+        tables = await self._tables.all()
+        if not tables:
+            return below
+        replaced = ", ".join(
+            f"{_transformed(column, tables, value)} AS {column}"
+            for column, value in (
+                ("engine", lambda table: ENGINE),
+                ("engine_full", lambda table: table.definition.engine_full),
+                ("create_table_query", _create_query),
+            )
+        )
+        return f"SELECT * REPLACE ({replaced}) FROM ({below})"
+
+
+def _create_query(table: DistributedTable) -> str:
+    return with_engine(table.create_query, table.definition.engine_full)
+
+
+def _transformed(
+    column: str, tables: Sequence[DistributedTable], value: Callable[[DistributedTable], str]
+) -> str:
+    keys = ", ".join(quote_string(str(table.uuid)) for table in tables)
+    texts = ", ".join(quote_string(value(table)) for table in tables)
+    return f"transform(toString(uuid), [{keys}], [{texts}], {column})"

@@ -1,0 +1,117 @@
+"""The registry of Distributed tables: by name, as chDB has the names now.
+
+Statements of many kinds rename, detach and drop tables. Instead of following each, the registry asks chDB for
+the names of its tables again after any statement that may have changed them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from engine.distributed.definition import DistributedDefinition
+from engine.names import TableName, quote_string
+from engine.node.distributed.catalog import DistributedCatalog, DistributedRecord
+from engine.node.replicated.local_tables import LocalTable, LocalTables
+from engine.node.statement import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`kind` is chDB's `default_kind`: empty, DEFAULT, MATERIALIZED, ALIAS, EPHEMERAL."""
+
+    name: str
+    type: str
+    kind: str = ""
+
+    @property
+    def is_sent(self) -> bool:
+        """Whether its values travel to the shards."""
+        return self.kind in ("", "DEFAULT")
+
+
+@dataclass(frozen=True, slots=True)
+class DistributedTable:
+    """One attached table. `create_query` is chDB's text, with engine Null."""
+
+    uuid: UUID
+    name: TableName
+    definition: DistributedDefinition
+    create_query: str
+    columns: tuple[Column, ...] = ()
+
+    @property
+    def sent_columns(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns if column.is_sent)
+
+
+class DistributedTables:
+    """All Distributed tables of the node."""
+
+    def __init__(self, catalog: DistributedCatalog, local: LocalTables) -> None:
+        self.catalog = catalog
+        self.local = local
+        self._by_name: Mapping[TableName, DistributedTable] = {}
+        self._version = 0
+        self._known_version = -1
+        self._lock = asyncio.Lock()
+
+    def __len__(self) -> int:
+        return len(self.catalog.all())
+
+    def changed(self) -> None:
+        """A statement that may have changed names or columns is about to run, or has run."""
+        self._version += 1
+
+    async def find(self, name: TableName) -> DistributedTable | None:
+        """The table of this whole name."""
+        if not self.catalog.all():
+            return None
+        return (await self._current()).get(name)
+
+    async def find_for(self, asked: Asked, name: TableName) -> DistributedTable | None:
+        """The table that `name` means in a statement."""
+        return await self.find(TableName(name.database or asked.current_database, name.table))
+
+    async def all(self) -> Sequence[DistributedTable]:
+        """In the order of their names."""
+        if not self.catalog.all():
+            return ()
+        found = await self._current()
+        return [found[name] for name in sorted(found)]
+
+    async def _current(self) -> Mapping[TableName, DistributedTable]:
+        async with self._lock:
+            while self._known_version != self._version:
+                version = self._version
+                records = self.catalog.all()
+                tables = await self.local.by_uuid([record.uuid for record in records])
+                columns = await self._columns(list(tables.values()))
+                self._by_name = {
+                    table.name: _table(record, table, columns.get(table.name, ()))
+                    for record in records
+                    if (table := tables.get(record.uuid)) is not None
+                }
+                self._known_version = version
+            return self._by_name
+
+    async def _columns(self, tables: Sequence[LocalTable]) -> Mapping[TableName, tuple[Column, ...]]:
+        if not tables:
+            return {}
+        names = ", ".join(
+            f"({quote_string(table.name.database)}, {quote_string(table.name.table)})" for table in tables
+        )
+        rows = await self.local.rows(
+            "SELECT database, table, name, type, default_kind FROM system.columns "
+            f"WHERE (database, table) IN ({names}) ORDER BY database, table, position"
+        )
+        found: dict[TableName, list[Column]] = {}
+        for database, table, name, type_, kind in rows:
+            found.setdefault(TableName(database, table), []).append(Column(name, type_, kind))
+        return {name: tuple(columns) for name, columns in found.items()}
+
+
+def _table(record: DistributedRecord, table: LocalTable, columns: tuple[Column, ...]) -> DistributedTable:
+    return DistributedTable(record.uuid, table.name, record.definition, table.create_query, columns)
