@@ -38,6 +38,7 @@ PARTS: dict[str, Part] = {
         "engine.cli.ddl", "group", "Submit, watch, list and clean entries of the distributed DDL queue."
     ),
     "migrate": Part("engine.cli.migrate", "group", "Plan, lint, apply, roll back and rehearse migrations."),
+    "etl": Part("engine.cli.etl", "group", "Load raw files with Spark; check what arrived."),
     "keeper": Part("engine.cli.keeper", "group", "Look at and change Keeper's tree; run ZooKeeper."),
 }
 

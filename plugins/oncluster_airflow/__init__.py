@@ -1,6 +1,7 @@
 """What Airflow needs of oncluster. Thin: whatever is done here, the command line does with the same engine.
 
     migration_dag    one DAG per folder of migrations; `dags/migrate.py` calls it
+    etl_dag          the DAG that loads data with Spark; `dags/etl_flights.py` calls it
     operators        SubmitStatementOperator, and the tasks of a migration DAG
     sensors          DDLFinishedSensor, MigrationStatementSensor: first on the worker, then in the triggerer
     triggers         what waits there, on Keeper watches

@@ -21,6 +21,7 @@ from pathlib import Path
 
 KEEPER_CONN_ID = "zookeeper_default"
 NODES_CONN_ID = "clickhouse_default"
+SPARK_CONN_ID = "spark_default"
 
 # Long enough for a usual DDL statement, short enough that no worker slot is held by a slow one. Deferring
 # costs about a second, so that most statements end sooner when nobody defers.
@@ -45,6 +46,7 @@ class Settings:
     email_conn_id: str = ""
     email_to: tuple[str, ...] = ()
     webhook_conn_id: str = ""
+    home: Path = Path(".run")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -63,6 +65,7 @@ class Settings:
             email_conn_id=environment.get("ONCLUSTER_NOTIFY_EMAIL_CONN", ""),
             email_to=tuple(name.strip() for name in receivers.split(",") if name.strip()),
             webhook_conn_id=environment.get("ONCLUSTER_NOTIFY_WEBHOOK_CONN", ""),
+            home=home,
         )
 
     def config_path(self, override: str | None = None) -> Path:

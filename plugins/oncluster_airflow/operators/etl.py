@@ -1,0 +1,217 @@
+"""The tasks of the ETL DAG. What they do is `engine.etl`'s; `oncluster etl load` does it without Airflow.
+
+Safety. `load` is the only task that changes the cluster, and may run any number of times: its job id follows
+from the run, so that a retry is the same load (see the Spark application). `check` only reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sdk import BaseHook, BaseOperator, Context
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowRuntimeError, AirflowSkipException
+
+from engine.config.load import load_topology
+from engine.config.model import Cluster
+from engine.env import SystemEnv
+from engine.errors import ConfigError, OnclusterError
+from engine.etl.check import HttpCounts, LoadCheck, check_load, table_of
+from engine.etl.launch import (
+    APPLICATION,
+    DEFAULT_MASTER,
+    SparkSettings,
+    prepare,
+    require_application,
+    spark_conf,
+    spark_environment,
+    with_retries,
+)
+from engine.etl.report import LoadReport
+from engine.etl.request import LoadMode, LoadRequest, job_id_from, parse_day, parse_mode
+from engine.etl.targets import TargetsMissing, require_targets
+from oncluster_airflow.errors import as_airflow_error
+from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
+from oncluster_airflow.settings import NODES_CONN_ID, SPARK_CONN_ID, Settings
+
+LOAD_TASK = "load"
+_AFTER_MIGRATION = "asset_triggered"
+
+
+def request_of(context: Context, cluster: str) -> LoadRequest:
+    """What the form asks for. Raises ConfigError.
+
+    Rows that are appended are the same load in whichever run; what is overwritten is a load of this run.
+    """
+    params: Any = context["params"]
+    mode = parse_mode(str(params["mode"]))
+    dag_run: Any = context["dag_run"]
+    source = str(params.get("source") or "")
+    return LoadRequest(
+        cluster=cluster,
+        first=parse_day(str(params["first_day"]), what="The first day"),
+        last=parse_day(str(params["last_day"]), what="The last day"),
+        mode=mode,
+        source=Path(source) if source else None,
+        job_id="" if mode is LoadMode.APPEND else job_id_from(dag_run.run_id),
+    )
+
+
+def cluster_of(name: str) -> Cluster:
+    """From the configuration. Raises ConfigError."""
+    config = Settings.from_environment().config
+    clusters = load_topology(config).clusters
+    if name not in clusters:
+        raise ConfigError(f"{config} has no cluster {name!r}.", hint=f"It has {', '.join(clusters)}.")
+    return clusters[name]
+
+
+def counts_of(cluster: Cluster, addresses: NodeAddresses) -> HttpCounts:
+    """Asks each replica where the connection's `nodes` say it is, else where the configuration does."""
+    scheme = addresses.scheme
+    urls = {}
+    for replica in cluster.replicas:
+        named = addresses.nodes.get(replica.host_id.readable) or addresses.nodes.get(replica.host)
+        host, port = replica.http_address
+        urls[replica.host] = named or f"{scheme}://{host}:{port}"
+    return HttpCounts(urls, user=addresses.user, password=addresses.password)
+
+
+class TargetsOperator(BaseOperator):
+    """Are the tables there? Checks the form too, before Spark is started for nothing.
+
+    A run that a migration has set off is skipped where they are not: the migration may have been undone.
+    A run that somebody has asked for fails.
+    """
+
+    ui_color = "#e3f2e1"
+
+    def __init__(self, *, cluster: str, nodes_conn_id: str = NODES_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+        self.nodes_conn_id = nodes_conn_id
+
+    def execute(self, context: Context) -> None:
+        try:
+            request = request_of(context, self.cluster)
+            cluster = cluster_of(self.cluster)
+            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+            asyncio.run(_require(cluster, addresses))
+        except TargetsMissing as error:
+            dag_run: Any = context["dag_run"]
+            if str(getattr(dag_run.run_type, "value", dag_run.run_type)) == _AFTER_MIGRATION:
+                raise AirflowSkipException(str(error)) from error
+            raise as_airflow_error(error) from error
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+        self.log.info("to be loaded: %s to %s, %s", request.first, request.last, request.mode)
+
+
+async def _require(cluster: Cluster, addresses: NodeAddresses) -> None:
+    async with counts_of(cluster, addresses) as counts:
+        await require_targets(counts, cluster.shards[0].replicas[0].host)
+
+
+class LoadOperator(SparkSubmitOperator):
+    """Submits the Spark application and returns its report.
+
+    The master is that of the `spark` connection. Without one it is this machine; a local master gets retries
+    for its tasks, which every other one has. `application` is another one with the same command line.
+    """
+
+    ui_color = "#fbe3c8"
+
+    def __init__(
+        self,
+        *,
+        cluster: str,
+        conn_id: str = SPARK_CONN_ID,
+        nodes_conn_id: str = NODES_CONN_ID,
+        driver_memory: str = "1g",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(conn_id=conn_id, driver_memory=driver_memory, **kwargs)
+        self.cluster = cluster
+        self.nodes_conn_id = nodes_conn_id
+        self._master = ""
+
+    def execute(self, context: Context) -> dict[str, Any]:  # type: ignore[override]
+        try:
+            request = request_of(context, self.cluster)
+            settings = self._spark_settings()
+            self._master = self._find_master()
+            self.application = str(require_application(settings))
+            self.name = f"load {request.job_id}"
+            self.conf = spark_conf(settings, master=self._master) | (self.conf or {})
+            self.env_vars = spark_environment(settings, master=self._master) | (self.env_vars or {})
+            report_file = prepare(settings, request)
+            self.application_args = request.arguments(config=settings.config, report=report_file)
+            super().execute(context)
+            report = LoadReport.read_file(report_file)
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+        self.log.info("read %d rows: wrote %d, put aside %d", report.read, report.written, report.quarantined)
+        return report.to_json()
+
+    def _spark_settings(self) -> SparkSettings:
+        settings = Settings.from_environment()
+        addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+        return SparkSettings(
+            directory=settings.home / "etl",
+            config=settings.config.absolute(),
+            user=addresses.user,
+            password=addresses.password,
+            application=Path(self.application) if self.application else APPLICATION,
+        )
+
+    def _find_master(self) -> str:
+        """As the connection says; the provider takes YARN where there is none, we take this machine."""
+        named = str(super()._get_hook()._connection["master"])
+        return with_retries(named if self._has_connection() else DEFAULT_MASTER)
+
+    def _has_connection(self) -> bool:
+        try:
+            BaseHook.get_connection(self._conn_id)
+        except (AirflowNotFoundException, AirflowRuntimeError):
+            return False
+        return True
+
+    def _get_hook(self) -> SparkSubmitHook:
+        hook = super()._get_hook()
+        if self._master:
+            hook._connection["master"] = self._master
+        return hook
+
+
+class CheckOperator(BaseOperator):
+    """Fails when any replica of any shard has other rows than Spark wrote, and names all of them."""
+
+    ui_color = "#e3f2e1"
+
+    def __init__(self, *, cluster: str, nodes_conn_id: str = NODES_CONN_ID, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.cluster = cluster
+        self.nodes_conn_id = nodes_conn_id
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ti: Any = context["ti"]
+        try:
+            report = LoadReport.from_json(ti.xcom_pull(task_ids=LOAD_TASK))
+            cluster = cluster_of(self.cluster)
+            addresses = ClickHouseNodesHook(self.nodes_conn_id).addresses()
+            check = asyncio.run(_check(report, cluster, addresses))
+            for line in table_of(check.replicas).splitlines():
+                self.log.info("%s", line)
+            ti.xcom_push(key="check", value=check.to_json())
+            check.require_passed()
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+        return check.to_json()
+
+
+async def _check(report: LoadReport, cluster: Cluster, addresses: NodeAddresses) -> LoadCheck:
+    async with counts_of(cluster, addresses) as counts:
+        return await check_load(report, cluster, counts, env=SystemEnv())
