@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import token_of
@@ -29,19 +28,9 @@ from engine.ddl.status import ExecutionStatus
 from engine.errors import Code, MalformedEntry
 from engine.names import entry_number, unescape_for_file_name
 from engine.testing.ddl_history import Created, History, Removed
+from engine.testing.simulation_report import Violation
 
 OUTCOME_UNKNOWN = "Outcome unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken promise."""
-
-    promise: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.what}"
 
 
 def _host_effects(history: History) -> Counter[tuple[str, str]]:

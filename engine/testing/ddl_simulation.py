@@ -16,39 +16,23 @@ the queue has time to settle. Last the checkers of `engine.testing.ddl_checkers`
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
-from engine.testing.ddl_checkers import Violation, violations
+from engine.testing.ddl_checkers import violations
 from engine.testing.ddl_cluster import SimulatedCluster
 from engine.testing.ddl_history import History
 from engine.testing.ddl_scenario import Scenario
 from engine.testing.ddl_workload import Workload
 from engine.testing.simulation import SimulationEnv, run_simulation
+from engine.testing.simulation_report import Report, counting_events
+
+DETAILED_EVENTS = ("ddl.recovered", "ddl.shard_takeover")
+"""Their last argument is the step or the reason that decides; each of these is a state of its own."""
 
 
-@dataclass(slots=True)
-class Report:
-    """What came of a run. `reached` counts the interesting states that it went through."""
-
-    scenario: Scenario
-    violations: list[Violation]
-    reached: Counter[str]
-    history: History
-    virtual_s: float = 0.0
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.scenario.seed}: {self.scenario}"]
-        return "\n".join(lines + [f"  {violation}" for violation in self.violations])
-
-
-def simulate(seed: int, scenario: Scenario | None = None) -> Report:
+def simulate(seed: int, scenario: Scenario | None = None) -> Report[Scenario, History]:
     """Run one seed to its end and check its history. The same seed gives the same run."""
     scenario = scenario or Scenario.of_seed(seed)
-    with counting_events() as reached:
+    with counting_events("engine.ddl", detailed=DETAILED_EVENTS) as reached:
 
         async def main(env: SimulationEnv) -> History:
             return await _run(SimulatedCluster(scenario, env, reached))
@@ -94,40 +78,4 @@ async def _nemesis(cluster: SimulatedCluster) -> None:
                 table.merge()
 
 
-class _EventCounter(logging.Handler):
-    """Counts log events by their id, and by the `step` or `reason` that decides."""
-
-    def __init__(self, reached: Counter[str]) -> None:
-        super().__init__()
-        self._reached = reached
-
-    def emit(self, record: logging.LogRecord) -> None:
-        event = record.msg.split(" ", 1)[0]
-        self._reached[event] += 1
-        if event in ("ddl.recovered", "ddl.shard_takeover") and isinstance(record.args, tuple):
-            self._reached[f"{event} {record.args[-1]}"] += 1
-
-
-@contextmanager
-def counting_events() -> Iterator[Counter[str]]:
-    """What the code says in its log, counted; nothing is printed."""
-    reached: Counter[str] = Counter()
-    logger = logging.getLogger("engine.ddl")
-    handler = _EventCounter(reached)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    quiet = logging.getLogger("engine.keeper")
-    quiet_level = quiet.level
-    quiet.setLevel(logging.CRITICAL)
-    try:
-        yield reached
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
-        quiet.setLevel(quiet_level)
-
-
-__all__ = ["Report", "Scenario", "counting_events", "simulate"]
+__all__ = ["Report", "Scenario", "simulate"]

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers
@@ -26,17 +25,7 @@ from engine.testing.replication_history import History, Insert, Outcome
 from engine.testing.replication_model import Block, Drop, TableModel
 from engine.testing.replication_rows import Rows
 from engine.testing.replication_store import Origin
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken promise."""
-
-    promise: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.what}"
+from engine.testing.simulation_report import Violation
 
 
 def _stored(model: TableModel) -> dict[tuple[str, Rows], list[Block]]:

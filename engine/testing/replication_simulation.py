@@ -12,38 +12,20 @@ time to become quiet. Last the checkers of `engine.testing.replication_checkers`
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 
-from engine.testing.replication_checkers import Violation, violations
+from engine.testing.replication_checkers import violations
 from engine.testing.replication_cluster import ReplicationCluster
 from engine.testing.replication_history import History
 from engine.testing.replication_scenario import Scenario
 from engine.testing.replication_workload import Workload
 from engine.testing.simulation import SimulationEnv, run_simulation
+from engine.testing.simulation_report import Report, counting_events
 
 
-@dataclass(slots=True)
-class Report:
-    """What came of a run. `reached` counts the interesting states that it went through."""
-
-    scenario: Scenario
-    violations: list[Violation]
-    reached: Counter[str]
-    history: History
-
-    def __str__(self) -> str:
-        lines = [f"seed {self.scenario.seed}: {self.scenario}"]
-        return "\n".join(lines + [f"  {violation}" for violation in self.violations])
-
-
-def simulate(seed: int, scenario: Scenario | None = None) -> Report:
+def simulate(seed: int, scenario: Scenario | None = None) -> Report[Scenario, History]:
     """Run one seed to its end and check its history. The same seed gives the same run."""
     scenario = scenario or Scenario.of_seed(seed)
-    with counting_events() as reached:
+    with counting_events("engine.replication") as reached:
 
         async def main(env: SimulationEnv) -> History:
             return await _run(ReplicationCluster(scenario, env, reached))
@@ -102,34 +84,4 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
             cluster.lose_disk(node)
 
 
-class _EventCounter(logging.Handler):
-    """Counts log events by their id."""
-
-    def __init__(self, reached: Counter[str]) -> None:
-        super().__init__()
-        self._reached = reached
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._reached[record.msg.split(" ", 1)[0]] += 1
-
-
-@contextmanager
-def counting_events() -> Iterator[Counter[str]]:
-    """What the code says in its log, counted; nothing is printed."""
-    reached: Counter[str] = Counter()
-    logger = logging.getLogger("engine.replication")
-    handler = _EventCounter(reached)
-    level, propagate = logger.level, logger.propagate
-    logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
-    logger.propagate = False
-    quiet = logging.getLogger("engine.keeper")
-    quiet_level = quiet.level
-    quiet.setLevel(logging.CRITICAL)
-    try:
-        yield reached
-    finally:
-        logger.removeHandler(handler)
-        logger.setLevel(level)
-        logger.propagate = propagate
-        quiet.setLevel(quiet_level)
+__all__ = ["Report", "Scenario", "simulate"]

@@ -7,8 +7,8 @@ the failure. The list is also a list of what must not be simplified away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -25,35 +25,15 @@ from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.testing import ddl_process
 from engine.testing.ddl_simulation import Scenario, simulate
 from engine.testing.simulation import SimulationStuck
+from tests.simulation.deliberate_bugs import Bugs, search
 
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True)
-class Bug:
-    promise: str
-    patch: Patch
-    scenario: Callable[[Scenario], Scenario] = lambda scenario: scenario
-    seeds: int = 150
-
-
-BUGS: dict[str, Bug] = {}
-
-
-def bug(promise: str, *, seeds: int = 150, **changes: Any) -> Callable[[Patch], Patch]:
-    """Registers a bug; `changes` turn every seed's scenario into one in which it matters."""
-
-    def register(patch: Patch) -> Patch:
-        BUGS[patch.__name__] = Bug(promise, patch, lambda scenario: replace(scenario, **changes), seeds)
-        return patch
-
-    return register
+BUGS = Bugs()
 
 
 # --- initiator --------------------------------------------------------------------------------------------
 
 
-@bug("D2", kill_initiator_at=None, fault_rate=0.08, statements=4)
+@BUGS.add("D2", kill_initiator_at=None, fault_rate=0.08, statements=4)
 def the_entry_is_created_and_then_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     async def submit(self: client.DDLQueueClient, prepared: PreparedStatement) -> client.Submission:
         keeper = await self._source.session()
@@ -72,7 +52,7 @@ def the_entry_is_created_and_then_the_token(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(client.DDLQueueClient, "submit", submit)
 
 
-@bug("D2", has_small_queue=True, statements=6, seeds=250)
+@BUGS.add("D2", has_small_queue=True, statements=6, seeds=250)
 def a_token_whose_entry_is_gone_is_enqueued_again(monkeypatch: pytest.MonkeyPatch) -> None:
     submit = client.DDLQueueClient.submit
 
@@ -90,7 +70,7 @@ def a_token_whose_entry_is_gone_is_enqueued_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(client.DDLQueueClient, "submit", again)
 
 
-@bug("S1", kill_initiator_at=None)
+@BUGS.add("S1", kill_initiator_at=None)
 def active_and_finished_are_created_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     async def create_status_dirs(self: client.DDLQueueClient, keeper: Keeper, entry: str) -> None:
         for path in (self._paths.active(entry), self._paths.finished(entry)):
@@ -105,7 +85,7 @@ def active_and_finished_are_created_one_after_the_other(monkeypatch: pytest.Monk
 # --- one host ---------------------------------------------------------------------------------------------
 
 
-@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
+@BUGS.add("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
 def the_intent_is_written_after_the_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run(self: runner.StatementRunner, attempt: runner._Attempt) -> ExecutionStatus:
         task = attempt.task
@@ -125,7 +105,7 @@ def the_intent_is_written_after_the_effect(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(runner.StatementRunner, "_run", run)
 
 
-@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0, power_cuts=True, seeds=300)
+@BUGS.add("D1", kill_gates=(45, 60, 75), replicated_share=0.0, power_cuts=True, seeds=300)
 def after_a_crash_everything_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def recover(self: runner.StatementRunner, task: Task, intent: Intent) -> None:
         return None
@@ -133,7 +113,7 @@ def after_a_crash_everything_runs_again(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(runner.StatementRunner, "_recover", recover)
 
 
-@bug("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
+@BUGS.add("D1", kill_gates=(45, 60, 75), replicated_share=0.0)
 def after_a_crash_everything_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> None:
     async def recover(self: runner.StatementRunner, task: Task, intent: Intent) -> ExecutionStatus:
         return SUCCESS
@@ -141,7 +121,7 @@ def after_a_crash_everything_counts_as_done(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(runner.StatementRunner, "_recover", recover)
 
 
-@bug("D1", fault_rate=0.08, statements=6, replicated_share=0.0, seeds=300)
+@BUGS.add("D1", fault_rate=0.08, statements=6, replicated_share=0.0, seeds=300)
 def a_run_dies_with_the_session_and_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     original = runner.StatementRunner.run
 
@@ -152,7 +132,7 @@ def a_run_dies_with_the_session_and_is_forgotten(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runner.StatementRunner, "run", run)
 
 
-@bug("D3", pool_size=3, statements=6, replicated_share=0.0)
+@BUGS.add("D3", pool_size=3, statements=6, replicated_share=0.0)
 def lanes_take_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def try_take(self: backlog.Backlog) -> Task | None:
         for slot in self._slots:
@@ -164,7 +144,7 @@ def lanes_take_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backlog.Backlog, "try_take", try_take)
 
 
-@bug("D4", replicated_share=0.0)
+@BUGS.add("D4", replicated_share=0.0)
 def the_outcome_is_reported_before_the_effect(monkeypatch: pytest.MonkeyPatch) -> None:
     original = worker.DDLWorker._run_here_or_for_the_shard
 
@@ -177,7 +157,7 @@ def the_outcome_is_reported_before_the_effect(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(worker.DDLWorker, "_run_here_or_for_the_shard", run)
 
 
-@bug("D5", has_poison=True, statements=6)
+@BUGS.add("D5", has_poison=True, statements=6)
 def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(self: scan.QueueScan, name: str, host: object, status: ExecutionStatus) -> None:
         raise OnclusterError(status.message)
@@ -185,7 +165,7 @@ def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(scan.QueueScan, "_refuse", refuse)
 
 
-@bug("D5", fault_rate=0.08, statements=6)
+@BUGS.add("D5", fault_rate=0.08, statements=6)
 def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     original = worker.DDLWorker._report
 
@@ -198,7 +178,7 @@ def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.Monkey
     monkeypatch.setattr(worker.DDLWorker, "_report", give_up)
 
 
-@bug("D5", fault_rate=0.0, has_slow_host=False)
+@BUGS.add("D5", fault_rate=0.0, has_slow_host=False)
 def the_watch_is_set_after_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
     original = scan.QueueScan._list
 
@@ -216,7 +196,7 @@ def the_watch_is_set_after_the_listing(monkeypatch: pytest.MonkeyPatch) -> None:
 IN_SHARDS: dict[str, Any] = {"replicated_share": 1.0, "nodes": 4, "statements": 5, "has_dead_host": False}
 
 
-@bug("D6", **IN_SHARDS)
+@BUGS.add("D6", **IN_SHARDS)
 def the_shards_lock_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     async def acquire(self: shards.ShardExecution) -> bool:
         return True
@@ -238,12 +218,12 @@ def without_fence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner.StatementRunner, "run", run)
 
 
-@bug("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
+@BUGS.add("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
 def a_successor_in_the_shard_does_not_look_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shards.ShardExecution, "_judge", lambda self, earlier, digest: None)
 
 
-@bug("D6", kill_in_shard_attempt=0.6, fault_rate=0.08, seeds=600, **IN_SHARDS)
+@BUGS.add("D6", kill_in_shard_attempt=0.6, fault_rate=0.08, seeds=600, **IN_SHARDS)
 def a_further_attempt_overwrites_what_the_first_one_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._read_attempts
 
@@ -257,7 +237,7 @@ def a_further_attempt_overwrites_what_the_first_one_saw(monkeypatch: pytest.Monk
     monkeypatch.setattr(shards.ShardExecution, "_read_attempts", read)
 
 
-@bug("D3", kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
+@BUGS.add("D3", kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
 def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._acquire
 
@@ -281,7 +261,7 @@ def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.
     monkeypatch.setattr(shards.ShardExecution, "run", give_up)
 
 
-@bug("D6", is_membership_changed=True, **IN_SHARDS)
+@BUGS.add("D6", is_membership_changed=True, **IN_SHARDS)
 def hosts_that_see_other_members_do_not_agree_on_a_shard(monkeypatch: pytest.MonkeyPatch) -> None:
     async def agree(self: shards.ShardExecution) -> None:
         return None
@@ -294,7 +274,7 @@ def hosts_that_see_other_members_do_not_agree_on_a_shard(monkeypatch: pytest.Mon
 CLEANING: dict[str, Any] = {"has_small_queue": True, "statements": 6}
 
 
-@bug("C1", has_slow_host=True, **CLEANING)
+@BUGS.add("C1", has_slow_host=True, **CLEANING)
 def the_cleaner_does_not_mind_who_is_executing(monkeypatch: pytest.MonkeyPatch) -> None:
     survey = cleaner.DDLCleaner._survey
 
@@ -316,13 +296,13 @@ async def _names(keeper: Keeper, path: str) -> Sequence[str]:
         return ()
 
 
-@bug("C1", has_slow_host=True, has_dead_host=True, **CLEANING)
+@BUGS.add("C1", has_slow_host=True, has_dead_host=True, **CLEANING)
 def hosts_without_outcome_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     original = cleaner._Found.removal_ops
     monkeypatch.setattr(cleaner._Found, "removal_ops", lambda self: original(self)[:-1])
 
 
-@bug("C1", has_clock_jumps=True, seeds=400, **CLEANING)
+@BUGS.add("C1", has_clock_jumps=True, seeds=400, **CLEANING)
 def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def now_s(self: cleaner.DDLCleaner, keeper: Keeper) -> float:
         return self._env.now_s()
@@ -330,7 +310,7 @@ def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.Monkey
     monkeypatch.setattr(cleaner.DDLCleaner, "_now_s", now_s)
 
 
-@bug("C2", **CLEANING)
+@BUGS.add("C2", **CLEANING)
 def outcomes_are_removed_before_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     original = cleaner._Found.removal_ops
 
@@ -348,7 +328,7 @@ def outcomes_are_removed_before_the_entry(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(cleaner.DDLCleaner, "_remove", remove)
 
 
-@bug("C3", has_slow_host=True, seeds=400, is_stopped=True, **CLEANING)
+@BUGS.add("C3", has_slow_host=True, seeds=400, is_stopped=True, **CLEANING)
 def a_late_worker_makes_the_entry_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def create_status_dirs(self: report.Reporter, name: str) -> report.StatusDirs:
         for path in (self._paths.active(name), self._paths.finished(name)):
@@ -359,7 +339,7 @@ def a_late_worker_makes_the_entry_again(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(report.Reporter, "create_status_dirs", create_status_dirs)
 
 
-@bug("C4", has_slow_host=True, **CLEANING)
+@BUGS.add("C4", has_slow_host=True, **CLEANING)
 def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
     original = cleaner.OutcomeRecord.of
 
@@ -372,7 +352,7 @@ def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- disks ------------------------------------------------------------------------------------------------
 
 
-@bug("D1", power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
+@BUGS.add("D1", power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
 def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin(self: ddl_process.ModelIntentStore, intent: Intent) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=False)
@@ -383,14 +363,6 @@ def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUGS))
 def test_this_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = BUGS[name]
-    planted.patch(monkeypatch)
-    seen: set[str] = set()
-    for seed in range(planted.seeds):
-        try:
-            seen |= {v.promise for v in simulate(seed, planted.scenario(Scenario.of_seed(seed))).violations}
-        except SimulationStuck:
-            seen.add("D5")  # it runs on and on and reaches no outcome
-        if planted.promise in seen:
-            return
-    pytest.fail(f"{planted.promise} held on {planted.seeds} seeds; broken were {sorted(seen) or 'none'}")
+    BUGS[name].patch(monkeypatch)
+    symptoms: dict[type[Exception], str] = {SimulationStuck: "D5"}  # it runs on and on and reaches no outcome
+    search(BUGS[name], simulate, Scenario.of_seed, symptoms=symptoms)

@@ -1,18 +1,13 @@
-"""The DDL queue under every fault, on many seeds.
-
-A failing seed prints itself. `ONCLUSTER_SEED=n` replays that seed alone; `ONCLUSTER_SEEDS=n` runs n times
-as many.
-"""
+"""The DDL queue under every fault, on many seeds (`tests.simulation.seeds`)."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from engine.testing.ddl_simulation import Report, Scenario, simulate
+from engine.testing.ddl_simulation import Scenario, simulate
+from tests.simulation.seeds import check, chosen_seeds, run
 
 CHUNKS = 8
 SEEDS_OF_A_CHUNK = 250
@@ -45,38 +40,15 @@ OFTEN = (
 """States that every few hundred seeds must reach: a run that never gets there proves nothing about them."""
 
 
-def chosen_seeds(first: int, count: int) -> list[int]:
-    if "ONCLUSTER_SEED" in os.environ:
-        return [int(os.environ["ONCLUSTER_SEED"])]
-    widening = int(os.environ.get("ONCLUSTER_SEEDS", "1"))
-    return [first + n for n in range(count)] + [
-        1_000_000 * more + first + n for more in range(1, widening) for n in range(count)
-    ]
-
-
-def check(report: Report) -> None:
-    if report.violations:
-        pytest.fail(f"{report}\nreplay: ONCLUSTER_SEED={report.scenario.seed}")
-
-
-def run(seeds: list[int]) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    for seed in seeds:
-        report = simulate(seed)
-        check(report)
-        reached += report.reached
-    return reached
-
-
 def test_the_queue_keeps_its_promises_on_sixty_seeds() -> None:
-    run(chosen_seeds(900_000, 60))
+    run(simulate, chosen_seeds(900_000, 60))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_the_queue_keeps_its_promises_under_every_fault(chunk: int) -> None:
     seeds = chosen_seeds(chunk * SEEDS_OF_A_CHUNK, SEEDS_OF_A_CHUNK)
-    reached = run(seeds)
+    reached = run(simulate, seeds)
     if len(seeds) >= SEEDS_OF_A_CHUNK:
         missing = [state for state in OFTEN if not reached[state]]
         assert not missing, f"never reached: {missing}"

@@ -16,9 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from engine.testing.ddl_checkers import violations
 from engine.testing.ddl_cluster import SimulatedCluster, SimulatedHost
 from engine.testing.ddl_scenario import Scenario
-from engine.testing.ddl_simulation import counting_events
 from engine.testing.ddl_workload import Workload
 from engine.testing.simulation import SimulationEnv, SimulationLoop
+from engine.testing.simulation_report import counting_events
 
 HOSTS = st.sampled_from(["n1", "n2", "n3"])
 STATEMENTS = st.sampled_from(
@@ -42,7 +42,7 @@ class Queue(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 10_000), pool_size=st.sampled_from([1, 3]), small=st.booleans())
     def begin(self, seed: int, pool_size: int, small: bool) -> None:
-        self._quiet = counting_events()
+        self._quiet = counting_events("engine.ddl")
         self._quiet.__enter__()
         scenario = Scenario(seed, nodes=3, pool_size=pool_size, has_small_queue=small)
         self.loop = SimulationLoop(seed, max_steps=2_000_000)  # type: ignore[abstract]

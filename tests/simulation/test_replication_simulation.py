@@ -1,17 +1,11 @@
-"""Replicated tables under every fault, on many seeds.
-
-A failing seed prints itself. `ONCLUSTER_SEED=n` replays that seed alone; `ONCLUSTER_SEEDS=n` runs n times
-as many.
-"""
+"""Replicated tables under every fault, on many seeds (`tests.simulation.seeds`)."""
 
 from __future__ import annotations
 
-import os
-from collections import Counter
-
 import pytest
 
-from engine.testing.replication_simulation import Report, simulate
+from engine.testing.replication_simulation import simulate
+from tests.simulation.seeds import chosen_seeds, run
 
 CHUNKS = 6
 SEEDS_OF_A_CHUNK = 250
@@ -48,38 +42,15 @@ OFTEN = (
 """States that every few hundred seeds must reach: a run that never gets there proves nothing about them."""
 
 
-def chosen_seeds(first: int, count: int) -> list[int]:
-    if "ONCLUSTER_SEED" in os.environ:
-        return [int(os.environ["ONCLUSTER_SEED"])]
-    widening = int(os.environ.get("ONCLUSTER_SEEDS", "1"))
-    return [first + n for n in range(count)] + [
-        1_000_000 * more + first + n for more in range(1, widening) for n in range(count)
-    ]
-
-
-def run(seeds: list[int]) -> Counter[str]:
-    reached: Counter[str] = Counter()
-    for seed in seeds:
-        report = simulate(seed)
-        check(report)
-        reached += report.reached
-    return reached
-
-
-def check(report: Report) -> None:
-    if report.violations:
-        pytest.fail(f"{report}\nreplay: ONCLUSTER_SEED={report.scenario.seed}")
-
-
 def test_replicas_keep_their_promises_on_some_seeds() -> None:
-    run(chosen_seeds(900_000, 100))
+    run(simulate, chosen_seeds(900_000, 100))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_replicas_keep_their_promises_under_every_fault(chunk: int) -> None:
     seeds = chosen_seeds(chunk * SEEDS_OF_A_CHUNK, SEEDS_OF_A_CHUNK)
-    reached = run(seeds)
+    reached = run(simulate, seeds)
     if len(seeds) >= SEEDS_OF_A_CHUNK:
         missing = [state for state in OFTEN if not reached[state]]
         assert not missing, f"never reached: {missing}"
