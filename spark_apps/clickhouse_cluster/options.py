@@ -1,0 +1,123 @@
+"""The options of the data source, checked once."""
+
+from __future__ import annotations
+
+import enum
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.errors import ConfigError
+from engine.names import TableName
+from spark_apps.clickhouse_cluster.http import Server
+
+FORMAT = "clickhouse_cluster"
+
+
+class Path(enum.Enum):
+    """How rows come into the table."""
+
+    STAGED = "staged"
+    DIRECT = "direct"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asks for.
+
+    `shards` (servers and weight of each shard) stands in for a Distributed table, together with
+    `sharding_key`: `table` is then the local table of each shard. `job_id` is the identity under which a
+    load takes place once; empty for one that cannot be repeated.
+    """
+
+    table: TableName
+    servers: tuple[Server, ...]
+    job_id: str = ""
+    path: Path = Path.STAGED
+    shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
+    sharding_key: str = ""
+    cluster_file: str = ""
+    http_port: int = 8123
+    block_rows: int = 262_144
+    batch_rows: int = 65_536
+    user: str = "default"
+    password: str = ""
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Raises ConfigError, naming what is there to choose from."""
+        values = {key.lower(): value for key, value in given.items()}
+        name = values.pop("table", "") or values.pop("path", "")
+        values.pop("path", None)
+        unknown = sorted(set(values) - _KNOWN)
+        if unknown:
+            raise ConfigError(
+                f"{FORMAT} has no option {', '.join(unknown)}.", hint=f"Options: {', '.join(sorted(_KNOWN))}."
+            )
+        if not name:
+            raise ConfigError(
+                f"{FORMAT} has to be told the table.", hint="For example save('flights.flights')."
+            )
+        database, dot, table = name.partition(".")
+        user, password = values.get("user", "default"), values.get("password", "")
+
+        def server(text: str) -> Server:
+            return _server(text, user=user, password=password)
+
+        shards = tuple(_shard(text, server) for text in values.get("shards", "").split(";") if text.strip())
+        urls = tuple(server(text) for text in values.get("url", "").split(",") if text.strip())
+        if not urls and not shards:
+            raise ConfigError(
+                f"{FORMAT} has to be told where a server is.",
+                hint="Give the option url, such as http://node01:8123; or shards.",
+            )
+        try:
+            path = Path(values.get("write_path", Path.STAGED.value))
+        except ValueError:
+            raise ConfigError("write_path is staged or direct.") from None
+        return cls(
+            table=TableName(database, table) if dot else TableName("default", database),
+            servers=urls or tuple(one for _, servers in shards for one in servers),
+            job_id=values.get("job_id", ""),
+            path=path,
+            shards=shards,
+            sharding_key=values.get("sharding_key", ""),
+            cluster_file=values.get("cluster_file", ""),
+            http_port=_number(values, "http_port", 8123),
+            block_rows=_number(values, "block_rows", 262_144),
+            batch_rows=_number(values, "batch_rows", 65_536),
+            user=user,
+            password=password,
+        )
+
+
+_KNOWN = {
+    "url", "user", "password", "job_id", "write_path", "shards", "sharding_key", "cluster_file", "http_port",
+    "block_rows", "batch_rows", "table", "path", "checkpointlocation",
+}  # fmt: skip
+
+
+def _number(values: Mapping[str, str], name: str, default: int) -> int:
+    text = values.get(name, str(default))
+    if not text.isdigit() or int(text) == 0:
+        raise ConfigError(f"{name} is a whole number above 0, not {text!r}.")
+    return int(text)
+
+
+def _server(text: str, *, user: str, password: str) -> Server:
+    url = urllib.parse.urlsplit(text.strip() if "//" in text else f"http://{text.strip()}")
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise ConfigError(f"{text!r} is no address of a server.", hint="For example http://node01:8123.")
+    return Server(
+        url.hostname, url.port or (8443 if url.scheme == "https" else 8123), url.scheme,
+        url.username or user, url.password or password,
+    )  # fmt: skip
+
+
+def _shard(text: str, server: Callable[[str], Server]) -> tuple[int, tuple[Server, ...]]:
+    """`host:port,host:port*2`: the replicas of a shard and, after a star, its weight."""
+    replicas, _, weight = text.partition("*")
+    if weight and not weight.strip().isdigit():
+        raise ConfigError(f"The weight of a shard is a whole number, not {weight!r}.")
+    servers = tuple(server(one) for one in replicas.split(",") if one.strip())
+    return int(weight or 1), servers

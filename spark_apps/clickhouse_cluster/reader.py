@@ -1,0 +1,203 @@
+"""Reading a table: one Spark partition for each shard, from one replica of it, straight into Arrow.
+
+Columns are those of the schema: give a narrower one with `.schema(…)`, since Spark 4.2 tells a Python source
+nothing about the columns that a query uses. Filters travel where ClickHouse and Spark agree on every value.
+"""
+
+from __future__ import annotations
+
+import decimal
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import datasource as ds
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.http import Answer, Server, first_answer
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.split import chdb_connection
+from spark_apps.clickhouse_cluster.target import Column, Target, column_list
+from spark_apps.clickhouse_cluster.types import ChType, select_list, spark_schema
+
+_ARROW = {
+    "output_format_arrow_string_as_string": "1",
+    "output_format_arrow_low_cardinality_as_dictionary": "0",
+    "output_format_arrow_compression_method": "none",
+}
+_COMPARED = {
+    ds.EqualTo: "=",
+    ds.EqualNullSafe: "=",
+    ds.GreaterThan: ">",
+    ds.GreaterThanOrEqual: ">=",
+    ds.LessThan: "<",
+    ds.LessThanOrEqual: "<=",
+}
+
+
+@dataclass
+class ShardPartition(InputPartition):
+    """One shard, by its replicas."""
+
+    number: int
+    replicas: tuple[Server, ...]
+
+
+class ClusterReader(DataSourceReader):
+    """See the module."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._target = Target.find(options)
+        there = {field.name: field for field in spark_schema(self._target.columns)}
+        for field in schema:
+            if field.name not in there:
+                raise SqlError(
+                    Code.NO_SUCH_COLUMN_IN_TABLE, f"{self._target.table} has no column {field.name}."
+                )
+            if there[field.name].dataType != field.dataType:
+                raise SqlError(
+                    Code.TYPE_MISMATCH,
+                    f"{field.name} is read as {there[field.name].dataType.simpleString()}, "
+                    f"not as {field.dataType.simpleString()}.",
+                    hint="Cast it after reading.",
+                )
+        self._conditions: list[str] = []
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
+        """Keep those that the servers evaluate as Spark would; give back the others."""
+        for one in filters:
+            condition = condition_of(one, self._target)
+            if condition is None:
+                yield one
+            else:
+                self._conditions.append(condition)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [ShardPartition(shard.number, shard.replicas) for shard in self._target.shards]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, ShardPartition)
+        server = first_answer(partition.replicas)
+        columns = [column for name in self._schema.fieldNames() if (column := self._target.column(name))]
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+        read = self._read_old if self._target.is_old else self._read_arrow
+        for batch in read(server, columns, where):
+            arrays = [batch.column(name).cast(wanted.field(name).type) for name in wanted.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+
+    def _read_arrow(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
+        table = self._target.table.quoted
+        sql = f"SELECT {select_list(columns)} FROM (SELECT * FROM {table}{where}) FORMAT ArrowStream"
+        with server.open(sql, settings=_ARROW) as answer:
+            yield from pa.ipc.open_stream(_Stream(answer))
+
+    def _read_old(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
+        """Servers that know no Arrow send Native, and chDB makes Arrow of it."""
+        names = column_list([column.name for column in columns])
+        sql = f"SELECT {names} FROM {self._target.table.quoted}{where} FORMAT Native"
+        with tempfile.TemporaryDirectory(prefix="oncluster-spark-") as directory:
+            file = Path(directory) / "rows.native"
+            with server.open(sql) as answer, file.open("wb") as out:
+                while piece := answer.read(1 << 20):
+                    out.write(piece)
+            if not file.stat().st_size:
+                return
+            settings = ", ".join(f"{name} = {quote_string(value)}" for name, value in _ARROW.items())
+            found = chdb_connection().query(
+                f"SELECT {select_list(columns)} FROM file({quote_string(str(file))}, 'Native') "
+                f"SETTINGS session_timezone = {quote_string(self._target.timezone)}, {settings}",
+                "ArrowStream",
+            )
+            yield from pa.ipc.open_stream(pa.py_buffer(found.bytes()))
+
+
+class _Stream:
+    """An answer as pyarrow reads a file."""
+
+    closed = False
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+
+    def read(self, size: int = -1) -> bytes:
+        """All of `size`: a shorter piece would be the end."""
+        if size < 0:
+            return self._answer.read()
+        pieces, left = [], size
+        while left and (piece := self._answer.read(left)):
+            pieces.append(piece)
+            left -= len(piece)
+        return b"".join(pieces)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def condition_of(one: ds.Filter, target: Target) -> str | None:
+    """SQL that keeps exactly the rows that this filter keeps, or None where servers might differ.
+
+    Numbers with fractions are left to Spark (NaN equals NaN there), and types that are read as text.
+    """
+    if isinstance(one, ds.Not):
+        inner = condition_of(one.child, target)
+        return None if inner is None or isinstance(one.child, ds.EqualNullSafe) else f"NOT ({inner})"
+    attribute: tuple[str, ...] = getattr(one, "attribute", ())
+    column = target.column(attribute[0]) if len(attribute) == 1 else None
+    if column is None:
+        return None
+    kind = ChType.parse(column.type)
+    name = quote_identifier(column.name)
+    if isinstance(one, ds.IsNull):
+        return f"isNull({name})"
+    if isinstance(one, ds.IsNotNull):
+        return f"isNotNull({name})"
+    if isinstance(one, ds.In):
+        literals = [_literal(value, kind) for value in one.value]
+        if not literals or any(literal is None for literal in literals):
+            return None
+        return f"{name} IN ({', '.join(str(literal) for literal in literals)})"
+    if isinstance(one, ds.StringStartsWith | ds.StringEndsWith) and kind.name == "String":
+        function = "startsWith" if isinstance(one, ds.StringStartsWith) else "endsWith"
+        return f"{function}({name}, {quote_string(one.value)})"
+    if isinstance(one, ds.StringContains) and kind.name == "String" and one.value:
+        return f"position({name}, {quote_string(one.value)}) > 0"
+    operator = _COMPARED.get(type(one))
+    literal = _literal(getattr(one, "value", None), kind)
+    return f"{name} {operator} {literal}" if operator and literal is not None else None
+
+
+def _literal(value: object, kind: ChType) -> str | None:
+    if isinstance(value, bool):
+        return str(int(value)) if kind.name == "Bool" else None
+    if isinstance(value, int) and (kind.name.startswith(("Int", "UInt"))):
+        return str(value)
+    if isinstance(value, decimal.Decimal) and kind.name == "UInt64" and value == int(value):
+        return str(int(value))
+    if isinstance(value, str) and kind.name == "String":
+        return quote_string(value)
+    if isinstance(value, datetime) and kind.name == "DateTime" and not value.microsecond:
+        at = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
+        return f"toDateTime({int(at.timestamp())})" if 0 <= at.timestamp() < 2**32 else None
+    if isinstance(value, date) and not isinstance(value, datetime) and kind.name in ("Date", "Date32"):
+        is_short = kind.name == "Date32" or date(1970, 1, 1) <= value <= date(2105, 12, 31)
+        return f"to{kind.name}({quote_string(value.isoformat())})" if is_short else None
+    return None

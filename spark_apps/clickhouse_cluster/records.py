@@ -1,0 +1,149 @@
+"""What is remembered of a job, on the servers themselves.
+
+The decision is a view whose text is the plan: CREATE VIEW is atomic, carries its content, and fails when the
+view is there, on every server there is. Whoever makes it first has decided; everybody else carries out that
+plan. It stands on one replica, the coordinator: the first of the first shard.
+
+    decided_<job>       on the coordinator: which attempts won, with how many rows for each shard
+    done_<job>          on the coordinator: everything of it is in the table
+    ledger              on each shard's replica: what happened to each partition
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from engine.errors import Code, ReplyLost, SqlError
+from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster import staging
+from spark_apps.clickhouse_cluster.http import Server
+
+_LEDGER = TableName(staging.DATABASE, "ledger")
+_KEPT_S = 90 * 24 * 3600
+
+
+class Mode(enum.Enum):
+    APPEND = "append"
+    OVERWRITE_PARTITIONS = "overwrite partitions"
+
+
+class Event(enum.Enum):
+    INTENT = "intent"
+    ATTACHED = "attached"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """Rows that a winning attempt left in one staging table."""
+
+    table: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    host: str
+    port: int
+    staged: tuple[Staged, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(staged.rows for staged in self.staged)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One decision: what a job's commit moves into the table. `at` is the time in seconds."""
+
+    job: str
+    epoch: str
+    table: str
+    mode: str
+    at: int
+    shards: tuple[ShardPlan, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        raw: dict[str, Any] = json.loads(text)
+        shards = tuple(
+            ShardPlan(shard["host"], shard["port"], tuple(Staged(**one) for one in shard["staged"]))
+            for shard in raw.pop("shards")
+        )
+        return cls(**raw, shards=shards)
+
+
+def decide(coordinator: Server, plan: Plan) -> Plan:
+    """Make this the job's plan, or learn which one is."""
+    view = TableName(staging.DATABASE, f"decided_{plan.job}")
+    try:
+        coordinator.execute(f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan")
+    except (SqlError, ReplyLost) as error:
+        if isinstance(error, SqlError) and error.code != Code.TABLE_ALREADY_EXISTS:
+            raise
+        found = decision(coordinator, plan.job)
+        if found is None:
+            raise
+        return found
+    return plan
+
+
+def decision(coordinator: Server, job: str) -> Plan | None:
+    """The plan that was decided, if any."""
+    name = f"decided_{job}"
+    if name not in staging.tables(coordinator, name):
+        return None
+    rows = coordinator.rows(f"SELECT plan FROM {TableName(staging.DATABASE, name).quoted}")
+    return Plan.from_json(rows[0]["plan"])
+
+
+def is_done(coordinator: Server, job: str) -> bool:
+    return f"done_{job}" in staging.tables(coordinator, f"done_{job}")
+
+
+def record_done(coordinator: Server, job: str) -> None:
+    view = TableName(staging.DATABASE, f"done_{job}")
+    try:
+        coordinator.execute(f"CREATE VIEW {view.quoted} AS SELECT toUInt64({int(time.time())}) AS at")
+    except SqlError as error:
+        if error.code != Code.TABLE_ALREADY_EXISTS:
+            raise
+
+
+def forget_old(coordinator: Server) -> None:
+    """Drop records of jobs that were done three months ago. Their ids may then be used once more."""
+    for name in staging.tables(coordinator, "done_"):
+        view = TableName(staging.DATABASE, name)
+        if int(coordinator.text(f"SELECT at FROM {view.quoted}")) < int(time.time()) - _KEPT_S:
+            decided = TableName(staging.DATABASE, f"decided_{name.removeprefix('done_')}")
+            staging.drop(coordinator, decided)
+            staging.drop(coordinator, view)
+
+
+def create_ledger(server: Server) -> None:
+    server.execute(
+        f"CREATE TABLE IF NOT EXISTS {_LEDGER.quoted} "
+        "(job String, event String, partition_id String, facts String, at DateTime) "
+        "ENGINE = MergeTree ORDER BY (job, partition_id)"
+    )
+
+
+def record(server: Server, job: str, event: Event, partition_id: str, facts: Mapping[str, Any]) -> None:
+    values = ", ".join(quote_string(text) for text in (job, event.value, partition_id, json.dumps(facts)))
+    server.execute(f"INSERT INTO {_LEDGER.quoted} SELECT {values}, now()")
+
+
+def recorded(server: Server, job: str, event: Event) -> dict[str, dict[str, Any]]:
+    """By partition id, the facts of that event."""
+    rows = server.rows(
+        f"SELECT partition_id, facts FROM {_LEDGER.quoted} "
+        f"WHERE job = {quote_string(job)} AND event = {quote_string(event.value)} ORDER BY at"
+    )
+    return {row["partition_id"]: json.loads(row["facts"]) for row in rows}

@@ -1,0 +1,40 @@
+"""The data source as Spark sees it."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from spark_apps.clickhouse_cluster.options import FORMAT, Options
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.types import spark_schema
+from spark_apps.clickhouse_cluster.writer import ClusterWriter, Job
+
+
+class ClickHouseClusterSource(DataSource):
+    """`format("clickhouse_cluster")`. Options: `spark_apps.clickhouse_cluster.options`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return FORMAT
+
+    def schema(self) -> StructType:
+        """All columns that the table stores."""
+        return spark_schema(Target.find(Options.parse(self.options)).columns)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_apps.clickhouse_cluster.reader import ClusterReader
+
+        return ClusterReader(Options.parse(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        mode = Mode.OVERWRITE_PARTITIONS if overwrite else Mode.APPEND
+        return ClusterWriter(Job.begin(Options.parse(self.options), schema, mode), schema.fieldNames())
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format known to a session, and let filters travel to the servers."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(ClickHouseClusterSource)

@@ -1,0 +1,133 @@
+"""Rows of a task, cut by shard, in the form in which a server takes them.
+
+chDB evaluates the sharding key on values as the table stores them, so any expression works and the shard is
+the one that a server would choose. It is loaded inside the task: a process that was forked from one in which
+chDB runs would hang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from engine.distributed.sharding import slot_expression
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.target import Column, Target
+from spark_apps.clickhouse_cluster.types import ChType, write_expression
+
+_CANNOT_INSERT_NULL = 349
+_connection: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows for one shard (counted from 0), in the target's insert format."""
+
+    shard: int
+    rows: int
+    body: bytes
+
+
+def chdb_connection() -> Any:
+    """This process's chDB."""
+    global _connection
+    if _connection is None:
+        import chdb
+
+        _connection = chdb.connect(":memory:")
+    return _connection
+
+
+class Splitter:
+    """Cuts tables whose columns are `names`, in that order."""
+
+    def __init__(self, target: Target, names: Sequence[str]) -> None:
+        self._target = target
+        columns = [target.column(name) for name in names]
+        self._columns = [column for column in columns if column is not None]
+        self._casts = ", ".join(
+            f"{write_expression(name, column.type)} AS {name}"
+            for column in self._columns
+            if (name := quote_identifier(column.name))
+        )
+        zone = quote_string(target.timezone)
+        self._settings = f"SETTINGS max_threads = 1, max_block_size = 1048576, session_timezone = {zone}"
+        self._key_type = ""
+
+    @property
+    def format(self) -> str:
+        """Servers before 20.3 know other serializations of some types in Native."""
+        return "RowBinary" if self._target.is_old else "Native"
+
+    def split(self, rows: pa.Table) -> Iterator[Piece]:
+        """One piece for each shard that gets any of `rows`.
+
+        Raises SqlError: 349 for NULL where there can be none, 53 for a key that is no integer, others where
+        a value does not fit.
+        """
+        self._check_nulls(rows)
+        owners = self._owners(rows)
+        if owners is None:
+            yield Piece(self._target.slots[0], rows.num_rows, self._encode(rows))
+            return
+        import numpy as np
+
+        for shard in sorted(set(self._target.slots)):
+            chosen = np.flatnonzero(owners == shard)
+            if len(chosen):
+                part = rows if len(chosen) == rows.num_rows else rows.take(pa.array(chosen))
+                yield Piece(shard, len(chosen), self._encode(part))
+
+    def _owners(self, rows: pa.Table) -> Any:
+        """By row, the shard; None when there is only one."""
+        slots = self._target.slots
+        if len(set(slots)) == 1:
+            return None
+        import numpy as np
+
+        key = self._target.sharding_key
+        inner = f"(SELECT {self._casts} FROM Python(rows))"
+        if not self._key_type:
+            answer = self._query(f"SELECT toTypeName({key}) FROM {inner} LIMIT 1", "TSVRaw", rows)
+            self._key_type = answer.decode().strip()
+        slot = slot_expression(key, self._key_type, len(slots))
+        answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
+        found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
+        return np.array(slots)[found]
+
+    def _encode(self, rows: pa.Table) -> bytes:
+        return self._query(f"SELECT {self._casts} FROM Python(rows) {self._settings}", self.format, rows)
+
+    def _query(self, sql: str, form: str, rows: pa.Table) -> bytes:
+        """`rows` is what `Python(rows)` means in the statement."""
+        try:
+            return bytes(chdb_connection().query(sql, form).bytes())
+        except RuntimeError as error:
+            raise SqlError(
+                _code(str(error)), f"Rows do not fit into {self._target.table}: {error}"
+            ) from error
+
+    def _check_nulls(self, rows: pa.Table) -> None:
+        for column in self._columns:
+            count = rows[column.name].null_count
+            if count and not takes_null(column):
+                raise SqlError(
+                    _CANNOT_INSERT_NULL,
+                    f"{column.name} {column.type} of {self._target.table} takes no NULL, and {count} rows have it.",
+                    hint="Filter or fill them in Spark, or make the column Nullable.",
+                )
+
+
+def takes_null(column: Column) -> bool:
+    return ChType.parse(column.type).is_nullable
+
+
+def _code(text: str) -> int:
+    import re
+
+    found = re.search(r"Code: (\d+)", text)
+    return int(found.group(1)) if found else Code.UNKNOWN_EXCEPTION

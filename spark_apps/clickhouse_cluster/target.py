@@ -1,0 +1,222 @@
+"""The table that is read or written: its shards, replicas, columns, and the rule that spreads its rows.
+
+All of it is asked of the servers: the Distributed table says cluster, local table and sharding key, the
+cluster's shards come from `system.clusters` (or a cluster file, which also knows HTTP ports), the local
+table's columns and engine from one replica of each shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.load import load_topology
+from engine.distributed.definition import DistributedDefinition
+from engine.distributed.sharding import slots
+from engine.errors import Code, ConfigError, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.http import Server, first_answer
+from spark_apps.clickhouse_cluster.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`default` is empty, DEFAULT, MATERIALIZED, ALIAS or EPHEMERAL, with what follows."""
+
+    name: str
+    type: str
+    default: str = ""
+
+    @property
+    def is_stored_as_given(self) -> bool:
+        return self.default in ("", "DEFAULT")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """`replica` is the one that was chosen for this job, from `replicas`."""
+
+    number: int
+    weight: int
+    replicas: tuple[Server, ...]
+    replica: Server
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated."""
+
+    name: TableName
+    table: TableName
+    shards: tuple[Shard, ...]
+    sharding_key: str
+    columns: tuple[Column, ...]
+    engine: str
+    partition_key: str
+    sorting_key: str
+    primary_key: str
+    index_granularity: str
+    keeper_paths: tuple[str, ...]
+    version: tuple[int, ...]
+    timezone: str
+
+    @property
+    def is_replicated(self) -> bool:
+        return self.engine.startswith("Replicated")
+
+    @property
+    def is_old(self) -> bool:
+        """Servers before codecs, hashes in system.parts and deduplication tokens (before 20.3)."""
+        return self.version < (20, 3)
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        return slots([shard.weight for shard in self.shards])
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+    @classmethod
+    def find(cls, options: Options) -> Target:
+        """Ask the servers. Raises SqlError 60, ConfigError, NodeUnavailable."""
+        asked = first_answer(options.servers)
+        if options.shards:
+            shards = options.shards
+            local, key = options.table, options.sharding_key
+        else:
+            definition = _definition(asked, options.table)
+            local = TableName(definition.database or "default", definition.table)
+            key = options.sharding_key or definition.sharding_key
+            shards = _shards(asked, definition.cluster, options)
+        chosen = tuple(
+            Shard(number, weight, replicas, first_answer(replicas))
+            for number, (weight, replicas) in enumerate(shards, start=1)
+        )
+        facts = _facts(chosen[0].replica, local)
+        columns = _columns(chosen[0].replica, local)
+        for shard in chosen[1:]:
+            theirs = _columns(shard.replica, local)
+            if theirs != columns:
+                raise SqlError(
+                    Code.INCOMPATIBLE_COLUMNS,
+                    f"{local} has other columns on {shard.replica} than on {chosen[0].replica}: "
+                    f"{_differences(columns, theirs)}",
+                    hint="Bring the table to one structure on all shards first.",
+                )
+        version = chosen[0].replica.text("SELECT version()")
+        is_replicated = facts["engine"].startswith("Replicated")
+        return cls(
+            name=options.table,
+            table=local,
+            shards=chosen,
+            sharding_key=key,
+            columns=columns,
+            engine=facts["engine"],
+            partition_key=facts["partition_key"],
+            sorting_key=facts["sorting_key"],
+            primary_key=facts["primary_key"],
+            index_granularity=_granularity(facts["engine_full"]),
+            keeper_paths=tuple(
+                _keeper_path(shard.replica, local) if is_replicated else "" for shard in chosen
+            ),
+            version=tuple(int(part) for part in version.split(".") if part.isdigit()),
+            timezone=chosen[0].replica.text("SELECT timezone()"),
+        )
+
+
+def _definition(server: Server, name: TableName) -> DistributedDefinition:
+    facts = _facts(server, name)
+    if facts["engine"] != "Distributed":
+        raise ConfigError(
+            f"{name} on {server} is a {facts['engine']} table, not a Distributed one.",
+            hint="Name the Distributed table, or list the shards with the options shards and sharding_key.",
+        )
+    return DistributedDefinition.parse(facts["engine_full"], current_database=name.database)
+
+
+def _facts(server: Server, name: TableName) -> dict[str, str]:
+    rows = server.rows(
+        "SELECT engine, engine_full, partition_key, sorting_key, primary_key FROM system.tables "
+        f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+    )
+    if not rows:
+        databases = server.text("SELECT name FROM system.databases").split()
+        if name.database not in databases:
+            raise SqlError(
+                Code.UNKNOWN_DATABASE, f"There is no database {name.database} on {server}.",
+                hint=f"Databases: {', '.join(sorted(databases))}.",
+            )  # fmt: skip
+        raise SqlError(Code.UNKNOWN_TABLE, f"There is no table {name} on {server}.")
+    return {key: str(value) for key, value in rows[0].items()}
+
+
+def _columns(server: Server, name: TableName) -> tuple[Column, ...]:
+    _facts(server, name)  # says that there is no such table, where there is none
+    rows = server.rows(f"DESCRIBE TABLE {name.quoted}")
+    return tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
+
+
+def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:
+    differing = sorted({f"{column.name} {column.type}" for column in set(ours) ^ set(theirs)})
+    return ", ".join(differing) or "their order"
+
+
+def _shards(server: Server, cluster: str, options: Options) -> tuple[tuple[int, tuple[Server, ...]], ...]:
+    if options.cluster_file:
+        topology = load_topology(Path(options.cluster_file))
+        return tuple(
+            (
+                shard.weight,
+                tuple(
+                    Server(
+                        *replica.http_address,
+                        "https" if replica.secure else "http",
+                        options.user,
+                        options.password,
+                    )
+                    for replica in shard.replicas
+                ),
+            )
+            for shard in topology.cluster(cluster).shards
+        )
+    has_http = server.text(
+        "SELECT count() FROM system.columns "
+        "WHERE database = 'system' AND table = 'clusters' AND name = 'http_port'"
+    )
+    http = ", http_host, http_port" if has_http != "0" else ""
+    rows = server.rows(
+        f"SELECT shard_num, shard_weight, host_name{http} FROM system.clusters "
+        f"WHERE cluster = {quote_string(cluster)} ORDER BY shard_num, replica_num"
+    )
+    if not rows:
+        known = server.text("SELECT DISTINCT cluster FROM system.clusters ORDER BY cluster").split()
+        raise SqlError(
+            Code.CLUSTER_DOESNT_EXIST,
+            f"{server} knows no cluster {cluster}.",
+            hint=f"Known clusters: {', '.join(known) or 'none'}.",
+        )
+    found: dict[int, tuple[int, list[Server]]] = {}
+    for row in rows:
+        _, replicas = found.setdefault(int(row["shard_num"]), (int(row["shard_weight"]), []))
+        host = str(row.get("http_host") or row["host_name"])
+        port = int(row.get("http_port") or options.http_port)
+        replicas.append(Server(host, port, options.servers[0].scheme, options.user, options.password))
+    return tuple((weight, tuple(replicas)) for _, (weight, replicas) in sorted(found.items()))
+
+
+def _keeper_path(server: Server, name: TableName) -> str:
+    return server.text(
+        "SELECT zookeeper_path FROM system.replicas "
+        f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
+    )
+
+
+def _granularity(engine_full: str) -> str:
+    _, found, rest = engine_full.partition("index_granularity = ")
+    number = rest.split(",")[0].split()[0] if found else ""
+    return number if number.isdigit() else "8192"
+
+
+def column_list(names: Sequence[str]) -> str:
+    return ", ".join(quote_identifier(name) for name in names)

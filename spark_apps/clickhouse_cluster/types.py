@@ -1,0 +1,238 @@
+"""ClickHouse's types and Spark's: which goes into which, and how a value is asked for.
+
+Reading keeps every value: unsigned numbers become the next wider signed type, UInt64 a decimal(20, 0); what
+Spark has no type for (UUID, addresses, enums, numbers of 128 bits and more) comes as text. Spark's timestamps
+end at microseconds: DateTime64 beyond six digits is cut there.
+
+Writing never changes a value in silence: a number that does not fit fails the job, and pairs of types
+where values could be cut (a double into an integer, more decimal digits than there are) are refused at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from engine.sql.tokens import TokenKind, tokenize
+from spark_apps.clickhouse_cluster.target import Column, Target
+
+_SIMPLE: dict[str, DataType] = {
+    "Int8": ByteType(),
+    "Int16": ShortType(),
+    "Int32": IntegerType(),
+    "Int64": LongType(),
+    "UInt8": ShortType(),
+    "UInt16": IntegerType(),
+    "UInt32": LongType(),
+    "UInt64": DecimalType(20, 0),
+    "Float32": FloatType(),
+    "Float64": DoubleType(),
+    "Bool": BooleanType(),
+    "String": StringType(),
+    "Date": DateType(),
+    "Date32": DateType(),
+    "DateTime": TimestampType(),
+    "DateTime64": TimestampType(),
+}
+_PARAMETERS = re.compile(r"(\w+)(?:\((.*)\))?\Z", re.DOTALL)
+_INTEGERS = ("Int8", "Int16", "Int32", "Int64", "Int128", "Int256", "UInt8", "UInt16", "UInt32", "UInt64",
+             "UInt128", "UInt256")  # fmt: skip
+_DECIMAL_DIGITS = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
+
+
+@dataclass(frozen=True, slots=True)
+class ChType:
+    """A type without its wrappers. `arguments` are the texts between the brackets."""
+
+    name: str
+    arguments: tuple[str, ...]
+    is_nullable: bool
+
+    @classmethod
+    def parse(cls, text: str) -> ChType:
+        match = _PARAMETERS.match(text.strip())
+        if match is None:
+            return cls(text, (), False)
+        name, inside = match.group(1), match.group(2)
+        if name == "Nullable":
+            inner = cls.parse(inside)
+            return cls(inner.name, inner.arguments, True)
+        if name == "LowCardinality":
+            return cls.parse(inside)
+        return cls(name, _split(inside) if inside else (), False)
+
+    @property
+    def decimal(self) -> tuple[int, int] | None:
+        """Digits and scale."""
+        if self.name == "Decimal":
+            return int(self.arguments[0]), int(self.arguments[1])
+        if self.name in _DECIMAL_DIGITS:
+            return _DECIMAL_DIGITS[self.name], int(self.arguments[0])
+        return None
+
+
+def spark_type(text: str) -> DataType:
+    """What a column of this ClickHouse type is read as."""
+    kind = ChType.parse(text)
+    if kind.name in _SIMPLE:
+        return _SIMPLE[kind.name]
+    if kind.decimal is not None and kind.decimal[0] <= 38:
+        return DecimalType(*kind.decimal)
+    if kind.name == "Array":
+        return ArrayType(spark_type(kind.arguments[0]), ChType.parse(kind.arguments[0]).is_nullable)
+    if kind.name == "Map":
+        key, value = kind.arguments
+        return MapType(spark_type(key), spark_type(value), ChType.parse(value).is_nullable)
+    return StringType()
+
+
+def spark_schema(columns: Sequence[Column]) -> StructType:
+    """Columns as they are read: all that the table stores."""
+    return StructType(
+        [
+            StructField(column.name, spark_type(column.type), ChType.parse(column.type).is_nullable)
+            for column in columns
+            if column.default not in ("ALIAS", "EPHEMERAL")
+        ]
+    )
+
+
+def read_expression(value: str, text: str) -> str:
+    """SQL that gives `value`, of this ClickHouse type, in a form that Arrow and Spark have."""
+    kind = ChType.parse(text)
+    if kind.name in ("DateTime", "DateTime64"):
+        return f"toDateTime64({value}, 6, 'UTC')"
+    if kind.name == "Date":
+        return f"toDate32({value})"
+    if kind.name in ("UInt64",):
+        return f"toDecimal128({value}, 0)"
+    if kind.name == "Array":
+        inner = read_expression("x", kind.arguments[0])
+        return value if inner == "x" else f"arrayMap(x -> {inner}, {value})"
+    if kind.name in _SIMPLE or kind.name == "Map" or (kind.decimal is not None and kind.decimal[0] <= 38):
+        is_low_cardinality = text.startswith("LowCardinality")
+        nullable = "Nullable(String)" if kind.is_nullable else "String"
+        return f"CAST({value}, '{nullable}')" if is_low_cardinality and kind.name == "String" else value
+    return f"toString({value})"
+
+
+def write_expression(value: str, text: str) -> str:
+    """SQL that turns `value`, as Spark has it, into this ClickHouse type; fails for what does not fit."""
+    kind = ChType.parse(text)
+    wanted = quote_string(text)
+    if kind.name in _INTEGERS or kind.decimal is not None:
+        return f"accurateCast({value}, {wanted})"
+    return f"CAST({value}, {wanted})"
+
+
+def check_schema(schema: StructType, target: Target) -> None:
+    """Refuse a frame that does not fit into the table, with everything that is wrong at once.
+
+    Raises SqlError 16 NO_SUCH_COLUMN_IN_TABLE or 53 TYPE_MISMATCH.
+    """
+    unknown = [field.name for field in schema if target.column(field.name) is None]
+    if unknown:
+        raise SqlError(
+            Code.NO_SUCH_COLUMN_IN_TABLE,
+            f"{target.table} has no column {', '.join(unknown)}.",
+            hint=f"Columns: {', '.join(column.name for column in target.columns)}. Select or rename in Spark.",
+        )
+    wrong = []
+    for field in schema:
+        column = target.column(field.name)
+        assert column is not None
+        if not column.is_stored_as_given:
+            wrong.append(f"{field.name} is {column.default}, nobody can write it")
+        else:
+            reason = _misfit(field.dataType, column.type)
+            if reason:
+                wrong.append(f"{field.name}: {field.dataType.simpleString()} into {column.type}{reason}")
+    names = {field.name for field in schema}
+    words = [token for token in tokenize(target.sharding_key) if token.kind is not TokenKind.STRING]
+    in_key = {token.text.strip('`"') for token in words}
+    absent = [column.name for column in target.columns if column.name in in_key and column.name not in names]
+    if absent:
+        wrong.append(f"the sharding key {target.sharding_key} needs {', '.join(absent)}")
+    if not target.sharding_key and len(target.slots) > 1:
+        wrong.append(
+            f"{target.name} has no sharding key and more than one shard; give the option sharding_key"
+        )
+    if wrong:
+        raise SqlError(Code.TYPE_MISMATCH, f"The frame does not fit into {target.table}: {'; '.join(wrong)}.")
+
+
+def _misfit(spark: DataType, text: str) -> str:
+    """Empty when it fits, else what is in the way."""
+    kind = ChType.parse(text)
+    if isinstance(spark, ByteType | ShortType | IntegerType | LongType):
+        fits = kind.name in _INTEGERS or kind.name == "Float64" or kind.decimal is not None
+    elif isinstance(spark, FloatType | DoubleType):
+        fits = kind.name in ("Float32", "Float64")
+    elif isinstance(spark, DecimalType):
+        fits = kind.decimal is not None or (spark.scale == 0 and kind.name in _INTEGERS)
+        if kind.decimal is not None and spark.scale > kind.decimal[1]:
+            return f": {spark.scale} digits after the point do not fit into {kind.decimal[1]}; round in Spark"
+    elif isinstance(spark, StringType):
+        fits = kind.name in ("String", "FixedString", "Enum8", "Enum16", "UUID", "IPv4", "IPv6")
+    elif isinstance(spark, BinaryType):
+        fits = kind.name in ("String", "FixedString")
+    elif isinstance(spark, BooleanType):
+        fits = kind.name in ("Bool", "UInt8")
+    elif isinstance(spark, DateType):
+        fits = kind.name in ("Date", "Date32")
+    elif isinstance(spark, TimestampType | TimestampNTZType):
+        fits = kind.name in ("DateTime", "DateTime64")
+    elif isinstance(spark, ArrayType):
+        return _misfit(spark.elementType, kind.arguments[0]) if kind.name == "Array" else ": not an array"
+    elif isinstance(spark, MapType):
+        if kind.name != "Map":
+            return ": not a map"
+        return _misfit(spark.keyType, kind.arguments[0]) or _misfit(spark.valueType, kind.arguments[1])
+    else:
+        fits = False
+    return "" if fits else "; cast it in Spark"
+
+
+def select_list(columns: Sequence[Column]) -> str:
+    return ", ".join(
+        f"{read_expression(quote_identifier(column.name), column.type)} AS {quote_identifier(column.name)}"
+        for column in columns
+    )
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """At commas outside of brackets and strings."""
+    found, depth, begun = [], 0, 0
+    for token in tokenize(text):
+        if token.text in "([":
+            depth += 1
+        elif token.text in ")]":
+            depth -= 1
+        elif token.text == "," and depth == 0:
+            found.append(text[begun : token.start].strip())
+            begun = token.end
+    return (*found, text[begun:].strip())

@@ -1,0 +1,233 @@
+"""Writing a frame: attempts stage, the driver commits.
+
+Three processes take part: the planner makes the writer (and looks whether the job was done before), workers
+run `write` once for each attempt of each task, and a last process runs `commit` or `abort`. They share what
+is pickled: the writer's attributes, and the messages of the winning attempts.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from engine.errors import NodeUnavailable, Unavailable
+from spark_apps.clickhouse_cluster import commit, records, staging
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Mode, Plan, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.split import Piece, Splitter
+from spark_apps.clickhouse_cluster.target import Target, column_list
+from spark_apps.clickhouse_cluster.types import check_schema
+
+log = logging.getLogger(__name__)
+
+_INSERT_SETTINGS = {"max_partitions_per_insert_block": "0"}
+
+
+class Before(enum.Enum):
+    """How far an earlier run of the job got."""
+
+    NOTHING = "nothing"
+    DECIDED = "decided"
+    DONE = "done"
+
+
+@dataclass
+class TaskStaged(WriterCommitMessage):
+    """What the winning attempt of a task staged: by shard (from 0), the table and its rows."""
+
+    task: int
+    attempt: int
+    staged: tuple[tuple[int, Staged], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One load: where it goes, and under which names. `plan` is what was decided before, if anything."""
+
+    options: Options
+    target: Target
+    key: str
+    epoch: str
+    mode: Mode
+    before: Before
+    plan: Plan | None
+
+    @classmethod
+    def begin(cls, options: Options, schema: StructType, mode: Mode) -> Job:
+        """Look at the target and at what an earlier run of the job left. Runs in the planner.
+
+        Raises SqlError when the frame does not fit, Unavailable when nobody can tell what an earlier run did.
+        """
+        target = Target.find(options)
+        check_schema(schema, target)
+        epoch = staging.new_epoch()
+        key = staging.job_key(options.job_id or epoch, target)
+        before, plan = Before.NOTHING, None
+        if options.job_id:
+            before, plan, coordinator = _earlier(target, key)
+            if coordinator is not None:
+                first = replace(target.shards[0], replica=coordinator)
+                target = replace(target, shards=(first, *target.shards[1:]))
+        for server in {shard.replica for shard in target.shards}:
+            staging.create_database(server)
+            records.create_ledger(server)
+            if before is Before.NOTHING:
+                staging.sweep(server, key)
+        return cls(options, target, key, epoch, mode, before, plan)
+
+    @property
+    def coordinator(self) -> Server:
+        return self.target.shards[0].replica
+
+
+def _earlier(target: Target, key: str) -> tuple[Before, Plan | None, Server | None]:
+    """Ask every replica of the first shard: one of them was the coordinator, if there was one."""
+    for server in target.shards[0].replicas:
+        try:
+            plan = records.decision(server, key)
+            if plan is not None:
+                return Before.DONE if records.is_done(server, key) else Before.DECIDED, plan, server
+        except NodeUnavailable as error:
+            raise Unavailable(
+                f"Nobody can tell whether this job was committed before: {error}",
+                hint="Start that replica, or give the load a new job_id if it never ran.",
+            ) from error
+    return Before.NOTHING, None, None
+
+
+class ClusterWriter(DataSourceArrowWriter):
+    """See the module."""
+
+    def __init__(self, job: Job, names: Sequence[str]) -> None:
+        self._job = job
+        self._names = tuple(names)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one attempt's rows. A job that was committed before takes no rows."""
+        context = TaskContext.get()
+        assert context is not None
+        task, attempt = context.partitionId(), context.taskAttemptId()
+        if self._job.before is not Before.NOTHING:
+            return TaskStaged(task, attempt, ())
+        with Attempt(self._job, self._names, task, attempt) as posting:
+            for batch in iterator:
+                posting.add(batch)
+            posting.flush()
+        return TaskStaged(task, attempt, posting.staged)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        finish(self._job, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        give_up(self._job)
+
+
+class Attempt:
+    """One attempt of one task: gathers rows, cuts them by shard, posts to its own staging tables."""
+
+    def __init__(self, job: Job, names: Sequence[str], task: int, attempt: int) -> None:
+        self._job = job
+        self._names = names
+        self._table = staging.attempt_table(job.key, job.epoch, task, attempt)
+        self._splitter = Splitter(job.target, names)
+        self._batches: list[pa.RecordBatch] = []
+        self._pending = 0
+        self._rows: dict[int, int] = {}
+        self._pool = ThreadPoolExecutor(len(job.target.shards))
+        self._posts: list[Future[None]] = []
+
+    def __enter__(self) -> Attempt:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    @property
+    def staged(self) -> tuple[tuple[int, Staged], ...]:
+        return tuple((shard, Staged(self._table.table, rows)) for shard, rows in sorted(self._rows.items()))
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self._batches.append(batch)
+        self._pending += batch.num_rows
+        if self._pending >= self._job.options.block_rows * len(self._job.target.shards):
+            self._post()
+
+    def flush(self) -> None:
+        """Post what is left and wait for all posts. Raises what the first that failed says."""
+        if self._pending:
+            self._post()
+        self._wait()
+
+    def _post(self) -> None:
+        rows = pa.Table.from_batches(self._batches).rename_columns(list(self._names))
+        self._batches, self._pending = [], 0
+        self._wait()  # one round of posts at a time bounds the memory
+        for piece in self._splitter.split(rows):
+            is_first = piece.shard not in self._rows
+            self._rows[piece.shard] = self._rows.get(piece.shard, 0) + piece.rows
+            self._posts.append(self._pool.submit(self._send, piece, is_first=is_first))
+
+    def _send(self, piece: Piece, *, is_first: bool) -> None:
+        target = self._job.target
+        server = target.shards[piece.shard].replica
+        if is_first:
+            staging.create(server, self._table, target, job=self._job.key)
+        server.execute(
+            f"INSERT INTO {self._table.quoted} ({column_list(self._names)}) FORMAT {self._splitter.format}",
+            body=piece.body,
+            settings={} if target.is_old else _INSERT_SETTINGS,
+        )
+
+    def _wait(self) -> None:
+        posts, self._posts = self._posts, []
+        for post in posts:
+            post.result()
+
+
+def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
+    """Decide, unless that was done before, and carry the decision out."""
+    plan = job.plan
+    if plan is None:
+        winners = [cast(TaskStaged, message) for message in messages if message is not None]
+        proposed = _plan(job, sorted(winners, key=lambda winner: winner.task))
+        commit.check_staged(proposed, [shard.replica for shard in job.target.shards])
+        plan = records.decide(job.coordinator, proposed)
+    commit.carry_out(plan, job.target, servers_of(plan, job.options))
+    records.forget_old(job.coordinator)
+    return plan
+
+
+def give_up(job: Job) -> None:
+    """Drop what was staged, unless it was decided: then a later run of the job needs it."""
+    if job.before is Before.NOTHING and records.decision(job.coordinator, job.key) is None:
+        for server in {shard.replica for shard in job.target.shards}:
+            staging.sweep(server, job.key)
+
+
+def servers_of(plan: Plan, options: Options) -> list[Server]:
+    """The servers that hold the plan's staging tables, by shard."""
+    scheme = options.servers[0].scheme
+    return [Server(shard.host, shard.port, scheme, options.user, options.password) for shard in plan.shards]
+
+
+def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:
+    shards = tuple(
+        ShardPlan(
+            shard.replica.host,
+            shard.replica.port,
+            tuple(staged for winner in winners for of, staged in winner.staged if of == shard.number - 1),
+        )
+        for shard in job.target.shards
+    )
+    return Plan(job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards)

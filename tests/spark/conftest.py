@@ -1,0 +1,146 @@
+"""A Spark session, engine nodes, and real servers where they are installed: one of each for all tests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrameWriter, SparkSession
+
+from engine.env import SystemEnv
+from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import LocalCluster, blocking_cluster
+from spark_apps.clickhouse_cluster import register
+from spark_apps.clickhouse_cluster.http import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass
+class Servers:
+    """Two shards. `shards` are the replicas of each; `kind` is nodes or real."""
+
+    kind: str
+    shards: list[list[Server]]
+
+    def __post_init__(self) -> None:
+        self._made = 0
+
+    @property
+    def all(self) -> list[Server]:
+        return [server for shard in self.shards for server in shard]
+
+    @property
+    def option(self) -> str:
+        return ";".join(",".join(f"{one.host}:{one.port}" for one in shard) for shard in self.shards)
+
+    def everywhere(self, sql: str) -> list[str]:
+        return [server.text(sql) for server in self.all]
+
+    def table(self, columns: str, *, rest: str = "ORDER BY tuple()", replicated: bool = True) -> str:
+        """A local table on every replica."""
+        self._made += 1
+        name = f"d.t{self._made}"
+        for number, shard in enumerate(self.shards, start=1):
+            for replica, server in enumerate(shard, start=1):
+                server.execute("CREATE DATABASE IF NOT EXISTS d")
+                path = f"'/{self.kind}/{number}/{name}', 'r{replica}'"
+                engine = f"ReplicatedMergeTree({path})" if replicated else "MergeTree"
+                server.execute(f"CREATE TABLE {name} ({columns}) ENGINE = {engine} {rest}")
+        return name
+
+    def counts(self, table: str) -> list[int]:
+        """Rows of each shard, on its first replica."""
+        return [int(shard[0].text(f"SELECT count() FROM {table}")) for shard in self.shards]
+
+    def ask(self, sql: str) -> list[str]:
+        """The lines of all shards' answers, sorted."""
+        return sorted(line for shard in self.shards for line in shard[0].text(sql).splitlines())
+
+    def staging(self) -> list[str]:
+        """Staging tables that are left."""
+        sql = "SELECT name FROM system.tables WHERE database = 'oncluster_spark' AND match(name, '^[sc]_')"
+        return sorted(name for server in self.all for name in server.text(sql).split())
+
+    def writer(self, frame: object, *, key: str = "cityHash64(a)", **options: str) -> DataFrameWriter:
+        writer = frame.write.format("clickhouse_cluster").mode("append")  # type: ignore[attr-defined]
+        return writer.options(shards=self.option, sharding_key=key, **options)
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    session = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.driver.memory", "512m")
+        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("OFF")
+    register(session)
+    yield session
+    gateway = session.sparkContext._gateway
+    session.stop()
+    gateway.shutdown()
+    gateway.proc.stdin.close()  # which is how the JVM is told to end
+    gateway.proc.wait()
+
+
+@pytest.fixture(scope="session")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    directory = tmp_path_factory.mktemp("spark")
+    (directory / "given.xml").write_text(clusters_xml({"two": [["n1", "n2"], ["n3"]]}))
+    with blocking_cluster(
+        directory / "run", cluster_file=directory / "given.xml", hosts=("n1", "n2", "n3")
+    ) as (run, _):
+        yield run
+
+
+@pytest.fixture(scope="session")
+def nodes(local: LocalCluster) -> Servers:
+    n1, n2, n3 = (Server("127.0.0.1", local.node(name).http_port) for name in ("n1", "n2", "n3"))
+    return Servers("nodes", [[n1, n2], [n3]])
+
+
+@pytest.fixture(scope="session")
+def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
+    if find_server() is None:
+        pytest.skip("no clickhouse-server is installed (Debian: the package clickhouse-server)")
+    env = SystemEnv()
+    specs = plan_servers(2, env=env)
+    cluster = make_cluster("two", [[spec.host_id] for spec in specs])
+    # A server ends with the thread that started it: the loop lives as long as the tests.
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    run = RealCluster(
+        specs,
+        clusters=[cluster],
+        zookeeper=local.zookeeper_config,
+        directory=tmp_path_factory.mktemp("real"),
+        env=env,
+    )
+    asyncio.run_coroutine_threadsafe(run.start(), loop).result()
+    yield Servers("real", [[Server("127.0.0.1", spec.http_port)] for spec in specs])
+    asyncio.run_coroutine_threadsafe(run.stop(), loop).result()
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+
+
+@pytest.fixture(scope="session", params=["nodes", "real"])
+def servers(request: pytest.FixtureRequest) -> Servers:
+    return request.getfixturevalue(request.param)  # type: ignore[no-any-return]
