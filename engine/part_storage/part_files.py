@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from engine.errors import Corrupt
+from engine.part_storage.part_ttl import ttl_in
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.replication.part_checksums import (
     MAX_FILE_BYTES,
@@ -135,7 +136,7 @@ def read_part(directory: Path, name: PartName) -> Part:
         digest = digest_of(parse_checksums_file(checksums, where=str(name)))
     except (OSError, ValueError, Corrupt) as error:
         raise PartDiffers(str(name), f"it cannot be read: {error}") from None
-    return Part(name, digest, columns, rows, size, modified_s)
+    return Part(name, digest, columns, rows, size, modified_s, ttl_in(directory))
 
 
 def _small(path: Path, limit: int) -> bytes:

@@ -65,6 +65,8 @@ class Producer:
         with self._filled(
             connection, "merge", result.partition_id, lambda: [self._local(name).visible for name in sources]
         ) as scratch:
+            if options.keep_expired:
+                connection.execute(f"SYSTEM STOP TTL MERGES {scratch.name.quoted}")
             connection.commented(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}", comment)
             return self._stage_result(connection, scratch, result)
 

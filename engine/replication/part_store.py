@@ -33,6 +33,14 @@ from engine.replication.table_metadata import TableMetadata
 
 
 @dataclass(frozen=True, slots=True)
+class PartTtl:
+    """When rows or values of a part expire, in Unix time: the first of them, and all rows (0 for never)."""
+
+    first_s: int
+    whole_s: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A part that has its replicated name. `columns` is the text of its `columns.txt`; `modified_s` Unix
     time."""
@@ -43,6 +51,8 @@ class Part:
     rows: int
     size_bytes: int
     modified_s: float
+    ttl: PartTtl | None = None
+    """None where nothing expires any more."""
 
     @property
     def header(self) -> PartHeader:
@@ -88,13 +98,14 @@ class LoadedParts:
 
 @dataclass(frozen=True, slots=True)
 class MergeOptions:
-    """As in a MERGE_PARTS entry. `now_s` is the entry's create time: TTL is judged by it, alike on all
-    replicas."""
+    """As in a MERGE_PARTS entry. `now_s` is the entry's create time. `keep_expired` leaves in what a TTL
+    would take away."""
 
     deduplicate: bool = False
     deduplicate_by_columns: tuple[str, ...] = ()
     cleanup: bool = False
     now_s: float = 0.0
+    keep_expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,9 @@ class ReplicatedSettings:
     min_replicated_logs_to_keep: int = 10
     max_replicated_merges_in_queue: int = 1000
     max_replicated_mutations_in_queue: int = 8
+    max_replicated_merges_with_ttl_in_queue: int = 1
+    merge_with_ttl_timeout: float = 14_400.0
+    ttl_only_drop_parts: int = 0
     max_suspicious_broken_parts: int = 100
     max_suspicious_broken_parts_bytes: int = 1 << 30
     replicated_max_ratio_of_wrong_parts: float = 0.5

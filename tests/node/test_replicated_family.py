@@ -201,3 +201,49 @@ def test_a_replica_without_a_part_of_the_quorum_refuses_to_read(pair: Pair) -> N
     pair.synced(t)
     assert pair.n2.query(reading, **SEQUENTIAL) == "1\n"
     pair.n1.query(f"DROP TABLE {t}_third SYNC")
+
+
+# -- TTL -----------------------------------------------------------------------------------------------------
+
+SOON = "merge_selecting_sleep_ms = 50, max_merge_selecting_sleep_ms = 100, merge_with_ttl_timeout = 0"
+
+
+def test_expired_rows_go_by_merges_of_their_own(pair: Pair) -> None:
+    t = pair.table(
+        "k UInt64, d DateTime, v String TTL d + INTERVAL 2 DAY",
+        rest=f"ORDER BY k TTL d + INTERVAL 5 DAY SETTINGS {SOON}",
+    )
+    for node in pair.both:
+        node.query(f"SYSTEM STOP TTL MERGES {t}")
+    pair.n1.query(
+        f"INSERT INTO {t} SELECT number, now() - INTERVAL number DAY, 'x' FROM numbers(1, 9) "
+        "SETTINGS optimize_on_insert = 0"
+    )
+    pair.synced(t)
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    assert pair.same(f"SELECT count() FROM {t}") == "9\n"
+    for node in pair.both:
+        node.query(f"SYSTEM START TTL MERGES {t}")
+    reading = f"SELECT groupArray(k), groupArray(v) FROM (SELECT * FROM {t} ORDER BY k)"
+    wait_for(lambda: pair.n1.query(reading) == "[1,2,3,4]\t['x','','','']\n")
+    pair.synced(t)
+    pair.same(f"SELECT name, hash_of_all_files FROM system.parts WHERE table = '{t}'")
+    assert pair.same(reading) == "[1,2,3,4]\t['x','','','']\n"
+    names = pair.n1.query(f"SELECT name FROM system.parts WHERE table = '{t}'")
+    assert pair.n1.query(f"SELECT sleep(1), name FROM system.parts WHERE table = '{t}'") == f"0\t{names}"
+
+
+def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair: Pair) -> None:
+    t = pair.table(
+        "k UInt64, d DateTime",
+        rest=f"PARTITION BY k % 2 ORDER BY k TTL d + INTERVAL 5 DAY SETTINGS ttl_only_drop_parts = 1, {SOON}",
+    )
+    pair.n1.query(
+        f"INSERT INTO {t} SELECT number, now() - INTERVAL number * 6 DAY FROM numbers(3) "
+        "SETTINGS optimize_on_insert = 0"
+    )
+    wait_for(lambda: pair.n2.query(f"SELECT groupArray(k) FROM (SELECT k FROM {t} ORDER BY k)") == "[0,2]\n")
+    pair.synced(t)
+    assert pair.same(f"SELECT name, rows FROM system.parts WHERE table = '{t}' ORDER BY name") == (
+        "0_0_0_0\t2\n1_0_0_1\t0\n"
+    )

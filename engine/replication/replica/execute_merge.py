@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 
 from engine.errors import Code, SqlError
-from engine.replication.log_actions import MergeParts
+from engine.replication.log_actions import MergeParts, MergeType
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
@@ -42,12 +42,16 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         return
     if ctx.switches.is_stopped(Activity.MERGES):
         raise Postponed(f"Not merging into {action.result} because merges are stopped now")
+    keeps_expired = ctx.switches.is_stopped(Activity.TTL_MERGES)
+    if keeps_expired and action.merge_type is not MergeType.REGULAR:
+        raise Postponed(f"Not merging into {action.result} because merges for a TTL are stopped now")
     if action.result not in ctx.store.staged:
         options = MergeOptions(
             deduplicate=action.deduplicate,
             deduplicate_by_columns=action.deduplicate_by_columns,
             cleanup=action.cleanup,
             now_s=unix_s(queued.entry.create_time),
+            keep_expired=keeps_expired,
         )
         try:
             await ctx.store.merge(action.sources, action.result, options)

@@ -38,6 +38,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
 from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
 from engine.replication.replica.switches import Activity
+from engine.replication.replica.ttl_merges import TtlMerges, has_ttl
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ _MULTIPLE_LEADERS = b"(multiple leaders Ok)"
 _BATCH = 100
 _SETTLE_S = 0.01
 """After a wake-up replicas wait up to this long, so that not all of them choose at the same moment."""
+_GATHER_S = 1.0
+"""How long parts gather, at most, before the next merge is looked for. Looking costs each replica five round
+trips, and merging five small parts costs as much as inserting ten."""
 
 
 class NotAssigned(enum.Enum):
@@ -82,6 +86,7 @@ async def run(ctx: ReplicaContext) -> None:
     ctx.is_leader = False
     leadership = Leadership()
     pause = _Pause()
+    ttl_merges = TtlMerges()
 
     async def step(ctx: ReplicaContext) -> None:
         if not await leadership.is_given(ctx, ctx.session()):
@@ -89,9 +94,10 @@ async def run(ctx: ReplicaContext) -> None:
                 _woken(ctx, leadership.changed), ctx.settings.max_merge_selecting_sleep_ms / 1e3
             )
             return
-        outcome = await assign_round(ctx)
+        outcome = await assign_round(ctx, ttl_merges)
         if outcome is Round.NOTHING:
             await _wait_at_most(_woken(ctx, leadership.changed), pause.next_s(ctx))
+            await _wait_at_most(_mutation_wanted(ctx), _GATHER_S * ctx.env.rng.uniform(0.5, 1.0))
             await ctx.env.sleep(_SETTLE_S * ctx.env.rng.random())
         else:
             pause.reset()
@@ -137,21 +143,32 @@ async def nobody_elects(ctx: ReplicaContext, keeper: Keeper, watch: Signal | Non
         watch = None if watch is None or watch.is_set else watch
 
 
-async def assign_round(ctx: ReplicaContext) -> Round:
-    """One look, and one assignment if there is something to assign."""
+async def assign_round(ctx: ReplicaContext, ttl_merges: TtlMerges | None = None) -> Round:
+    """One look, and one assignment if there is something to assign; for a TTL only with `ttl_merges`."""
     settings, queue = ctx.settings, ctx.queue
     merges, mutations = queue.count(MergeParts), queue.count(MutatePart)
     room = settings.max_replicated_merges_in_queue - merges - mutations
     if room <= 0 or ctx.switches.is_stopped(Activity.MERGES):
         return Round.NOTHING
     room_for_mutations = min(room, settings.max_replicated_mutations_in_queue - mutations, _BATCH)
+    if ttl_merges is not None and not ttl_merges.may_choose(ctx):
+        ttl_merges = None
     guess = MergePredicate(queue, queue.virtual_parts, {}, frozenset(), -1)
-    if not _choose_merge(ctx, guess) and not _choose_mutations(ctx, guess, room_for_mutations):
+    if ttl_merges is not None and (not ttl_merges.choose(ctx, runs_of(ctx, guess)) or not await has_ttl(ctx)):
+        ttl_merges = None
+    if (
+        ttl_merges is None
+        and not _choose_merge(ctx, guess)
+        and not _choose_mutations(ctx, guess, room_for_mutations)
+    ):
         return Round.NOTHING  # without asking Keeper: what it knows beyond the queue only forbids more
     keeper = ctx.session()
     predicate = await load_predicate(ctx)
     actions: Sequence[Action] = ()
-    if parts := _choose_merge(ctx, predicate):
+    expired = None if ttl_merges is None else ttl_merges.choose(ctx, runs_of(ctx, predicate))
+    if expired is not None:
+        actions = [expired]
+    elif parts := _choose_merge(ctx, predicate):
         actions = [MergeParts(parts, merged(parts))]
     else:
         actions = _choose_mutations(ctx, predicate, room_for_mutations)
@@ -159,6 +176,8 @@ async def assign_round(ctx: ReplicaContext) -> Round:
         return Round.NOTHING
     match await assign(ctx, keeper, predicate, actions):
         case Assigned():
+            if ttl_merges is not None and expired is not None:
+                ttl_merges.assigned(ctx, expired)
             return Round.ASSIGNED
         case NotAssigned.LOG_CHANGED:
             return Round.LOG_CHANGED
@@ -290,6 +309,12 @@ async def _woken(ctx: ReplicaContext, leadership_changed: Signal | None) -> None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _mutation_wanted(ctx: ReplicaContext) -> None:
+    """Until there is a mutation to be done: somebody may be waiting for that."""
+    while all(state.is_done for state in ctx.queue.mutations.values()):
+        await ctx.mutation_news.wait()
 
 
 async def _wait_at_most(event: Awaitable[None], timeout_s: float) -> None:
