@@ -1,0 +1,146 @@
+"""The spool of one Distributed table: blocks that are acknowledged and not delivered yet.
+
+Safety argument of `put`. 1. Every block is written whole to `tmp/`, and forced to disk if the table wants
+that. 2. Each gets a name in every directory it is for (a hard link). 3. The directories are forced to disk if
+the table wants that. 4. The names in `tmp/` go. Only then the INSERT is acknowledged.
+A crash in 1 leaves files in `tmp/`, which the next start removes: the INSERT was not acknowledged. A crash in
+2 or 3 leaves some blocks in place; they will be delivered, and their tokens make a repeated INSERT with a
+token of its own write only the rest. A crash in 4 leaves a name in `tmp/` too many.
+A full disk is an error of the INSERT; what it had written is removed.
+Nothing here removes a file that was acknowledged, except `truncate`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from engine.distributed.spool_disk import SpoolDisk
+from engine.distributed.spool_file import FileHead, write_file
+from engine.distributed.spool_names import (
+    BROKEN,
+    CURRENT_BATCH,
+    SENT_BATCH,
+    TEMPORARY,
+    file_name,
+    number_of,
+)
+from engine.errors import Code, SqlError
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolOptions:
+    """What a table's settings say of its files."""
+
+    fsync_files: bool = False
+    fsync_directories: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolBlock:
+    """A block and the directories it has to be in."""
+
+    directories: tuple[str, ...]
+    head: FileHead
+    body: AsyncIterator[bytes]
+
+
+class TableSpool:
+    """One table's. `load` it before anything else."""
+
+    def __init__(self, disk: SpoolDisk, options: SpoolOptions) -> None:
+        self.disk = disk
+        self._options = options
+        self._next = 1
+        self._unacknowledged: set[int] = set()
+
+    def load(self) -> Sequence[str]:
+        """Remove what was never acknowledged; the directories there are. Raises OSError."""
+        for name in self.disk.names(TEMPORARY):
+            self.disk.remove(f"{TEMPORARY}/{name}")
+        found = [name for name in self.disk.directories() if name not in (TEMPORARY,)]
+        for directory in found:
+            for place in (directory, f"{directory}/{BROKEN}"):
+                for name in self.disk.names(place):
+                    number = number_of(name)
+                    if number is not None:
+                        self._next = max(self._next, number + 1)
+        return found
+
+    async def put(self, blocks: Sequence[SpoolBlock]) -> None:
+        """Return when all blocks are in place. Raises SqlError 243, and what a block's rows raise."""
+        disk = self.disk
+        written: list[tuple[str, int, SpoolBlock]] = []
+        numbers = range(self._next, self._next + len(blocks))
+        self._next += len(blocks)
+        self._unacknowledged.update(numbers)
+        placed: list[str] = []
+        is_whole = False
+        try:
+            disk.make_directory(TEMPORARY)
+            for number, block in zip(numbers, blocks, strict=True):
+                path = f"{TEMPORARY}/{file_name(number)}"
+                written.append((path, number, block))
+                await write_file(disk, path, block.head, block.body)
+                if self._options.fsync_files:
+                    await disk.sync(path)
+            for path, number, block in written:
+                for directory in block.directories:
+                    disk.make_directory(directory)
+                    target = f"{directory}/{file_name(number)}"
+                    disk.link(path, target)
+                    placed.append(target)
+            if self._options.fsync_directories:
+                for directory in sorted({d for block in blocks for d in block.directories}):
+                    await disk.sync_directory(directory)
+                await disk.sync_directory(".")
+            is_whole = True
+        except OSError as error:
+            raise SqlError(
+                Code.NOT_ENOUGH_SPACE,
+                f"Cannot keep rows for a Distributed table: {error.strerror or error}",
+                hint="Nothing was kept. Make room on the disk, or insert in the foreground.",
+            ) from error
+        finally:
+            if not is_whole:
+                # Nobody has been told, and senders pass over what is not acknowledged.
+                for target in placed:
+                    with suppress(OSError):
+                        disk.remove(target)
+            for path, _, _ in written:
+                with suppress(OSError):
+                    disk.remove(path)
+            self._unacknowledged.difference_update(numbers)
+
+    def pending(self, directory: str) -> Sequence[int]:
+        """Numbers of the files that are to be sent, in their order."""
+        found = (number_of(name) for name in self.disk.names(directory))
+        return sorted(n for n in found if n is not None and n not in self._unacknowledged)
+
+    def pending_bytes(self) -> int:
+        """Of all directories together, without broken ones."""
+        return sum(
+            size_of(self.disk, directory)[1]
+            for directory in self.disk.directories()
+            if directory != TEMPORARY
+        )
+
+    def truncate(self) -> None:
+        """Forget everything, broken files too. Senders have to be stopped."""
+        for directory in self.disk.directories():
+            for place in (f"{directory}/{BROKEN}", directory):
+                for name in self.disk.names(place):
+                    if number_of(name) is not None or name in (CURRENT_BATCH, SENT_BATCH):
+                        self.disk.remove(f"{place}/{name}")
+
+
+def size_of(disk: SpoolDisk, directory: str) -> tuple[int, int]:
+    """How many files there are in a directory, and their bytes."""
+    count = size = 0
+    for name in disk.names(directory):
+        if number_of(name) is not None:
+            with suppress(FileNotFoundError):  # sent in the meantime
+                size += disk.size_bytes(f"{directory}/{name}")
+                count += 1
+    return count, size
