@@ -28,7 +28,8 @@ from engine.keeper.base import OPEN_ACL, Acl, KeeperFactory
 from engine.keeper.faults import Direction, Fault, FaultPlan
 from engine.keeper.link import CREATOR_ACL, LinkState, absent_root
 from engine.keeper.memory_network import Network
-from engine.keeper.memory_session import MemorySession, Reply, Request, RequestKind
+from engine.keeper.memory_session import MemorySession, Reply, Request
+from engine.keeper.session import RequestKind
 from engine.keeper.tree import READ, Caller, Identity, Tree, digest_identity, is_permitted
 from engine.keeper.watches import Rearm, WatchKind, WatchTable
 

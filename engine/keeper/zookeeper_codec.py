@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import ZookeeperError
@@ -20,7 +21,6 @@ from engine.errors import (
 )
 from engine.keeper.answers import answer_of_code
 from engine.keeper.base import (
-    OPEN_ACL,
     Acl,
     Check,
     Children,
@@ -32,6 +32,10 @@ from engine.keeper.base import (
     SetData,
     Stat,
 )
+from engine.keeper.session import RequestKind
+
+Decode = Callable[[Any], Any]
+"""Of a result: from what kazoo makes of it to this project's value."""
 
 
 def host_list(config: ZooKeeper) -> str:
@@ -39,27 +43,58 @@ def host_list(config: ZooKeeper) -> str:
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.hosts)
 
 
-def encode_op(op: Op, path: str, default_acl: tuple[Acl, ...]) -> Any:
-    """A write or a check; `path` is the server's, `default_acl` stands for an ACL that was not given."""
+def encode(kind: RequestKind, path: str, payload: Any) -> tuple[Any, Decode]:
+    """The request, and what makes its result out of kazoo's. Paths are the server's."""
+    match kind:
+        case RequestKind.GET:
+            return wire.GetData(path, None), decode_node
+        case RequestKind.EXISTS:
+            return wire.Exists(path, None), decode_optional_stat
+        case RequestKind.CHILDREN:
+            return wire.GetChildren2(path, None), decode_children
+        case RequestKind.CREATE:
+            return encode_op(payload), decode_path
+        case RequestKind.REMOVE:
+            return encode_op(payload), decode_nothing
+        case RequestKind.SET:
+            return encode_op(payload), decode_stat
+        case RequestKind.MULTI:
+            return wire.Transaction([encode_op(op) for op in payload]), partial(decode_multi, payload)
+        case RequestKind.SYNC:
+            return wire.Sync(path), decode_nothing
+        case RequestKind.GET_ACL:
+            return wire.GetACL(path), decode_acl
+        case RequestKind.SET_ACL:
+            acl, version = payload
+            return wire.SetACL(path, encode_acl(acl), version), decode_stat
+        case RequestKind.AUTH:
+            scheme, credentials = payload
+            return wire.Auth(0, scheme, credentials.decode()), decode_nothing
+        case RequestKind.CLOSE:
+            return wire.CloseInstance, decode_nothing
+
+
+def encode_op(op: Op) -> Any:
+    """A write or a check."""
     match op:
-        case Create(_, data, mode, acl):
-            return wire.Create(path, data, encode_acl(default_acl if acl is OPEN_ACL else acl), mode.value)
-        case Remove(_, version):
+        case Create(path, data, mode, acl):
+            return wire.Create(path, data, encode_acl(acl), mode.value)
+        case Remove(path, version):
             return wire.Delete(path, version)
-        case SetData(_, data, version):
+        case SetData(path, data, version):
             return wire.SetData(path, data, version)
-        case Check(_, version):
+        case Check(path, version):
             return wire.CheckVersion(path, version)
 
 
-def decode_multi(ops: Sequence[Op], results: Sequence[Any], outside: Callable[[str], str]) -> list[OpResult]:
+def decode_multi(ops: Sequence[Op], results: Sequence[Any]) -> list[OpResult]:
     """The results of a multi. Raises MultiFailed: kazoo puts an exception in the place of every operation."""
     codes = [result.code if isinstance(result, ZookeeperError) else 0 for result in results]
     for index, code in enumerate(codes):
         if code:
             raise MultiFailed(index, answer_of_code(code, ops[index].path), codes)
     return [
-        outside(result)
+        decode_path(result)
         if isinstance(op, Create)
         else decode_stat(result)
         if isinstance(op, SetData)
@@ -84,6 +119,10 @@ def decode_error(error: Exception, path: str, session_id: int) -> OnclusterError
 
 def decode_nothing(value: Any) -> None:
     return None
+
+
+def decode_path(value: Any) -> str:
+    return str(value)
 
 
 def decode_stat(value: Any) -> Stat:

@@ -22,7 +22,6 @@ from engine.errors import (
 from engine.keeper import Create, CreateMode, EventType, SetData
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.memory_session import RequestKind
 from engine.keeper.recipes import (
     EphemeralNode,
     KeeperLock,
@@ -41,6 +40,7 @@ from engine.keeper.recipes import (
     wait_until_exists,
     wait_until_gone,
 )
+from engine.keeper.session import RequestKind
 from engine.testing.simulation import run_simulation
 
 

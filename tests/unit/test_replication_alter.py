@@ -9,7 +9,7 @@ import pytest
 
 from engine.errors import Code, MultiFailed, SqlError
 from engine.keeper.base import Check, Create, SetData
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.columns import Columns
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation

@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import CreateMode, Keeper
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.replica import cleanup

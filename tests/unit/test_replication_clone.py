@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from engine.errors import SqlError
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.log_actions import MergeParts
 from engine.replication.part_store import Fate
 from engine.replication.replica.switches import Activity

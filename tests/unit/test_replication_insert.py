@@ -12,7 +12,7 @@ import pytest
 from engine.errors import Code, ConnectionLoss, OnclusterError, SqlError
 from engine.keeper.base import Op, OpResult, Remove
 from engine.keeper.faults import FaultPlan
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.keeper.tree import Caller
 from engine.replication.block_id import BlockId
 from engine.replication.commands.insert import Inserted, Inserter, InsertOptions

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.commands.mutate import create_mutation, kill_mutation, wait_for_mutation
 from engine.replication.commands.partitions import clear_column
 from engine.replication.commands.waiting import Sync

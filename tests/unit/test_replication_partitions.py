@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import Code, MultiFailed, SqlError
 from engine.keeper.base import Create
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.commands import partitions
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.mutate import create_mutation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.log_actions import AlterMetadata, DropRange, MergeParts, RangeFate, ReplaceRange
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import drop_range

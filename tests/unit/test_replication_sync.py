@@ -8,7 +8,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import CreateMode
-from engine.keeper.memory_session import RequestKind
+from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.sync import SyncMode, sync_replica
 from engine.replication.log_actions import MergeParts
