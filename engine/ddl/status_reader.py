@@ -234,7 +234,7 @@ class StatusReader:
             if look_at_active:
                 view.has_active_dir = active is not None
                 await self._read_active(keeper, view, active.names if active else ())
-        except BaseException:
+        except BaseException:  # also a cancellation: the next look has to look again
             alarm.finished, alarm.active = look_at_finished, look_at_active
             raise
         if view.has_finished_dir and view.has_active_dir:

@@ -156,7 +156,7 @@ class EmbeddedZooKeeper:
             return
         try:
             await self.wait_until_serving(timeout_s=timeout_s)
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self.stop()
             raise
 
@@ -364,7 +364,7 @@ class EmbeddedEnsemble:
                 await server.start(wait_until_serving=False)
             for server in self.servers:
                 await server.wait_until_serving(timeout_s=timeout_s)
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self.stop()
             raise
 

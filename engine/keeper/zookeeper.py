@@ -60,7 +60,7 @@ async def connect(config: ZooKeeper, env: Env, *, connect_timeout_s: float = 10.
     session = ZooKeeperSession(config, env, connect_timeout_s=connect_timeout_s)
     try:
         await session.open()
-    except BaseException:
+    except BaseException:  # also a cancellation: the session must not live on unowned
         session.abandon()
         raise
     return session

@@ -262,7 +262,7 @@ class ZooKeeperConnection:
             self._session_id, self._password = answer.session_id, answer.passwd
             self._timeout_s = answer.time_out / 1000
             self._take_over(wire)
-        except BaseException:
+        except BaseException:  # also a cancellation: the socket must not stay open
             if wire.transport is not None:
                 wire.transport.abort()
             raise

@@ -77,7 +77,7 @@ class AirflowApi:
         self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None, sock_connect=10))
         try:
             answer = await self._call("POST", "/auth/token", json_body=self._credentials)
-        except BaseException:
+        except BaseException:  # also a cancellation: the session has to be closed
             await self._session.close()
             raise
         self._session.headers["Authorization"] = f"Bearer {answer['access_token']}"
@@ -134,6 +134,11 @@ class AirflowApi:
                 return run_id
             raise
         return str(answer["dag_run_id"])
+
+    async def run_ids(self, dag_id: str) -> list[str]:
+        """The ids of the DAG's runs, the first one first."""
+        answer = await self._call("GET", f"/api/v2/dags/{quote(dag_id)}/dagRuns?limit=100&order_by=run_after")
+        return [item["dag_run_id"] for item in answer["dag_runs"]]
 
     async def run_state(self, dag_id: str, run_id: str) -> str:
         return str((await self._call("GET", self._run(dag_id, run_id)))["state"])

@@ -150,7 +150,7 @@ class AirflowStack:
             for name, arguments in COMPONENTS.items():
                 await self._spawn(name, arguments, environment)
             await self._wait_until_healthy(progress, timeout_s)
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self.stop(grace_s=2.0)
             raise
         progress(f"Airflow is ready after {self._env.monotonic_s() - started_s:.1f} s: {self.url}")

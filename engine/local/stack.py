@@ -162,7 +162,7 @@ class Stack:
         self._save()
         try:
             await self.guarded(self._start_all(steps))
-        except BaseException as error:
+        except BaseException as error:  # also a cancellation: nothing is left running
             self._phase = Phase.FAILED
             self._error = getattr(error, "message", str(error)) or f"interrupted ({type(error).__name__})"
             self._error_hint = getattr(error, "hint", "")

@@ -124,7 +124,7 @@ async def up(options: StackOptions, sink: Sink, *, env: Env | None = None) -> St
         )
     try:
         return await _follow(home, owner, events, sink, until_step="", env=env)
-    except BaseException:
+    except BaseException:  # also a cancellation: an unfinished start is taken back
         process.terminate()
         await asyncio.shield(asyncio.to_thread(process.wait))
         raise

@@ -66,7 +66,7 @@ class ContentChecker:
             self._check(connection, kept, directory, name)
             kept.uses += 1
             kept.kept_bytes += sum(size for _, size in files_of(directory))
-        except BaseException:
+        except BaseException:  # whatever it is: a scratch table in doubt is not used again
             self._scratch.drop_later(kept.scratch)
             raise
         if kept.uses >= _MAX_USES or kept.kept_bytes > _MAX_KEPT_BYTES:

@@ -34,7 +34,7 @@ class PlainSource(ChdbPartStore):
             await workers.release()
         try:
             await source._workers.run(source._take)
-        except BaseException:
+        except BaseException:  # also a cancellation: the worker has to be given back
             await source.close()
             raise
         return source

@@ -170,7 +170,7 @@ class Producer:
                 if tries == _MAX_TRIES:
                     raise
                 continue
-            except BaseException:
+            except BaseException:  # whatever it is: the scratch table goes
                 self._scratch.drop(connection, scratch)
                 raise
             break

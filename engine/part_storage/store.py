@@ -95,7 +95,7 @@ class ChdbPartStore:
 
         try:
             path, engine = await workers.run(look)
-        except BaseException:
+        except BaseException:  # also a cancellation: the workers have to be given back
             await workers.release()
             raise
         state = TableState(

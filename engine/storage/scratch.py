@@ -51,7 +51,7 @@ class ScratchChdb:
                 start_new_session=True,  # some statements signal their whole process group
             )
             await self._ask({"path": str(self._directory / "data"), "macros": self._macros})
-        except BaseException:
+        except BaseException:  # also a cancellation: the process must not be left running
             await self.close()
             raise
         return self

@@ -218,7 +218,7 @@ class LocalCluster:
             await self.start_zookeeper()
             progress(f"ZooKeeper answers on port {self.ports.zookeeper} ({self._since(started_s)})")
             await self.start_nodes(progress=progress)
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self.stop()
             raise
 
@@ -229,7 +229,7 @@ class LocalCluster:
         self.guard.also(ProcessId.of(self.zookeeper.pid) if self.zookeeper.pid else None)
         try:
             await self.zookeeper.wait_until_serving()
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self.zookeeper.stop()
             raise
 

@@ -385,7 +385,7 @@ def run_simulation(
                 "exception"
             )
         return result
-    except BaseException as error:
+    except BaseException as error:  # whatever it is: without its seed nobody can repeat it
         error.add_note(f"simulation seed={seed} steps={loop.steps} virtual_s={loop.time():.3f}")
         raise
     finally:

@@ -105,7 +105,7 @@ class SessionHolder:
         try:
             for hook in self._hooks:
                 await hook(keeper)
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else would close it
             await keeper.close()
             raise
         if self._is_closed:

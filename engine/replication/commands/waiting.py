@@ -110,7 +110,7 @@ async def wait_on_replicas(
                 )
                 for replica, look in waits
             ]
-    except BaseExceptionGroup as several:
+    except BaseExceptionGroup as several:  # callers know single errors
         raise several.exceptions[0] from None
     return [name for name, task in tasks if not task.result()]
 
