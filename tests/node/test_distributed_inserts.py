@@ -105,3 +105,88 @@ def test_an_insert_repeated_with_its_token_writes_nothing_twice(cluster: Cluster
             **FOREGROUND,
         )
     assert cluster.rows(name, "count()") == [5, 5]
+
+
+def queue(node: HttpAt, table: str) -> dict[str, Any]:
+    sql = f"SELECT * FROM system.distribution_queue WHERE table = '{table}' FORMAT JSONEachRow"
+    [row] = [json.loads(line) for line in node.query(sql).splitlines()]
+    assert isinstance(row, dict)
+    return row
+
+
+def test_in_the_background_rows_wait_for_a_shard_that_is_down(cluster: Cluster) -> None:
+    name = cluster.tables()
+    for host in SHARDS[1]:
+        cluster.call(cluster.local.node(host).kill9())
+    try:
+        cluster.n1.query(f"INSERT INTO {name}_d SELECT number, '' FROM numbers(10)")
+        assert refused(cluster.n1, f"SYSTEM FLUSH DISTRIBUTED {name}_d").code == 279
+        row = queue(cluster.n1, f"{name}_d")
+        assert (row["data_files"], row["broken_data_files"]) == (1, 0)
+        assert row["data_path"].endswith("/shard2_all_replicas/")
+        assert int(row["error_count"]) > 0
+        assert "All connection tries failed" in row["last_exception"]
+        reply = refused(
+            cluster.n1, f"INSERT INTO {name}_d SELECT number + 100, '' FROM numbers(10)", **FOREGROUND
+        )
+        assert reply.code == 279
+        assert "Wrote 1 blocks and 5 rows on shard 1 replica" in reply.text
+        # The node is killed with rows pending, and sends them when it is there again.
+        cluster.call(cluster.local.node("n1").kill9())
+        cluster.call(cluster.local.node("n1").start())
+    finally:
+        for host in SHARDS[1]:
+            if not cluster.local.node(host).is_running:
+                cluster.call(cluster.local.node(host).start())
+    cluster.n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert cluster.rows(name) == [[0, 2, 4, 6, 8, 100, 102, 104, 106, 108], [1, 3, 5, 7, 9]]
+    assert queue(cluster.n1, f"{name}_d")["data_files"] == 0
+
+
+def test_sends_are_stopped_and_started_and_pending_bytes_are_limited(cluster: Cluster) -> None:
+    name = cluster.tables(settings="SETTINGS bytes_to_throw_insert = 100, background_insert_batch = 1")
+    cluster.n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    cluster.n1.query(f"INSERT INTO {name}_d VALUES (1, 'a'), (2, 'b')")
+    assert cluster.rows(name) == [[2], []]
+    assert queue(cluster.n1, f"{name}_d")["is_blocked"] == 1
+    assert refused(cluster.n1, f"INSERT INTO {name}_d VALUES (3, 'c')").code == 574
+    cluster.n1.query(f"SYSTEM START DISTRIBUTED SENDS {name}_d")
+    cluster.n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert cluster.rows(name) == [[2], [1]]
+    cluster.n1.query(f"INSERT INTO {name}_d VALUES (3, 'c')")
+    cluster.n1.query(f"DETACH TABLE {name}_d")  # sends first
+    assert cluster.rows(name) == [[2], [1, 3]]
+    cluster.n1.query(f"ATTACH TABLE {name}_d")
+    cluster.n1.query(f"INSERT INTO {name}_d VALUES (4, 'd')")
+    assert cluster.rows(name) == [[2, 4], [1, 3]]
+
+
+def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(cluster: Cluster) -> None:
+    node = cluster.n1
+    assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default)").code == 42
+    assert refused(node, "CREATE TABLE e (k String) ENGINE = Distributed(c, default, t, k)").code == 53
+    assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default, t, no)").code == 47
+    assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, '', t) SETTINGS x = 1").code == 115
+    node.query("CREATE TABLE early (k UInt8) ENGINE = Distributed(nowhere, default, later)")
+    assert refused(node, "INSERT INTO early VALUES (1)").code == 701
+    node.query("CREATE TABLE keyless (k UInt8) ENGINE = Distributed(c, default, later)")
+    assert refused(node, "INSERT INTO keyless VALUES (1)").code == 55
+    assert refused(node, "INSERT INTO keyless VALUES (1)", insert_shard_id="3").code == 577
+    assert refused(node, "INSERT INTO keyless VALUES (1)", insert_shard_id="2").code == 60
+    node.query("CREATE TABLE later ON CLUSTER c (k UInt8) ENGINE = MergeTree ORDER BY k")
+    node.query("INSERT INTO keyless VALUES (1)", insert_shard_id="1", prefer_localhost_replica="0")
+    node.query("INSERT INTO keyless VALUES (2)", insert_distributed_one_random_shard="1", **FOREGROUND)
+    counts = [int(each.query("SELECT count() FROM later")) for each in cluster.nodes.values()]
+    assert sum(counts) == 2
+    node.query("RENAME TABLE keyless TO renamed")
+    node.query("ALTER TABLE renamed ADD COLUMN more String DEFAULT 'x'")
+    assert "more" in node.query("SHOW CREATE TABLE renamed")
+    assert refused(node, "ALTER TABLE renamed DELETE WHERE 1").code == 48
+    assert refused(node, "INSERT INTO renamed VALUES (1, 'x')", insert_shard_id="1").code in (10, 16)
+    node.query("TRUNCATE TABLE renamed")
+    node.query("DROP TABLE renamed")
+    node.query("DROP TABLE early")
+    assert sum(int(each.query("SELECT count() FROM later")) for each in cluster.nodes.values()) == 2
+    assert node.query(
+        "SELECT count() FROM system.tables WHERE engine = 'Distributed' AND name = 'renamed'"
+    ) == ("0\n")

@@ -20,6 +20,8 @@ from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import InsertStream, NodeSink
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
+from engine.node.distributed.system_commands import DistributedSystemStatements
+from engine.node.distributed.system_tables import DistributionQueueTable
 from engine.node.distributed.tables import DistributedTables
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
@@ -57,11 +59,18 @@ class DistributedNode:
         self.tables = DistributedTables(DistributedCatalog(directory), self._local)
         self._sink = NodeSink(pool, env)
         self.deliveries = Deliveries(self._sink, env, own_host=config.host_name)
-        self._spools = Spools()
+        self._spools = Spools(
+            directory, tables=self.tables, deliveries=self.deliveries, shards_of=self.shards_of, env=env
+        )
         self._names = NameLocks()
         stages = Stages(pool, env)
         self._inserts = DistributedInserts(
-            self.tables, stages=stages, deliveries=self.deliveries, shards_of=self.shards_of, env=env
+            self.tables,
+            stages=stages,
+            deliveries=self.deliveries,
+            spools=self._spools,
+            shards_of=self.shards_of,
+            env=env,
         )
         self.handlers = StatementHandlers(
             [
@@ -70,6 +79,7 @@ class DistributedNode:
                     self.tables, spools=self._spools, names=self._names, run_other=run_other or in_chdb
                 ),
                 ShowDistributed(self.tables),
+                DistributedSystemStatements(self.tables, self._spools),
                 self._inserts,
             ]
         )
@@ -80,8 +90,10 @@ class DistributedNode:
         """Raises Corrupt for a record that cannot be read."""
         self.tables.catalog.load()
         await self._reconcile()
+        await self._spools.refresh()
 
     async def stop(self) -> None:
+        await self._spools.stop_all()
         await self._sink.close()
 
     def deliver_here_with(self, insert: InsertStream) -> None:
@@ -111,11 +123,12 @@ class DistributedNode:
         self.tables.changed()
         if statement.kind is StatementKind.DROP_DATABASE:
             await self._reconcile()
+        await self._spools.refresh()
 
     def system_tables(self, shown_tables: object) -> list[SystemTable | SystemView]:
         """`system.tables` goes over `shown_tables`, which shows the replicated ones."""
         inner = shown_tables if isinstance(shown_tables, SystemView) else None
-        return [DistributedTablesView(self.tables, inner)]
+        return [DistributedTablesView(self.tables, inner), DistributionQueueTable(self._spools)]
 
     def shards_of(self, cluster: str) -> tuple[PeerShard, ...]:
         """Raises SqlError 701."""

@@ -97,7 +97,10 @@ class DistributedDdl:
         if table.definition.number("flush_on_detach", 1):
             await self._spools.flush(table)
         await self._spools.stop(table.uuid)
-        await self._in_chdb(asked)
+        try:
+            await self._in_chdb(asked)
+        finally:
+            await self._spools.refresh()
 
     async def _truncate(self, asked: Asked, statement: Statement) -> bool:
         table = await self._tables.find_for(asked, statement.tables[0])

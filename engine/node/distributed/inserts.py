@@ -15,8 +15,12 @@ from engine.distributed.delivery import TOKEN_SETTING, Block, Deliveries, Policy
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import PeerShard
 from engine.distributed.replica_choice import LoadBalancing
+from engine.distributed.spool_file import FileHead
+from engine.distributed.spool_names import all_replicas, one_replica
+from engine.distributed.spool_table import SpoolBlock
 from engine.env import Env
 from engine.errors import Code, SqlError
+from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
@@ -51,12 +55,14 @@ class DistributedInserts:
         *,
         stages: Stages,
         deliveries: Deliveries,
+        spools: Spools,
         shards_of: ShardsOf,
         env: Env,
     ) -> None:
         self._tables = tables
         self._stages = stages
         self._deliveries = deliveries
+        self._spools = spools
         self._shards_of = shards_of
         self._env = env
 
@@ -99,7 +105,9 @@ class DistributedInserts:
         settings = {**asked.session.settings, **asked.settings, **text.settings}
         shards = self._shards_of(table.definition.cluster)
         owner = await self._owner(table, shards, settings)
-        await self._check(table, settings)
+        is_foreground = _is_foreground(settings)
+        if not is_foreground:
+            await self._spools.check(table)
         async with self._stages.open(table, owner) as stage:
             staged = replace(
                 asked,
@@ -115,11 +123,8 @@ class DistributedInserts:
                 message = error.message.replace(stage.table.quoted, table.name.quoted)
                 message = message.replace(str(stage.table), str(table.name))
                 raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
-            await self._deliver(table, shards, stage, settings)
+            await self._deliver(table, shards, stage, settings, is_foreground=is_foreground)
         return WholeAnswer(result, format=asked.format)
-
-    async def _check(self, table: DistributedTable, settings: Mapping[str, str]) -> None:
-        """What can refuse an INSERT before its first row is read."""
 
     async def _owner(
         self, table: DistributedTable, shards: Sequence[PeerShard], settings: Mapping[str, str]
@@ -152,6 +157,8 @@ class DistributedInserts:
         shards: Sequence[PeerShard],
         stage: Stage,
         settings: Mapping[str, str],
+        *,
+        is_foreground: bool,
     ) -> None:
         parts = await stage.parts()
         token = settings.get(TOKEN_SETTING) or self._env.new_uuid().hex
@@ -163,15 +170,49 @@ class DistributedInserts:
             own = f"{token}_{len(blocks)}" if blocks else token
             blocks.append(_block(table, stage, part, own, passed_on))
         work = [ShardBlocks(shards[index], blocks) for index, blocks in by_shard.items()]
+        policy = policy_of(settings)
+        later: list[SpoolBlock] = []
+        if not is_foreground:
+            split = [_split(part, prefers_local=policy.prefer_localhost) for part in work]
+            work = [now for now, _ in split if now is not None]
+            later = [block for _, blocks in split for block in blocks]
         timeout_s = number(
             settings,
             "insert_distributed_timeout",
             number(settings, "distributed_background_insert_timeout", 0),
         )
-        insert = ForegroundInsert(
-            self._deliveries, self._env, policy=policy_of(settings), timeout_s=timeout_s
-        )
+        insert = ForegroundInsert(self._deliveries, self._env, policy=policy, timeout_s=timeout_s)
         await insert.write(work)
+        if later:
+            await self._spools.put(table, later)
+
+
+def _is_foreground(settings: Mapping[str, str]) -> bool:
+    if number(settings, "insert_shard_id", 0):
+        return True
+    old = flag(settings, "insert_distributed_sync", False)
+    return flag(settings, "distributed_foreground_insert", old)
+
+
+def _split(work: ShardBlocks, *, prefers_local: bool) -> tuple[ShardBlocks | None, list[SpoolBlock]]:
+    """What is written at once, because this node is the replica, and what is kept to be sent."""
+    shard = work.shard
+    here = tuple(peer for peer in shard.peers if prefers_local and peer.is_local)
+    now = ShardBlocks(replace(shard, peers=here), work.blocks) if here else None
+    if shard.internal_replication:
+        directories: tuple[str, ...] = () if here else (all_replicas(shard),)
+    else:
+        directories = tuple(one_replica(peer) for peer in shard.peers if peer not in here)
+    if not directories:
+        return now, []
+    return now, [
+        SpoolBlock(
+            directories,
+            FileHead(block.token, block.columns, block.rows, block.settings),
+            block.body(),
+        )
+        for block in work.blocks
+    ]
 
 
 def _block(

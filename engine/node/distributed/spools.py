@@ -1,23 +1,256 @@
-"""What Distributed tables still have to send, and the senders that do."""
+"""What Distributed tables still have to send, and the senders that do.
+
+A table's spool is `<path>/oncluster/distributed/<uuid>/`, so that RENAME leaves it where it is. It is opened
+at the node's start, so that what was acknowledged before goes on being sent.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
-from engine.node.distributed.tables import DistributedTable
+from engine.distributed.batches import BatchLimits
+from engine.distributed.definition import DistributedDefinition
+from engine.distributed.delivery import Block, Deliveries, Policy
+from engine.distributed.peers import PeerShard
+from engine.distributed.sender import Deliver, DirectorySender, Outgoing, QueueFacts, SenderOptions
+from engine.distributed.spool_disk import LocalDisk
+from engine.distributed.spool_names import destination_of, is_destination
+from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName
+from engine.node.distributed.tables import DistributedTable, DistributedTables
+
+log = logging.getLogger(__name__)
+
+_DELAY_STEP_S = 0.2
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """One table's spool while it is used."""
+
+    disk: LocalDisk
+    spool: TableSpool
+    senders: dict[str, tuple[DirectorySender, asyncio.Task[None]]] = field(default_factory=dict)
+    is_blocked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One directory."""
+
+    table: TableName
+    data_path: str
+    facts: QueueFacts
 
 
 class Spools:
     """Of all tables of the node."""
 
-    async def remove(self, uuid: UUID) -> None:
-        """The table is dropped."""
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        tables: DistributedTables,
+        deliveries: Deliveries,
+        shards_of: Callable[[str], Sequence[PeerShard]],
+        env: Env,
+    ) -> None:
+        self._directory = directory
+        self._tables = tables
+        self._deliveries = deliveries
+        self._shards_of = shards_of
+        self._env = env
+        self._open: dict[UUID, _Open] = {}
+        self._are_all_blocked = False
 
-    async def flush(self, table: DistributedTable) -> None:
-        """Send everything now."""
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def refresh(self) -> None:
+        """Open the spools of tables that are attached, stop those of tables that are not."""
+        attached = {table.uuid: table for table in await self._tables.all()}
+        for uuid in [uuid for uuid in self._open if uuid not in attached]:
+            await self.stop(uuid)
+        for table in attached.values():
+            self._opened(table)
 
     async def stop(self, uuid: UUID) -> None:
-        """The table is detached."""
+        """The table is detached, or the node stops; files stay."""
+        found = self._open.pop(uuid, None)
+        if found is not None:
+            await self._stop_senders(found)
+
+    async def stop_all(self) -> None:
+        for uuid in list(self._open):
+            await self.stop(uuid)
+
+    async def remove(self, uuid: UUID) -> None:
+        """The table is dropped: what it still had to send goes with it."""
+        await self.stop(uuid)
+        LocalDisk(self._directory / str(uuid)).destroy()
+
+    def _opened(self, table: DistributedTable) -> _Open:
+        found = self._open.get(table.uuid)
+        if found is None:
+            definition = table.definition
+            disk = LocalDisk(self._directory / str(table.uuid))
+            spool = TableSpool(
+                disk,
+                SpoolOptions(
+                    fsync_files=bool(definition.number("fsync_after_insert", 0)),
+                    fsync_directories=bool(definition.number("fsync_directories", 0)),
+                ),
+            )
+            found = self._open[table.uuid] = _Open(disk, spool)
+            for directory in spool.load():
+                if is_destination(directory):
+                    self._sender(found, definition, directory)
+        return found
+
+    def _sender(self, found: _Open, definition: DistributedDefinition, directory: str) -> DirectorySender:
+        known = found.senders.get(directory)
+        if known is not None:
+            return known[0]
+        sender = DirectorySender(
+            found.spool,
+            directory,
+            self._deliver_to(definition, directory),
+            self._env,
+            options_of(definition),
+            is_blocked=lambda: found.is_blocked or self._are_all_blocked,
+        )
+        task = asyncio.get_running_loop().create_task(sender.run(), name=f"send {directory}")
+        found.senders[directory] = (sender, task)
+        return sender
+
+    def _deliver_to(self, definition: DistributedDefinition, directory: str) -> Deliver:
+        async def deliver(out: Outgoing) -> None:
+            # The cluster's configuration may have changed since the file was written.
+            to = destination_of(directory, self._shards_of(definition.cluster))
+            block = Block(
+                database=definition.database,
+                table=definition.table,
+                columns=out.head.columns,
+                token=out.token,
+                body=out.body,
+                rows=out.rows,
+                settings=out.head.settings,
+            )
+            try:
+                await self._deliveries.to_any(to.peers, block, Policy())
+            except OnclusterError as error:
+                log.warning(
+                    "distributed.not_sent directory=%s token=%s error=%s", directory, out.token, error
+                )
+                raise
+
+        return deliver
+
+    async def _stop_senders(self, found: _Open) -> None:
+        tasks = [task for _, task in found.senders.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        found.senders.clear()
+
+    # -- for INSERT ------------------------------------------------------------------------------------------
+
+    async def check(self, table: DistributedTable) -> None:
+        """Raises SqlError 574 when too much is pending, after waiting if the table's settings say so."""
+        throw = table.definition.number("bytes_to_throw_insert", 0)
+        delay = table.definition.number("bytes_to_delay_insert", 0)
+        if not throw and not delay:
+            return
+        spool = self._opened(table).spool
+        pending = spool.pending_bytes()
+        if throw and pending > throw:
+            raise _too_much(pending, throw, "bytes_to_throw_insert")
+        if not delay or pending <= delay:
+            return
+        deadline_s = self._env.monotonic_s() + table.definition.number("max_delay_to_insert", 60)
+        while self._env.monotonic_s() < deadline_s:
+            await self._env.sleep(_DELAY_STEP_S)
+            if (pending := spool.pending_bytes()) <= delay:
+                return
+        raise _too_much(pending, delay, "bytes_to_delay_insert")
+
+    async def put(self, table: DistributedTable, blocks: Sequence[SpoolBlock]) -> None:
+        """Keep the blocks; they will be sent. Raises SqlError 243."""
+        found = self._opened(table)
+        await found.spool.put(blocks)
+        for directory in sorted({name for block in blocks for name in block.directories}):
+            self._sender(found, table.definition, directory).wake()
+
+    # -- for SYSTEM ------------------------------------------------------------------------------------------
+
+    async def flush(self, table: DistributedTable) -> None:
+        """Send everything now, also while sends are stopped. Raises the first error."""
+        found = self._opened(table)
+        senders = [found.senders[name][0] for name in sorted(found.senders)]
+        results = await asyncio.gather(*(sender.send_all() for sender in senders), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def truncate(self, table: DistributedTable) -> None:
         """Forget what is pending, broken files too."""
+        found = self._opened(table)
+        await self._stop_senders(found)
+        with contextlib.suppress(FileNotFoundError):
+            found.spool.truncate()
+
+    def block(self, table: DistributedTable) -> None:
+        """SYSTEM STOP DISTRIBUTED SENDS."""
+        self._opened(table).is_blocked = True
+
+    def unblock(self, table: DistributedTable) -> None:
+        found = self._opened(table)
+        found.is_blocked = False
+        for sender, _ in found.senders.values():
+            sender.wake()
+
+    def block_all(self) -> None:
+        self._are_all_blocked = True
+
+    def unblock_all(self) -> None:
+        self._are_all_blocked = False
+        for found in self._open.values():
+            found.is_blocked = False
+            for sender, _ in found.senders.values():
+                sender.wake()
+
+    async def rows(self) -> Sequence[QueueRow]:
+        """One for each directory of each table."""
+        found = []
+        for table in await self._tables.all():
+            opened = self._opened(table)
+            for directory in sorted(opened.senders):
+                facts = opened.senders[directory][0].facts()
+                found.append(QueueRow(table.name, f"{opened.disk.root / directory}/", facts))
+        return found
+
+
+def options_of(definition: DistributedDefinition) -> SenderOptions:
+    """What a table's settings say of its senders."""
+    is_batch = definition.number("background_insert_batch", 0)
+    return SenderOptions(
+        sleep_s=(definition.number("background_insert_sleep_time_ms", 0) or 100) / 1000,
+        max_sleep_s=(definition.number("background_insert_max_sleep_time_ms", 0) or 30_000) / 1000,
+        batch=BatchLimits() if is_batch else None,
+        fsync_directories=bool(definition.number("fsync_directories", 0)),
+    )
+
+
+def _too_much(pending: int, limit: int, setting: str) -> SqlError:
+    return SqlError(
+        Code.DISTRIBUTED_TOO_MANY_PENDING_BYTES,
+        f"Too many bytes pending for async INSERT: {pending} (bytes), {setting}={limit} (bytes)",
+        hint="Nothing was inserted. See system.distribution_queue for what keeps the rows from being sent.",
+    )
