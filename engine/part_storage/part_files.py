@@ -93,6 +93,14 @@ def _link_files(source: Path, target: Path) -> None:
                 os.link(entry.path, target / entry.name)
 
 
+def is_linked(source: Path, target: Path) -> bool:
+    """Whether `target` is the same part on the disk. It may be of another attempt, or process."""
+    try:
+        return (source / CHECKSUMS_FILE).samefile(target / CHECKSUMS_FILE)
+    except OSError:
+        return False
+
+
 def remove_tree(directory: Path) -> None:
     """Remove a directory, if it is there."""
     shutil.rmtree(directory, ignore_errors=True)

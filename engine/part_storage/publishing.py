@@ -35,10 +35,17 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
-from engine.part_storage.part_files import first_block, link_part, name_in, partition_of, remove_tree
+from engine.part_storage.part_files import (
+    first_block,
+    is_linked,
+    link_part,
+    name_in,
+    partition_of,
+    remove_tree,
+)
 from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import ATTACHED_LEVEL, LocalPart, TableState
+from engine.part_storage.table_state import ATTACHED_LEVEL, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate
@@ -218,9 +225,18 @@ class Publisher:
 
     def _keep_detached(self, name: PartName, prefix: str) -> None:
         state = self._state
-        target = free_detached(state, f"{prefix}_{name}" if prefix else str(name))
-        link_part(state.active[name].directory, target, name=None)
-        force_to_disk(target, state.durability)
+        source = state.active[name].directory
+        directory = f"{prefix}_{name}" if prefix else str(name)
+        # A process that was killed behind this step does it again: twice kept would be twice attached.
+        if is_linked(source, state.detached / directory):
+            force_to_disk(state.detached / directory, state.durability, parent=state.detached)
+            return
+        target = free_detached(state, directory)
+        unfinished = state.staged_root / f"{TEMPORARY_PREFIX}detached_{name}"
+        remove_tree(unfinished)
+        link_part(source, unfinished, name=None)
+        unfinished.rename(target)
+        force_to_disk(target, state.durability, parent=state.detached)
 
 
 def free_detached(state: TableState, directory: str) -> Path:

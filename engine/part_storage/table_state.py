@@ -30,6 +30,11 @@ ATTACHED_LEVEL = 888_888_888
 TEMPORARY_PREFIX = "tmp_"
 
 
+def staged_root(pool_path: Path, uuid: str) -> Path:
+    """Where a table's staged parts are, and all else that is kept beside chDB's table."""
+    return private_directory(pool_path) / "staged" / uuid
+
+
 @dataclass(frozen=True, slots=True)
 class LocalPart:
     """An active part. `directory` has the bytes that Keeper knows; `visible` is what readers see, whose name
@@ -67,7 +72,7 @@ class TableState:
 
     @property
     def staged_root(self) -> Path:
-        return private_directory(self.pool_path) / "staged" / self.uuid
+        return staged_root(self.pool_path, self.uuid)
 
     @property
     def detached(self) -> Path:

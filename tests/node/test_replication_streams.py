@@ -232,7 +232,7 @@ async def test_a_replica_whose_disk_is_full_reads_on_and_catches_up_when_there_i
     await replicas.query(first, f"ALTER TABLE {TABLE} DROP PARTITION 1")
     # Whether the insert that was refused has taken effect is for all replicas alike.
     await quiet(replicas, TABLE)
-    await replicas.until_done(lambda: third, insert(20_000, 10, partition=3))
+    await replicas.until_done(third, insert(20_000, 10, partition=3))
     await check_all(replicas, TABLE, PATH)
     await replicas.node(third).kill9()
     await replicas.start_again(third)
@@ -253,7 +253,7 @@ async def test_of_two_nodes_that_claim_a_replica_the_second_only_reads(replicas:
     refused = await replicas.ask(second, CREATE.replace("{replica}", third).replace(" t (", " twin ("))
     assert refused.code == 253, refused
     await replicas.node(third).kill9()
-    await replicas.until_done(lambda: second, f"SYSTEM DROP REPLICA '{third}' FROM ZKPATH '{PATH}'")
+    await replicas.until_done(second, f"SYSTEM DROP REPLICA '{third}' FROM ZKPATH '{PATH}'")
     await replicas.query(second, CREATE.replace("{replica}", third).replace(" t (", " twin ("))
     await replicas.eventually(second, "SELECT count() FROM twin", "10")
 

@@ -9,13 +9,14 @@ times between faults; when a statement comes to a certain point is the machine's
 from __future__ import annotations
 
 import asyncio
+import enum
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self
 from xml.etree import ElementTree
 
@@ -130,18 +131,19 @@ class Replicas:
 
     async def query(self, host: str, sql: str, **settings: str) -> str:
         """The answer to what has to succeed."""
-        said = await self.ask(host, sql, **settings)
+        said = await self.ask(host, sql, within_s=STATEMENT_S, **settings)
         assert said.is_acknowledged, f"{host}: {sql[:200]}\n{said.text}"
         return said.text
 
-    async def until_done(self, choose: Callable[[], str], sql: str, **settings: str) -> str:
-        """Repeat what may be repeated until a node acknowledges it; that node."""
+    async def until_done(self, where: str | Callable[[], str], sql: str, **settings: str) -> str:
+        """Repeat what may be repeated, on a node or on those that are chosen, until one acknowledges it;
+        that node."""
         last = ""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
-                    host = choose()
-                    said = await self.ask(host, sql, **settings)
+                    host = where if isinstance(where, str) else where()
+                    said = await self.ask(host, sql, within_s=STATEMENT_S, **settings)
                     if said.is_acknowledged:
                         return host
                     last = said.text
@@ -154,7 +156,7 @@ class Replicas:
         try:
             async with asyncio.timeout(PATIENCE_S):
                 while True:
-                    said = await self.ask(host, sql, **settings)
+                    said = await self.ask(host, sql, within_s=STATEMENT_S, **settings)
                     if said.is_acknowledged and said.text == expected:
                         return
                     await ENV.sleep(0.1)
@@ -258,7 +260,7 @@ async def check_all(
             left = [
                 each.name
                 for each in sorted(directory.iterdir())
-                if each.name not in ("live.json", "originals", "tmp_sending")
+                if each.name not in ("live.json", "originals", "renames.json", "tmp_sending")
             ]
             assert not left, f"{host}: staged: {left}"
 
@@ -293,17 +295,41 @@ async def rows_by_partition(replicas: Replicas, host: str, table: str) -> Mappin
     }
 
 
-async def kill_and_start(
-    replicas: Replicas, rng: random.Random, *, kills: int, between_s: float, down_s: float
+class Fault(enum.Enum):
+    KILL = "kill -9, and start again"
+    KILL_TWICE = "kill -9, and again while it starts"
+    SLEEP = "SIGSTOP past its session, then SIGCONT"
+    ZOOKEEPER = "ZooKeeper is killed and started"
+
+
+async def hurt(
+    replicas: Replicas,
+    rng: random.Random,
+    *,
+    times: int,
+    between_s: float,
+    faults: Mapping[Fault, int] = MappingProxyType({Fault.KILL: 2, Fault.KILL_TWICE: 1}),
 ) -> None:
-    """Kill −9 of nodes at random, one after the other; each runs again before the next is killed."""
-    for _ in range(kills):
+    """Faults drawn with these weights, one after the other; each is over before the next begins."""
+    for _ in range(times):
         await ENV.sleep(rng.uniform(0.0, between_s))
         host = rng.choice(replicas.hosts)
-        await replicas.node(host).kill9()
-        await ENV.sleep(rng.uniform(0.0, down_s))
-        if rng.random() < 0.3:  # again while it starts
-            replicas.node(host).process.start()
-            await ENV.sleep(rng.uniform(0.1, 2.5))
-            await replicas.node(host).kill9()
-        await replicas.start_again(host)
+        node = replicas.node(host)
+        (fault,) = rng.choices(list(faults), list(faults.values()))
+        match fault:
+            case Fault.KILL | Fault.KILL_TWICE:
+                await node.kill9()
+                await ENV.sleep(rng.uniform(0.0, between_s / 2))
+                if fault is Fault.KILL_TWICE:
+                    node.process.start()
+                    await ENV.sleep(rng.uniform(0.1, 2.5))
+                    await node.kill9()
+                await replicas.start_again(host)
+            case Fault.SLEEP:
+                node.pause()
+                await ENV.sleep(SESSION_MS / 1000 * rng.uniform(0.8, 1.5))
+                node.resume()
+            case Fault.ZOOKEEPER:
+                await replicas.local.zookeeper.kill()
+                await ENV.sleep(rng.uniform(0.0, 2.0))
+                await replicas.local.start_zookeeper()

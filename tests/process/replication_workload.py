@@ -3,7 +3,7 @@ of its rows afterwards.
 
 Partitions tell how rows came in. 0, 1: with a token of their own, repeated until acknowledged. 2: without a
 token, likewise. 3: without deduplication, once. 4: with a token and a quorum of two. From 100 on each
-partition is inserted and then has one command, once: DROP, DETACH and ATTACH, REPLACE, MOVE.
+partition is inserted and then has one command, once: DROP, DETACH and ATTACH, REPLACE, MOVE, DELETE.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.process.replication_support import ENV, Replicas, rows_by_partition
 
@@ -26,10 +27,16 @@ SETTINGS = (
 )
 
 
-def create(name: str, path: str) -> str:
+def create(name: str, path: str, *, seed: int = 0) -> str:
+    """Seeds differ in the form of parts and in what a part has beside its columns."""
+    more = (
+        ", INDEX i block TYPE minmax, PROJECTION j (SELECT id, block ORDER BY block)" if seed % 3 == 2 else ""
+    )
+    wide = ", min_bytes_for_wide_part = 0" if seed % 3 else ""
     return (
-        f"CREATE TABLE IF NOT EXISTS {name} (id UInt32, p UInt16, block UInt32, marks Array(UInt32)) "
-        f"ENGINE = ReplicatedMergeTree('{path}', '{{replica}}') PARTITION BY p ORDER BY id SETTINGS {SETTINGS}"
+        f"CREATE TABLE IF NOT EXISTS {name} (id UInt32, p UInt16, block UInt32, marks Array(UInt32){more}) "
+        f"ENGINE = ReplicatedMergeTree('{path}', '{{replica}}') PARTITION BY p ORDER BY id "
+        f"SETTINGS {SETTINGS}{wide}"
     )
 
 
@@ -76,12 +83,25 @@ class Workload:
         self.blocks: list[Block] = []
         self.marks: list[Mark] = []
         self.commanded: list[Commanded] = []
+        self.in_two: list[int] = []
         self.done: Counter[str] = Counter()
 
     def rng(self, of: str) -> random.Random:
         return random.Random(f"{self._seed} {of}")
 
     # -- what is done --------------------------------------------------------------------------------------
+
+    async def insert_in_two(self, *, times: int) -> None:
+        """Rows of two partitions, 10 and 11, in one INSERT."""
+        rng = self.rng("two")
+        for _ in range(times):
+            number, self._blocks = self._blocks, self._blocks + 1
+            block = Block(number, 10, ENV.monotonic_s())
+            rows = ", ".join(f"({i}, {10 + i % 2}, {number})" for i in block.ids)
+            sql = f"INSERT INTO {TABLE} (id, p, block) VALUES {rows}"
+            choose = partial(rng.choice, self._replicas.hosts)
+            await self._replicas.until_done(choose, sql, insert_deduplication_token=f"block {number}")
+            self.in_two += block.ids
 
     async def insert(self, worker: int, *, blocks: int) -> None:
         rng = self.rng(f"insert {worker}")
@@ -106,7 +126,7 @@ class Workload:
         settings = {} if partition == 2 else {"insert_deduplication_token": f"block {block.number}"}
         if partition == 4:
             settings |= {"insert_quorum": "2", "insert_quorum_timeout": "8000"}
-        await replicas.until_done(lambda: rng.choice(replicas.hosts), sql, **settings)
+        await replicas.until_done(partial(rng.choice, replicas.hosts), sql, **settings)
         block.done_s = ENV.monotonic_s()
         self.done["insert"] += 1
         return block
@@ -157,7 +177,7 @@ class Workload:
 
     async def alter(self, *, times: int) -> None:
         rng = self.rng("alter")
-        choose = lambda: rng.choice(self._replicas.hosts)  # noqa: E731
+        choose = partial(rng.choice, self._replicas.hosts)
         for number in range(times):
             await ENV.sleep(rng.uniform(0.2, 1.5))
             add = f"ALTER TABLE {TABLE} ADD COLUMN IF NOT EXISTS c{number} UInt8 DEFAULT {number}"
@@ -167,12 +187,14 @@ class Workload:
                 modify = f"ALTER TABLE {TABLE} MODIFY COLUMN c{number} String DEFAULT 'x'"
                 await self._replicas.until_done(choose, drop)
                 await self._replicas.until_done(choose, modify)
+                rename = f"ALTER TABLE {TABLE} RENAME COLUMN IF EXISTS c{number} TO d{number}"
+                await self._replicas.until_done(choose, rename)
             self.done["alter"] += 1
 
     async def command(self, *, times: int) -> None:
         """Partitions of their own: rows first, then one command."""
         rng = self.rng("command")
-        kinds = ["DROP", "DETACH", "ATTACH", "ATTACH"]
+        kinds = ["DROP", "DETACH", "ATTACH", "ATTACH", "DELETE", "DROP PART"]
         kinds += [] if self._has_alters else ["REPLACE", "REPLACE", "MOVE", "MOVE"]
         for number in range(times):
             partition, kind = FIRST_COMMANDED + number, rng.choice(kinds)
@@ -188,20 +210,33 @@ class Workload:
                 case "DROP" | "DETACH":
                     if await self._once(host, f"{kind} PARTITION {partition}"):
                         commanded.allowed = [[]]
+                case "DELETE":
+                    said = await self._replicas.ask(host, f"DELETE FROM {TABLE} WHERE p = {partition}")
+                    self.done[f"DELETE {said.is_acknowledged}"] += 1
+                    if said.is_acknowledged:
+                        commanded.allowed = [[]]
+                case "DROP PART":
+                    find = (
+                        f"SELECT name FROM system.parts WHERE active AND table = '{TABLE}' "
+                        f"AND partition_id = '{partition}' FORMAT TSVRaw"
+                    )
+                    name = (await self._replicas.ask(host, find)).text
+                    if len(name.split()) == 1 and await self._once(host, f"DROP PART '{name}'"):
+                        commanded.allowed = [[]]
                 case "ATTACH":
                     # What a replica has not fetched yet it cannot detach.
-                    await self._replicas.until_done(lambda: host, f"SYSTEM SYNC REPLICA {TABLE}")
+                    await self._replicas.until_done(host, f"SYSTEM SYNC REPLICA {TABLE}")
                     is_off = await self._once(host, f"DETACH PARTITION {partition}")
                     if is_off and await self._once(host, f"ATTACH PARTITION {partition}"):
                         commanded.allowed = [all_rows]
                 case "REPLACE":
                     assert second is not None
                     commanded.allowed = [all_rows, second.ids]
-                    await self._replicas.until_done(lambda: host, f"SYSTEM SYNC REPLICA {OTHER}")
+                    await self._replicas.until_done(host, f"SYSTEM SYNC REPLICA {OTHER}")
                     if await self._once(host, f"REPLACE PARTITION {partition} FROM {OTHER}"):
                         commanded.allowed = [second.ids]
                 case "MOVE":
-                    await self._replicas.until_done(lambda: host, f"SYSTEM SYNC REPLICA {OTHER}")
+                    await self._replicas.until_done(host, f"SYSTEM SYNC REPLICA {OTHER}")
                     await self._once(host, f"MOVE PARTITION {partition} TO TABLE {TABLE}", table=OTHER)
 
     async def _once(self, host: str, command: str, *, table: str = TABLE) -> bool:
@@ -220,6 +255,7 @@ class Workload:
                 here = [i for i in found.get(block.partition, []) if i // ROWS == block.number]
                 allowed = [block.ids] if block.done_s < NEVER_S else [block.ids, []]
                 assert here in allowed, f"{host}: {block} has {here}"
+            assert sorted(found.get(10, []) + found.get(11, [])) == sorted(self.in_two), host
             known = {block.number for block in self.blocks}
             for partition in range(5):
                 strange = [i for i in found.get(partition, []) if i // ROWS not in known]
@@ -237,7 +273,7 @@ class Workload:
         text = await self._replicas.query(
             host,
             f"SELECT block, arrayStringConcat(any(marks), ','), uniqExact(marks) FROM {TABLE} "
-            f"WHERE p < {FIRST_COMMANDED} GROUP BY block FORMAT TSVRaw",
+            f"WHERE p < 10 GROUP BY block FORMAT TSVRaw",
         )
         marks: dict[int, list[int]] = {}
         for line in text.splitlines():

@@ -21,9 +21,10 @@ from tests.process.replication_support import (
     ENV,
     HOSTS,
     PARTS,
+    Fault,
     Replicas,
     check_all,
-    kill_and_start,
+    hurt,
     quiet,
     rows_by_partition,
     seeds,
@@ -32,7 +33,7 @@ from tests.process.replication_workload import OTHER, OTHER_PATH, PATH, TABLE, W
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
-BLOCKS, WRITERS, KILLS = 14, 2, 7
+BLOCKS, WRITERS, FAULTS = 14, 2, 7
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -41,19 +42,21 @@ async def test_replicas_killed_at_any_moment_end_alike_with_every_acknowledged_r
 ) -> None:
     print(f"seed {seed}")
     has_alters = bool(seed % 2)
+    faults = {Fault.KILL: 3, Fault.KILL_TWICE: 2} | ({Fault.SLEEP: 1, Fault.ZOOKEEPER: 1} if seed > 1 else {})
     async with Replicas(tmp_path) as replicas:
         for host in HOSTS:
-            await replicas.query(host, create(TABLE, PATH))
+            await replicas.query(host, create(TABLE, PATH, seed=seed))
             if not has_alters:
-                await replicas.query(host, create(OTHER, OTHER_PATH))
+                await replicas.query(host, create(OTHER, OTHER_PATH, seed=seed))
         work = Workload(replicas, seed, has_alters=has_alters)
         await asyncio.gather(
             *(work.insert(worker, blocks=BLOCKS) for worker in range(WRITERS)),
+            work.insert_in_two(times=6),
             work.mark(times=5),
             work.disturb(times=8),
             work.command(times=6),
             *([work.alter(times=4)] if has_alters else []),
-            kill_and_start(replicas, work.rng("kill"), kills=KILLS, between_s=1.2, down_s=0.6),
+            hurt(replicas, work.rng("hurt"), times=FAULTS, between_s=1.2, faults=faults),
         )
         print(dict(work.done))
         for host in HOSTS:
@@ -82,6 +85,48 @@ def was_detached(name: str) -> bool:
     return re.match(r"(clone_)?1\d\d_\d+_\d+_\d+(_\d+)?\Z", name) is not None
 
 
+@pytest.mark.parametrize("seed", seeds())
+async def test_a_replica_that_is_dropped_and_made_again_under_kills_has_what_the_others_have(
+    tmp_path: Path, seed: int
+) -> None:
+    print(f"seed {seed}")
+    rng = random.Random(f"drop {seed}")
+    async with Replicas(tmp_path) as replicas:
+        for host in HOSTS:
+            await replicas.query(host, create(TABLE, PATH))
+        kept, others = HOSTS[0], HOSTS[1:]
+        expected: list[int] = []
+
+        async def write() -> None:
+            for number in range(24):
+                sql = f"INSERT INTO {TABLE} (id) VALUES ({number})"
+                await replicas.until_done(kept, sql, insert_deduplication_token=str(number))
+                expected.append(number)
+                await ENV.sleep(rng.uniform(0.0, 0.3))
+
+        async def drop_and_make() -> None:
+            for _ in range(4):
+                host = rng.choice(others)
+                asking = asyncio.create_task(replicas.ask(host, f"DROP TABLE IF EXISTS {TABLE} SYNC"))
+                await ENV.sleep(rng.uniform(0.0, 0.3))
+                await replicas.node(host).kill9()
+                await asking
+                await replicas.start_again(host)
+                asking = asyncio.create_task(replicas.ask(host, create(TABLE, PATH)))
+                await ENV.sleep(rng.uniform(0.0, 0.5))
+                await replicas.node(host).kill9()
+                await asking
+                await replicas.start_again(host)
+                if rng.random() < 0.5:
+                    await replicas.until_done(host, f"DROP TABLE IF EXISTS {TABLE} SYNC")
+                await replicas.until_done(host, create(TABLE, PATH))
+
+        await asyncio.gather(write(), drop_and_make())
+        await check_all(replicas, TABLE, PATH)
+        for host in HOSTS:
+            assert (await rows_by_partition(replicas, host, TABLE))[0] == expected
+
+
 # -- disks and nodes of Keeper that are lost -----------------------------------------------------------------
 
 
@@ -104,12 +149,12 @@ async def test_what_was_lost_is_made_again_by_those_who_have_it_though_they_are_
         assert sorted(expected[4]) == list(range(12))
 
         # 2.
-        await replicas.until_done(lambda: second, f"SYSTEM DROP REPLICA '{first}' FROM ZKPATH '{PATH}'")
+        await replicas.until_done(second, f"SYSTEM DROP REPLICA '{first}' FROM ZKPATH '{PATH}'")
         await asyncio.gather(
-            replicas.until_done(lambda: first, create(TABLE, PATH)),
-            kill_and_start(replicas, rng, kills=3, between_s=1.0, down_s=0.3),
+            replicas.until_done(first, create(TABLE, PATH)),
+            hurt(replicas, rng, times=3, between_s=1.0),
         )
-        await replicas.until_done(lambda: first, create(TABLE, PATH))
+        await replicas.until_done(first, create(TABLE, PATH))
         await check_all(replicas, TABLE, PATH)
         assert await rows_by_partition(replicas, first, TABLE) == expected
 
@@ -149,7 +194,7 @@ async def lose_a_disk(replicas: Replicas, host: str, rng: random.Random) -> None
     for number in range(3):
         rows = ", ".join(f"({id_}, 4, {number})" for id_ in range(number * 4, number * 4 + 4))
         sql = f"INSERT INTO {TABLE} (id, p, block) VALUES {rows}"
-        await replicas.until_done(lambda: host, sql, insert_quorum="2", insert_quorum_parallel="0")
+        await replicas.until_done(host, sql, insert_quorum="2", insert_quorum_parallel="0")
     await replicas.node(host).kill9()
     shutil.rmtree(replicas.data(host))
     await replicas.start_again(host)

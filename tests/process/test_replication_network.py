@@ -83,7 +83,7 @@ async def test_without_keeper_a_replica_reads_refuses_writes_and_comes_back(tmp_
         link.release()
         link.cut()  # what was held back is of a session that is over
         await replicas.eventually(apart, f"SELECT count() FROM {TABLE}", "2")
-        await replicas.until_done(lambda: apart, f"INSERT INTO {TABLE} (id) VALUES (3)")
+        await replicas.until_done(apart, f"INSERT INTO {TABLE} (id) VALUES (3)")
 
         # 2. Asleep past its session: it wakes up with an insert that nobody waits for any more.
         asking = asyncio.create_task(
@@ -116,16 +116,14 @@ async def test_without_keeper_a_replica_reads_refuses_writes_and_comes_back(tmp_
             assert (await replicas.ask(host, f"DROP TABLE {TABLE}")).code == READONLY
         await replicas.local.start_zookeeper()
         for number, host in enumerate(HOSTS):
-            await replicas.until_done(
-                lambda host=host: host, f"INSERT INTO {TABLE} (id) VALUES ({100 + number})"
-            )  # type: ignore[misc]
+            await replicas.until_done(host, f"INSERT INTO {TABLE} (id) VALUES ({100 + number})")
         await check_all(replicas, TABLE, PATH)
         found = (await rows_by_partition(replicas, apart, TABLE))[0]
         assert found[-3:] == [100, 101, 102] and 9 not in found
 
 
 async def insert(replicas: Replicas, host: str, number: int) -> None:
-    await replicas.until_done(lambda: host, f"INSERT INTO {TABLE} (id) VALUES ({number})")
+    await replicas.until_done(host, f"INSERT INTO {TABLE} (id) VALUES ({number})")
 
 
 async def until_readonly(replicas: Replicas, host: str) -> None:

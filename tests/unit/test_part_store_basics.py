@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import SqlError
+from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import write_marks
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
@@ -146,3 +147,20 @@ async def test_what_chdb_puts_over_dropped_parts_is_left_alone_by_every_start(tm
             )
             shown.append(parts.text)
     assert shown[0] == shown[1] == shown[2]
+
+
+async def test_a_part_whose_detaching_was_cut_is_kept_once(tmp_path: Path) -> None:
+    """Killed after the copy was kept, before chDB let go of the part: the next process detaches it again."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 2, 'x'", "0_0_0_0")
+        (part,) = named("0_0_0_0")
+        source = store.state.active[part].directory
+        kept = store.state.detached / "0_0_0_0"
+        kept.mkdir()
+        for file in sorted(source.iterdir()):
+            if file.name != UUID_FILE:
+                (kept / file.name).hardlink_to(file)
+        await store.remove([part], fate=Fate.DETACH)
+        assert [each.directory for each in await store.detached()] == ["0_0_0_0"]
+        assert not store.active

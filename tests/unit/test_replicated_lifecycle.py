@@ -31,6 +31,7 @@ NAME = TableName("d", "t")
 ROOT = "/t"
 CREATE = "CREATE TABLE IF NOT EXISTS d.t (a Int8) ENGINE = ReplicatedMergeTree('/t', 'r') ORDER BY a"
 DROP = "DROP TABLE IF EXISTS d.t SYNC"
+DETACH = f"DETACH TABLE {NAME}"
 SERVER = UUID(int=99)
 _WRITES = ("create", "remove", "set", "multi")
 
@@ -81,6 +82,9 @@ class Disk(LocalTables):
         self.bomb.tick()
         self.tables.pop(uuid, None)
         self.bomb.tick()
+
+    async def forget(self, uuid: UUID) -> None:
+        assert uuid not in self.tables
 
     async def query(self, sql: str, **_: object) -> None:
         """What a client's session does."""
@@ -350,6 +354,50 @@ def test_what_chdb_refuses_to_drop_goes_on_as_before(tmp_path: Path) -> None:
             await process.run(DROP)
         assert await process.state() == THERE
         assert process.tables.find(NAME) is not None
+        await process.end()
+
+    run_simulation(1, main)
+
+
+@dataclass
+class Writer(Bomb):
+    """At each step of the node somebody wants to write into the table."""
+
+    tables: ReplicatedTables | None = None
+    answers: list[str] = field(default_factory=list)
+
+    def tick(self) -> None:
+        assert self.tables is not None
+        try:
+            found = self.tables.find_to_write(NAME)
+            self.answers.append("chDB's" if found is None else "the replica's")
+        except SqlError as error:
+            self.answers.append(str(error.code))
+
+
+def test_what_is_being_created_dropped_or_detached_is_never_written_to_past_its_replica(
+    tmp_path: Path,
+) -> None:
+    """While chDB has the table already, or still, and no replica runs, rows would go nowhere else."""
+
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        tables: dict[UUID, TableName] = {}
+        for sql in (CREATE, DETACH, DROP):
+            world.disk.bomb = writer = Writer(tables=process.tables)
+            if sql == DROP:
+                world.disk.tables = tables
+                await process.life.reattach(next(iter(tables)))
+                world.disk.refuses_drop = True
+                with pytest.raises(SqlError, match="too big"):
+                    await process.run(sql)
+            else:
+                await process.run(sql)
+                tables = tables or dict(world.disk.tables)
+            assert set(writer.answers) == {"60"}, sql
+        assert process.tables.find_to_write(NAME) is not None
         await process.end()
 
     run_simulation(1, main)

@@ -42,8 +42,8 @@ class ReplicatedGuard:
         self._views = views
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
-        """Raises SqlError 48."""
-        if not self._tables or statement.is_query or statement.kind is _K.INSERT:
+        """Raises SqlError 48, and 60 for a replicated table that is being attached or detached."""
+        if not self._tables.has_any or statement.is_query or statement.kind is _K.INSERT:
             return None
         if statement.kind is _K.PARALLEL_WITH:
             raise SqlError(
@@ -61,6 +61,8 @@ class ReplicatedGuard:
             table = self._tables.find_for(asked, name)
             if table is not None:
                 raise _unsupported(str(statement.kind), table)
+            if statement.kind in _PASSED_ON:
+                self._tables.find_to_write(TableName(name.database or asked.current_database, name.table))
             if statement.kind in _PASSED_ON and not _OF_THE_VIEW.issuperset(
                 statement.alter_commands or [_A.OTHER]
             ):
@@ -70,7 +72,7 @@ class ReplicatedGuard:
     async def _check_view(self, asked: Asked, statement: Statement, name: TableName) -> None:
         whole = TableName(name.database or asked.current_database, name.table)
         target = await self._views.target_of(whole)
-        table = None if target is None else self._tables.find(target)
+        table = None if target is None else self._tables.find_to_write(target)
         if table is not None:
             raise _unsupported(f"{statement.kind} through the view {whole}", table)
 

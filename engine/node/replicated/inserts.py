@@ -87,7 +87,9 @@ class ReplicatedInserts:
         if text.table is None:
             return None
         name = TableName(text.table.database or asked.current_database, text.table.table)
-        table = self._tables.find(name) or self._tables.find(await self._views.written_by(name))
+        table = self._tables.find_to_write(name)
+        if table is None:
+            table = self._tables.find_to_write(await self._views.written_by(name))
         if table is None:
             result: QueryResult | None = await self._views.insert_plain(asked, name, text, write)
         else:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -86,6 +86,10 @@ class TableLifecycle:
         self._factory = factory
         self._server_uuid = server_uuid
         self._tasks: set[asyncio.Task[None]] = set()
+        tables.recorded = self._recorded
+
+    def _recorded(self) -> Collection[TableName]:
+        return [r.name for r in self.catalog.all() if r.state is not TableState.DROPPING]
 
     # -- the node's start and end ----------------------------------------------------------------------------
 
@@ -241,17 +245,21 @@ class TableLifecycle:
         Raises SqlError.
         """
         table = self.tables.by_uuid(record.uuid)
-        self.catalog.put(replace(record, state=TableState.DROPPING))
-        if table is not None:
-            await self._stop(table)
+        self.tables.being_dropped.add(record.name)
         try:
-            await drop_in_chdb()
-        except SqlError:
-            self.catalog.put(record)
+            self.catalog.put(replace(record, state=TableState.DROPPING))
             if table is not None:
-                await table.store.close()
-                await self.reattach(record.uuid)
-            raise
+                await self._stop(table)
+            try:
+                await drop_in_chdb()
+            except SqlError:
+                self.catalog.put(record)
+                if table is not None:
+                    await table.store.close()
+                    await self.reattach(record.uuid)
+                raise
+        finally:
+            self.tables.being_dropped.discard(record.name)
         if table is not None:
             await table.store.destroy()
         await self._finish_or_later(record)
@@ -287,6 +295,7 @@ class TableLifecycle:
                 f"{record.paths.root} is being removed by another session with Keeper",
                 hint="If that is of a process that was killed, it is removed when its session ends.",
             )
+        await self.local.forget(record.uuid)
         self.catalog.remove(record.uuid)
 
     async def is_ours(self, keeper: Keeper, record: TableRecord) -> bool:

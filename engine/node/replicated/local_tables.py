@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from typing import Any
 from uuid import UUID
 
 from engine.names import TableName, quote_string
+from engine.part_storage.part_files import remove_tree
+from engine.part_storage.table_state import staged_root
 from engine.storage import ChdbPool, ChdbSession
 
 _MERGE_TREES = (
@@ -108,6 +111,10 @@ class LocalTables:
                 "check_referential_table_dependencies = 0",
                 format="Null",
             )
+
+    async def forget(self, uuid: UUID) -> None:
+        """Remove what a store kept beside a table that was dropped by a process that ended then."""
+        await asyncio.to_thread(remove_tree, staged_root(self._path, str(uuid)))
 
     async def _look(self, where: str) -> list[LocalTable]:
         rows = await self.rows(

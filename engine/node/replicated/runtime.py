@@ -6,12 +6,13 @@ it is read-only its replica has no session, and says so to whoever wants to writ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 from uuid import UUID
 
+from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord
 from engine.node.statement import Asked
@@ -96,12 +97,39 @@ class ReplicatedTables:
         self._by_replica: dict[str, RunningTable] = {}
         self.plain_sources: dict[TableName, PartStore] = {}
         """Tables that are not replicated and are read as a source of parts right now."""
+        self.recorded: Callable[[], Collection[TableName]] = tuple
+        """Names of the tables of the catalog, attached or not; set by `TableLifecycle`."""
+        self.being_dropped: set[TableName] = set()
 
     def __len__(self) -> int:
         return len(self._by_uuid)
 
     def find(self, name: TableName) -> RunningTable | None:
         return self._by_name.get(name)
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is a replicated table, attached or not."""
+        return bool(self._by_uuid or self.being_dropped or self.recorded())
+
+    def is_ours(self, name: TableName) -> bool:
+        """Whether a table of this name is replicated, also while it is being attached or detached."""
+        return name in self._by_name or name in self.being_dropped or name in self.recorded()
+
+    def find_to_write(self, name: TableName) -> RunningTable | None:
+        """As `find`; a replicated table that is not attached is no table of chDB's, which may have it
+        already, or still: what was written into it there would come to no other replica.
+
+        Raises SqlError 60 UNKNOWN_TABLE.
+        """
+        table = self.find(name)
+        if table is None and self.is_ours(name):
+            raise SqlError(
+                Code.UNKNOWN_TABLE,
+                f"Table {name} does not exist: it is not attached.",
+                hint="If it is being created, attached or detached right now, try again.",
+            )
+        return table
 
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""

@@ -144,7 +144,7 @@ class ViewPush:
         fresh = [each for each in inserted if not each.is_duplicate]
         repeats = flag(settings, "deduplicate_blocks_in_dependent_materialized_views", True)
         for view in views:
-            is_replicated = self._tables.find(view.target) is not None
+            is_replicated = self._tables.is_ours(view.target)
             if fresh:
                 chosen = fresh
             elif is_replicated and repeats:
@@ -159,7 +159,7 @@ class ViewPush:
 
     async def written_by(self, name: TableName) -> TableName:
         """The table that an INSERT into `name` writes to: of a materialized view its target."""
-        if not self._tables:
+        if not self._tables.has_any:
             return name
         return await self._graph.target_of(name) or name
 
@@ -168,7 +168,7 @@ class ViewPush:
     ) -> QueryResult | None:
         """An INSERT into a plain table whose views come to a replicated one; None for any other."""
         tables = self._tables
-        if not tables or not await self._graph.reaches(name, lambda t: tables.find(t) is not None):
+        if not tables.has_any or not await self._graph.reaches(name, tables.is_ours):
             return None
         engine = (
             await self._pool.query(
