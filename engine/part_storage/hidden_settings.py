@@ -6,6 +6,8 @@
     fsync_after_insert = 0, fsync_part_directory = 0    parts are forced to disk once, when they are staged;
                                                         chDB would do it again for each part of a swap (ten
                                                         times the time on a busy disk)
+    max_suspicious_broken_parts{,_bytes} = many         broken parts are counted by `startup_check`: chDB,
+                                                        with a limit of its own, would not start at all
 
 They survive restarts, as `SYSTEM STOP MERGES` does not, and they leave OPTIMIZE … FINAL and mutations alone.
 """
@@ -24,6 +26,8 @@ HIDDEN_SETTINGS: Mapping[str, str] = {
     "remove_empty_parts": "0",
     "fsync_after_insert": "0",
     "fsync_part_directory": "0",
+    "max_suspicious_broken_parts": "1000000000",
+    "max_suspicious_broken_parts_bytes": "1000000000000000000",
 }
 
 _BEHIND_SETTINGS = ("COMMENT", "AS", "EMPTY")

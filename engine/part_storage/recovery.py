@@ -77,6 +77,7 @@ def load(
         active=tuple(local.part for _, local in sorted(state.active.items())),
         staged=tuple(part for _, part in sorted(state.staged.items())),
         broken=tuple(broken),
+        broken_bytes=sum(_bytes_in(broken_directory(state, each)) for each in broken),
     )
 
 
@@ -164,6 +165,12 @@ def _load_staged(state: TableState, broken: list[str]) -> None:
         if name_in(directory, name.partition_id) != name:  # it was being renamed
             write_durably(directory / UUID_FILE, str(uuid_of(name)).encode(), state.durability)
     state.change_staged(remove=tuple(state.staged), add=found)
+
+
+def _bytes_in(directory: Path | None) -> int:
+    if directory is None:
+        return 0
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
 
 
 def broken_directory(state: TableState, directory: str) -> Path | None:

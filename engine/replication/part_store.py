@@ -88,12 +88,13 @@ class DetachedPart:
 
 @dataclass(frozen=True, slots=True)
 class LoadedParts:
-    """What a store found at its start. `broken` are directories that are no whole part; they are still
-    there."""
+    """What a store found at its start. `broken` are directories that are no whole part, of `broken_bytes` in
+    all; they are still there."""
 
     active: tuple[Part, ...]
     staged: tuple[Part, ...]
     broken: tuple[str, ...]
+    broken_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class ReplicatedTable:
     async def _start(self, *, force: bool = False) -> None:
         if self._startup is None:
             loaded = await self.ctx.store.load()
-            self._startup = Startup(broken=loaded.broken)
+            self._startup = Startup(broken=loaded.broken, broken_bytes=loaded.broken_bytes)
             self.ctx.readonly_since_s = self.ctx.env.now_s()
         self._startup.is_forced |= force
         self._startup.is_stopping = False

@@ -129,7 +129,13 @@ class MemoryPartStore:
                 except PartDiffers:
                     self.disk.broken[f"{prefix}{name}"] = place.pop(name)
         active, staged = self.active, self.staged
-        return LoadedParts(tuple(active.values()), tuple(staged.values()), tuple(sorted(self.disk.broken)))
+        broken = self.disk.broken
+        return LoadedParts(
+            tuple(active.values()),
+            tuple(staged.values()),
+            tuple(sorted(broken)),
+            sum(len(content) for stored in broken.values() for content in stored.files.values()),
+        )
 
     @property
     def active(self) -> Mapping[PartName, Part]:

@@ -271,6 +271,7 @@ async def test_what_chdb_took_for_broken_is_reported_and_set_aside(tmp_path: Pat
         assert texts(part.name for part in found.active) == ["all_4_4_0"]
         assert found.staged == ()
         assert len(found.broken) == 2
+        assert found.broken_bytes > 100
         for directory in found.broken:
             await store.set_aside(directory, "broken")
         listed = [(each.prefix, str(each.name)) for each in await store.detached()]
@@ -296,3 +297,19 @@ async def test_parts_of_a_plain_table_are_copied_while_it_goes_on(tmp_path: Path
         with pytest.raises(SqlError) as caught:
             await open_plain(pool, TableName("default", "nosuch"))
         assert caught.value.code == 60
+
+
+async def test_any_number_of_broken_parts_is_reported_and_chdb_starts(tmp_path: Path) -> None:
+    create = (
+        "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k ORDER BY k "
+        "SETTINGS min_bytes_for_wide_part = 0, max_suspicious_broken_parts = 1"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        for key in range(1, 5):
+            await add(pool, store, f"SELECT {key}, 'x'", f"{key}_0_0_0")
+        for local in store.state.active.values():
+            (local.directory / "k.bin").write_bytes(b"")
+    async with opened(tmp_path) as (pool, store):
+        found = await store.load()
+        assert (len(found.broken), found.active) == (4, ())

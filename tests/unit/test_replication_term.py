@@ -207,6 +207,17 @@ async def test_few_unexpected_parts_are_moved_aside_and_many_keep_the_replica_re
 
 @simulated
 async def test_too_many_broken_parts_keep_the_replica_read_only_until_it_is_forced(bench: Bench) -> None:
+    await _two_parts_are_broken(bench, "max_suspicious_broken_parts", "Suspiciously many (2) broken parts")
+
+
+@simulated
+async def test_too_many_broken_bytes_keep_the_replica_read_only_until_it_is_forced(bench: Bench) -> None:
+    await _two_parts_are_broken(
+        bench, "max_suspicious_broken_parts_bytes", "Suspiciously big size (2 parts, "
+    )
+
+
+async def _two_parts_are_broken(bench: Bench, setting: str, text: str) -> None:
     one, two = await bench.cluster(2)
     for key in range(3):
         await one.insert(key)
@@ -214,9 +225,9 @@ async def test_too_many_broken_parts_keep_the_replica_read_only_until_it_is_forc
     await two.stop()
     for number in range(2):
         two.disk.damage(P(f"all_{number}_{number}_0"), Damage.TRUNCATION, 3)
-    again = await bench.start("r2", two.disk, is_awaited=False, settings={"max_suspicious_broken_parts": 1})
+    again = await bench.start("r2", two.disk, is_awaited=False, settings={setting: 1})
     await bench.env.sleep(20)
-    assert again.ctx.is_readonly and "Suspiciously many (2) broken parts" in again.ctx.readonly_reason
+    assert again.ctx.is_readonly and text in again.ctx.readonly_reason
     await again.table.stop()
     await again.table.start(force=True)
     await bench.quiet(one, again)

@@ -37,8 +37,16 @@ from engine.replication.text import time_text
 log = logging.getLogger(__name__)
 
 
-def check_broken(ctx: ReplicaContext, broken: Sequence[str]) -> None:
-    """Raises SqlError 231 if more parts are broken than may be without a person having looked."""
+def check_broken(ctx: ReplicaContext, broken: Sequence[str], broken_bytes: int) -> None:
+    """Raises SqlError 231 if more is broken than may be without a person having looked."""
+    limit_bytes = ctx.settings.max_suspicious_broken_parts_bytes
+    if broken_bytes > limit_bytes:
+        raise SqlError(
+            Code.TOO_MANY_UNEXPECTED_DATA_PARTS,
+            f"Suspiciously big size ({len(broken)} parts, {broken_bytes} bytes in total) of all broken parts "
+            f"of table {ctx.name} to remove while maximum allowed is {limit_bytes} bytes",
+            hint=_HINT.format(path=ctx.me.force_restore_data),
+        )
     limit = ctx.settings.max_suspicious_broken_parts
     if len(broken) > limit:
         raise SqlError(

@@ -58,11 +58,12 @@ _ATTEMPTS_TO_ACTIVATE = 10
 class Startup:
     """What the first activation has to settle. Once it has, nothing is left here.
 
-    `broken` are directories that the store could not load; `is_forced` skips the sanity checks, as the flag
-    in Keeper does.
+    `broken` are directories that the store could not load, of `broken_bytes` in all; `is_forced` skips the
+    sanity checks, as the flag in Keeper does.
     """
 
     broken: tuple[str, ...] = ()
+    broken_bytes: int = 0
     is_forced: bool = False
     is_stopping: bool = False
     """Set before the task of the terms is cancelled: no other term begins."""
@@ -160,7 +161,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         await _complete_table(ctx, keeper)
         is_forced = startup.is_forced or await keeper.exists(ctx.me.force_restore_data) is not None
         if not is_forced:
-            startup_check.check_broken(ctx, startup.broken)
+            startup_check.check_broken(ctx, startup.broken, startup.broken_bytes)
         ctx.metadata_version = peers.number((await keeper.get(ctx.me.metadata_version)).data)
         await clone.clone_if_lost(ctx, keeper)
         await queue_loader.load(ctx, keeper)
@@ -169,7 +170,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
             await queue_loader.load(ctx, keeper)
         for directory in startup.broken:
             await ctx.store.set_aside(directory, "broken-on-start")
-        startup.broken, startup.is_forced = (), False
+        startup.broken, startup.broken_bytes, startup.is_forced = (), 0, False
         await try_remove(keeper, ctx.me.force_restore_data)
     except UnknownOutcome:
         raise
