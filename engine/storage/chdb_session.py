@@ -27,6 +27,8 @@ T = TypeVar("T")
 _NONE: Mapping[str, str] = {}
 _FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
+_PIECE_BYTES = 512 << 10
+"""Of the rows of an insert, as they are handed over; each handing over is a change of thread."""
 
 
 class ResultStream:
@@ -199,19 +201,12 @@ class ChdbSession:
         An exception of `rows` cancels the insert and is raised.
         """
         async with self._lock:
-            connection = await self._uninterrupted(lambda: self._prepare(scope))
-            try:
-                handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
-                try:
-                    async for chunk in rows:
-                        if chunk:
-                            await self._uninterrupted(partial(connection.insert_append, handle, chunk))
-                except BaseException:
-                    await self._uninterrupted(lambda: _cancel_insert(connection, handle))
-                    raise
-                result = await self._uninterrupted(lambda: connection.insert_done(handle))
-            finally:
-                await self._uninterrupted(lambda: self._clean_up(scope))
+            pieces = _in_pieces(rows)
+            first = await anext(pieces, b"")
+            if len(first) < _PIECE_BYTES:  # that was all: one change of thread instead of five
+                result = await self._uninterrupted(lambda: self._insert_all(scope, head, format, first))
+            else:
+                result = await self._insert_pieces(scope, head, format, first, pieces)
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -222,6 +217,38 @@ class ChdbSession:
             result_rows=rows_written,
             elapsed_s=result.elapsed(),
         )
+
+    async def _insert_pieces(
+        self, scope: Scope, head: str, format: str, first: bytes, others: AsyncIterator[bytes]
+    ) -> Any:
+        connection = await self._uninterrupted(lambda: self._prepare(scope))
+        try:
+            handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
+            try:
+                await self._uninterrupted(lambda: connection.insert_append(handle, first))
+                async for piece in others:
+                    await self._uninterrupted(partial(connection.insert_append, handle, piece))
+            except BaseException:
+                await self._uninterrupted(lambda: _cancel_insert(connection, handle))
+                raise
+            return await self._uninterrupted(lambda: connection.insert_done(handle))
+        finally:
+            await self._uninterrupted(lambda: self._clean_up(scope))
+
+    def _insert_all(self, scope: Scope, head: str, format: str, data: bytes) -> Any:
+        """On the worker thread."""
+        connection = self._prepare(scope)
+        try:
+            handle = connection.send_insert(head, format)
+            if data:
+                try:
+                    connection.insert_append(handle, data)
+                except BaseException:
+                    _cancel_insert(connection, handle)
+                    raise
+            return connection.insert_done(handle)
+        finally:
+            self._clean_up(scope)
 
     def clone(self) -> ChdbSession:
         """A one-shot session with the same database, settings and readonly mode, without temporary tables."""
@@ -366,6 +393,20 @@ def _translated(function: Callable[[], T]) -> T:
         return function()
     except RuntimeError as error:
         raise sql_error(str(error)) from None
+
+
+async def _in_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same bytes in pieces of at least `_PIECE_BYTES`, but for the last one."""
+    held: list[bytes] = []
+    size = 0
+    async for chunk in chunks:
+        held.append(chunk)
+        size += len(chunk)
+        if size >= _PIECE_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if size:
+        yield b"".join(held)
 
 
 def _cancel_insert(connection: Any, handle: Any) -> None:

@@ -116,8 +116,9 @@ def test_replicas_merge_by_themselves_and_agree() -> None:
         replicas = await live.cluster(3, ReplicatedSettings())
         for value in range(12):
             await replicas[value % 3].insert(value)
+        while not live.actions(MergeParts):
+            await live.env.sleep(0.1)
         await live.quiet()
-        assert live.actions(MergeParts)
         for replica in replicas:
             assert replica.parts() == replicas[0].parts() == replica.parts_in_keeper()
             assert replica.keys() == list(range(12))
@@ -173,6 +174,7 @@ def test_a_lost_reply_does_not_assign_twice() -> None:
         (replica,) = await live.cluster(1)
         for value in range(3):
             await replica.insert(value)
+        await live.quiet()
         seen = await load_predicate(replica.ctx)
         parts = tuple(sorted(replica.store.active))
         live.server.lose_next_reply(replica.ctx.session().session_id, kind=RequestKind.MULTI)

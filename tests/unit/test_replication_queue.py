@@ -374,7 +374,7 @@ def test_the_oldest_insert_is_that_of_the_inserts_alone() -> None:
     first = put(queue, get("all_2_2_0"), at="2026-11-21 11:30:00")
     put(queue, get("all_3_3_0"), at="2026-11-21 11:40:00")
     assert queue.oldest_insert() == "2026-11-21 11:30:00"
-    assert queue.oldest_insert(besides=first) == "2026-11-21 11:40:00"
+    assert queue.oldest_insert(besides=[first]) == "2026-11-21 11:40:00"
     assert queue.count(GetPart) == 2 and queue.count(GetPart, MergeParts) == 3
 
 

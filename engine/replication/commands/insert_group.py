@@ -231,7 +231,7 @@ class _Transaction:
         ops = self._ops([await self._stage(*each) for each in zip(self._pending, self._names, strict=True)])
         self._is_in_doubt = True
         try:
-            await keeper.multi(ops)
+            await self._send(keeper, ops)
         except MultiFailed as failed:
             self._is_in_doubt = False
             raise self._refusal(failed) from failed
@@ -276,6 +276,16 @@ class _Transaction:
             ops.append((_Kind.PART, Create(ctx.me.part(part.name), part.header.to_bytes())))
         self._kinds = [kind for kind, _ in ops]
         return [op for _, op in ops]
+
+    async def _send(self, keeper: Keeper, ops: Sequence[Op]) -> None:
+        """Send the transaction, and note which entries of the log it has made."""
+        self._ctx.inserts_on_their_way += 1
+        try:
+            results = await keeper.multi(ops)
+        finally:
+            self._ctx.inserts_on_their_way -= 1
+        made = [path for kind, path in zip(self._kinds, results, strict=True) if kind is _Kind.LOG]
+        self._ctx.own_inserts.update(str(path).rpartition("/")[2] for path in made)
 
     def _refusal(self, failed: MultiFailed) -> OnclusterError:
         ctx = self._ctx

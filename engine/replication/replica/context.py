@@ -143,6 +143,13 @@ class ReplicaContext:
     """There is a part to be checked."""
     pulling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while log entries are copied to the queue."""
+    own_inserts: set[str] = field(default_factory=set)
+    """Entries of the log by this replica's inserts, until they are copied to the queue: there is nothing left
+    to be done for them, so that they need not be copied one by one."""
+    inserts_on_their_way: int = 0
+    """Transactions of inserts that have been sent and not answered."""
+    log_pointer: int = 0
+    """The first entry of the log that is not copied yet, as this process knows; 0 before it has looked."""
     is_queue_in_doubt: bool = False
     """Entries may have been copied to `queue/` that are not in memory yet."""
     loading_mutations: asyncio.Lock = field(default_factory=asyncio.Lock)

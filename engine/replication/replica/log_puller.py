@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import bisect
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -41,6 +42,8 @@ from engine.replication.replica.switches import Activity
 log = logging.getLogger(__name__)
 
 _MAX_BATCH = 100
+_GATHER_S = 0.1
+"""How long the replica's own inserts wait for more of them before they are copied."""
 MAX_BATCH_BYTES = 512 << 10
 """Of entries in one request, which Keeper takes up to 1 MiB."""
 
@@ -80,8 +83,23 @@ async def _step(ctx: ReplicaContext) -> None:
         ctx.log_changed.set()
 
     if not ctx.switches.is_stopped(Activity.PULLING):
+        await _gather_own(ctx, wake)
         await pull(ctx, watch=wake)
     await ctx.log_changed.wait()
+
+
+async def _gather_own(ctx: ReplicaContext, watch: Watch) -> None:
+    """As long as there is nothing new but inserts that this replica has made, let some come together."""
+    until_s = ctx.env.monotonic_s() + _GATHER_S
+    # What an insert has made is known when the listing comes: it was sent, and so is answered, before that.
+    while (ctx.own_inserts or ctx.inserts_on_their_way) and (left_s := until_s - ctx.env.monotonic_s()) > 0:
+        names = (await ctx.session().children(ctx.paths.log, watch=watch)).names
+        fresh = names[bisect.bisect_left(names, f"log-{ctx.log_pointer:010}") :]
+        if len(fresh) >= _MAX_BATCH or not ctx.own_inserts.issuperset(fresh):
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await ctx.log_changed.wait()
 
 
 async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int:
@@ -115,7 +133,13 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
         at += await _copy(ctx, keeper, batch, version)
         version += 1
         batch_size = min(batch_size * 2, _MAX_BATCH)
+    _note_copied(ctx, int(text) + len(names))
     return log_now.stat.version
+
+
+def _note_copied(ctx: ReplicaContext, log_pointer: int) -> None:
+    ctx.log_pointer = log_pointer
+    ctx.own_inserts = {name for name in ctx.own_inserts if name >= f"log-{log_pointer:010}"}
 
 
 async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], pointer_version: int) -> int:

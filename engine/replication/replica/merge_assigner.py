@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 
@@ -50,9 +51,10 @@ _MULTIPLE_LEADERS = b"(multiple leaders Ok)"
 _BATCH = 100
 _SETTLE_S = 0.01
 """After a wake-up replicas wait up to this long, so that not all of them choose at the same moment."""
-_GATHER_S = 1.0
-"""How long parts gather, at most, before the next merge is looked for. Looking costs each replica five round
-trips, and merging five small parts costs as much as inserting ten."""
+_LOOK_S = 1.0
+"""How often the parts are counted meanwhile."""
+_CROWDED = 100
+"""Parts of a partition that do not wait to be merged."""
 
 
 class NotAssigned(enum.Enum):
@@ -97,7 +99,7 @@ async def run(ctx: ReplicaContext) -> None:
         outcome = await assign_round(ctx, ttl_merges)
         if outcome is Round.NOTHING:
             await _wait_at_most(_woken(ctx, leadership.changed), pause.next_s(ctx))
-            await _wait_at_most(_mutation_wanted(ctx), _GATHER_S * ctx.env.rng.uniform(0.5, 1.0))
+            await _gather(ctx)
             await ctx.env.sleep(_SETTLE_S * ctx.env.rng.random())
         else:
             pause.reset()
@@ -258,7 +260,7 @@ def _choose_merge(ctx: ReplicaContext, predicate: MergePredicate) -> tuple[PartN
 
 def _choose_mutations(ctx: ReplicaContext, predicate: MergePredicate, room: int) -> list[MutatePart]:
     chosen: list[MutatePart] = []
-    if not any(not state.is_done for state in ctx.queue.mutations.values()):
+    if not _is_mutation_wanted(ctx):
         return chosen
     for part in sorted(ctx.store.active):
         if len(chosen) >= room:
@@ -311,9 +313,29 @@ async def _woken(ctx: ReplicaContext, leadership_changed: Signal | None) -> None
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def _gather(ctx: ReplicaContext) -> None:
+    """Let parts come together before the next merge is looked for, as long as ClickHouse would sleep.
+
+    Looking costs each replica five round trips, and merging five small parts as much as inserting ten.
+    """
+    left_s = ctx.settings.merge_selecting_sleep_ms / 1e3 * ctx.env.rng.uniform(0.5, 1.0)
+    while left_s > 0 and not _is_crowded(ctx) and not _is_mutation_wanted(ctx):
+        await _wait_at_most(_mutation_wanted(ctx), min(left_s, _LOOK_S))
+        left_s -= _LOOK_S
+
+
+def _is_crowded(ctx: ReplicaContext) -> bool:
+    counts = Counter(name.partition_id for name in ctx.store.active)
+    return max(counts.values(), default=0) >= _CROWDED
+
+
+def _is_mutation_wanted(ctx: ReplicaContext) -> bool:
+    return not all(state.is_done for state in ctx.queue.mutations.values())
+
+
 async def _mutation_wanted(ctx: ReplicaContext) -> None:
     """Until there is a mutation to be done: somebody may be waiting for that."""
-    while all(state.is_done for state in ctx.queue.mutations.values()):
+    while not _is_mutation_wanted(ctx):
         await ctx.mutation_news.wait()
 
 

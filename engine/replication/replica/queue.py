@@ -13,7 +13,7 @@ Source: ClickHouse's ReplicatedMergeTreeQueue.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.replication.log_actions import (
@@ -289,7 +289,7 @@ class ReplicaQueue:
         """As `count`, of those that execute."""
         return sum(isinstance(queued.entry.action, kinds) for queued in self._entries if queued.is_executing)
 
-    def oldest_insert(self, *, besides: QueuedEntry | None = None) -> str:
+    def oldest_insert(self, *, besides: Collection[QueuedEntry] = ()) -> str:
         """The least create time of the inserts that are not here yet; empty if there are none."""
         return min(
             (
@@ -297,7 +297,7 @@ class ReplicaQueue:
                 for queued in self._entries
                 if isinstance(queued.entry.action, GetPart | AttachPart)
                 and queued.entry.create_time
-                and queued is not besides
+                and queued not in besides
             ),
             default="",
         )

@@ -19,15 +19,10 @@ from collections.abc import Awaitable, Callable
 
 from engine.errors import (
     Code,
-    ConnectionLoss,
-    MultiFailed,
-    NoNode,
     OnclusterError,
-    OperationTimeout,
     SessionExpired,
     SqlError,
 )
-from engine.keeper.base import Op, Remove, SetData
 from engine.replication.log_actions import (
     AlterMetadata,
     AttachPart,
@@ -46,8 +41,8 @@ from engine.replication.replica.execute_alter import execute_alter
 from engine.replication.replica.execute_merge import execute_merge
 from engine.replication.replica.execute_mutate import execute_mutate
 from engine.replication.replica.execution import Postponed, TermOver
-from engine.replication.replica.insert_times import unix_s, unix_text
 from engine.replication.replica.queue import Limits, QueuedEntry
+from engine.replication.replica.removals import Removals
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
@@ -72,13 +67,15 @@ _MERGES = (MergeParts, MutatePart)
 
 async def run(ctx: ReplicaContext) -> None:
     """Execute entries as they come. Until cancelled, or until the session is over (SessionExpired)."""
+    removals = Removals(ctx)
     async with asyncio.TaskGroup() as executing:
+        executing.create_task(removals.run(), name=f"{ctx.name} removals")
         while True:
             queued = _choose(ctx)
             if queued is None:
                 await _wait(ctx)
                 continue
-            executing.create_task(_execute(ctx, queued), name=f"{ctx.name} {queued.name}")
+            executing.create_task(_execute(ctx, queued, removals), name=f"{ctx.name} {queued.name}")
 
 
 def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
@@ -109,12 +106,13 @@ async def _wait(ctx: ReplicaContext) -> None:
         pass
 
 
-async def _execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
+async def _execute(ctx: ReplicaContext, queued: QueuedEntry, removals: Removals) -> None:
     try:
         for part in queued.entry.new_parts:
             await ctx.in_flight.settled(part)
         await _executor_of(queued)(ctx, queued)
-        await _complete(ctx, queued)
+        await removals.remove(queued)
+        ctx.mutation_news.announce()
     except (SessionExpired, TermOver):
         raise
     except Postponed as postponed:
@@ -179,33 +177,3 @@ async def _nothing(_ctx: ReplicaContext, _queued: QueuedEntry) -> None:
 async def _not_implemented(_ctx: ReplicaContext, queued: QueuedEntry) -> None:
     kind = type(queued.entry.action).__name__
     raise SqlError(Code.NOT_IMPLEMENTED, f"Entries of type {kind} cannot be executed")
-
-
-async def _complete(ctx: ReplicaContext, queued: QueuedEntry) -> None:
-    """Remove the entry from Keeper, then from memory."""
-    keeper = ctx.session()
-    times: list[Op] = []
-    if isinstance(queued.entry.action, GetPart | AttachPart) and queued.entry.create_time:
-        oldest_before = ctx.queue.oldest_insert()
-        oldest = ctx.queue.oldest_insert(besides=queued)
-        if oldest != oldest_before:
-            times.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
-        if unix_s(queued.entry.create_time) > ctx.max_processed_insert_s:
-            times.append(SetData(ctx.me.max_processed_insert_time, unix_text(queued.entry.create_time)))
-    path = ctx.me.queue_entry(queued.name)
-    while True:
-        try:
-            await keeper.multi([Remove(path), *times])
-            break
-        except MultiFailed as failed:
-            if failed.index != 0 or not isinstance(failed.error, NoNode):
-                raise
-            break
-        except (ConnectionLoss, OperationTimeout):
-            await keeper.sync(path)
-            if await keeper.exists(path) is None:
-                break
-    ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, unix_s(queued.entry.create_time))
-    ctx.queue.remove(queued, is_done=not queued.is_given_up)
-    ctx.merge_wanted.set()
-    ctx.mutation_news.announce()
