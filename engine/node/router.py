@@ -56,6 +56,10 @@ class Replicated(ReplicatedStatements, Protocol):
 class Distributed(ReplicatedStatements, Protocol):
     """The node's Distributed tables, as far as statements go (`engine.node.distributed.assembly`)."""
 
+    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+        """The request with every Distributed table that it reads replaced by its shards."""
+        ...
+
     async def insert(
         self,
         asked: Asked,
@@ -99,6 +103,7 @@ class StatementRouter:
             yield await self._run_on_cluster(asked, statement)
             return
         if self._distributed is not None:
+            asked = await self._distributed.prepare_read(asked, statement)
             answer = await self._distributed.run(asked, statement)
             if answer is not None:
                 yield answer

@@ -16,6 +16,8 @@ from engine.node.distributed.catalog import DistributedCatalog
 from engine.node.distributed.create import CreateDistributed
 from engine.node.distributed.ddl import DistributedDdl
 from engine.node.distributed.inserts import DistributedInserts
+from engine.node.distributed.selects import DistributedSelects
+from engine.node.distributed.shard_reader import PeerHealth
 from engine.node.distributed.show import DistributedTablesView, ShowDistributed
 from engine.node.distributed.sinks import InsertStream, NodeSink
 from engine.node.distributed.spools import Spools
@@ -72,6 +74,15 @@ class DistributedNode:
             shards_of=self.shards_of,
             env=env,
         )
+        self._health = PeerHealth(pool, env, config.host_name)
+        self._selects = DistributedSelects(
+            self.tables,
+            self._local,
+            self._health,
+            topology=topology,
+            is_local=is_local,
+            shards_of=self.shards_of,
+        )
         self.handlers = StatementHandlers(
             [
                 CreateDistributed(self.tables, stages=stages, names=self._names, env=env, topology=topology),
@@ -94,6 +105,7 @@ class DistributedNode:
 
     async def stop(self) -> None:
         await self._spools.stop_all()
+        await self._health.close()
         await self._sink.close()
 
     def deliver_here_with(self, insert: InsertStream) -> None:
@@ -106,6 +118,10 @@ class DistributedNode:
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so
         return await self.handlers.run(asked, statement)
+
+    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+        """The request with every Distributed table that it reads replaced. Raises SqlError."""
+        return await self._selects.prepare(asked, statement)
 
     async def insert(
         self,

@@ -1,0 +1,96 @@
+"""Clauses of a query in ClickHouse's own resolved text, found on tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.distributed.select.model import names
+from engine.sql.cursor import Cursor
+from engine.sql.tokens import TokenKind, literal_value
+
+_ENDS = names(
+    "PREWHERE WHERE GROUP HAVING WINDOW QUALIFY ORDER LIMIT OFFSET FETCH SETTINGS UNION INTERSECT INTERPOLATE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """`begin` and `end` are indices of tokens, behind the keyword and behind the last token."""
+
+    keyword: str
+    begin: int
+    end: int
+
+
+def place_of_table(cursor: Cursor, tail: str) -> int | None:
+    """The token of the only string that ends with exactly `tail` behind something else; None if not one."""
+    found = [
+        at
+        for at, token in enumerate(cursor.tokens)
+        if token.kind is TokenKind.STRING and ends_with_spaces(literal_value(token), len(tail))
+    ]
+    return found[0] if len(found) == 1 else None
+
+
+def ends_with_spaces(text: str, count: int) -> bool:
+    return len(text) - len(text.rstrip(" ")) == count
+
+
+def clauses_behind(cursor: Cursor, at: int) -> list[Clause]:
+    """The clauses of the query whose FROM holds token `at`, which is inside `null(…)`'s brackets."""
+    words = cursor.words
+    cursor.at = at + 2  # behind the string and the bracket
+    found: list[Clause] = []
+    keyword, begin = "", cursor.at
+    while cursor.at < len(words) and words[cursor.at] not in (")", ";"):
+        word = words[cursor.at]
+        if word in _ENDS and not (keyword == word == "LIMIT" and begin == cursor.at):
+            found.append(Clause(keyword, begin, cursor.at))
+            keyword, begin = word, cursor.at + 1
+            if word in ("GROUP", "ORDER"):
+                begin += 1
+            cursor.at += 1
+        elif not cursor.skip_brackets():
+            cursor.at += 1
+    found.append(Clause(keyword, begin, cursor.at))
+    return found[1:]
+
+
+def text_of(cursor: Cursor, begin: int, end: int) -> str:
+    return cursor.sql[cursor.tokens[begin].start : cursor.tokens[end - 1].end] if end > begin else ""
+
+
+def split(cursor: Cursor, begin: int, end: int, separator: str) -> list[tuple[int, int]]:
+    """The ranges of tokens between `separator` outside brackets."""
+    ranges = []
+    cursor.at = start = begin
+    while cursor.at < end:
+        if cursor.words[cursor.at] == separator:
+            ranges.append((start, cursor.at))
+            start = cursor.at = cursor.at + 1
+        elif not cursor.skip_brackets():
+            cursor.at += 1
+    return [*ranges, (start, end)]
+
+
+def replaced(text: str, replacements: Sequence[tuple[Sequence[str], str]]) -> str:
+    """`text` with every run of tokens that equals one of `replacements` replaced, the first that fits."""
+    cursor = Cursor(text)
+    tokens = [token.text for token in cursor.tokens]
+    pieces: list[str] = []
+    at = copied = 0
+    while at < len(tokens):
+        for wanted, by in replacements:
+            if tokens[at : at + len(wanted)] == list(wanted) and (at == 0 or tokens[at - 1] != "."):
+                pieces += (text[copied : cursor.tokens[at].start], by)
+                at += len(wanted)
+                copied = cursor.tokens[at - 1].end
+                break
+        else:
+            at += 1
+    return "".join([*pieces, text[copied:]])
+
+
+def token_texts(text: str) -> tuple[str, ...]:
+    return tuple(token.text for token in Cursor(text).tokens)

@@ -1,0 +1,92 @@
+"""What the planner of distributed SELECTs is told of tables and shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.names import quote_identifier, quote_string
+
+SHARD_NUMBER = "_shard_num"
+SHARD_NUMBER_TYPE = "UInt32"
+ALIAS = "__table1"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """`is_hidden`: `*` leaves it out (MATERIALIZED and ALIAS columns)."""
+
+    name: str
+    type: str
+    is_hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSelect:
+    """What one shard is asked. `columns` are the expressions and names of the result, in order.
+
+    `tail` is what stands behind the table: alias, FINAL, SAMPLE, WHERE and so on. A result without columns
+    does not exist in SQL, so there is at least one.
+    """
+
+    columns: tuple[tuple[str, SourceColumn], ...]
+    tail: str = ""
+    is_distinct: bool = False
+    pruned_by: tuple[str, ...] = field(default=())
+    """Conditions that hold for every row of the result, for choosing shards."""
+
+    def sql(self, table: str, *, shard_number: int) -> str:
+        """The text for a shard where the table is called `table`."""
+        expressions = ", ".join(f"{text} AS {quote_identifier(column.name)}" for text, column in self.columns)
+        distinct = "DISTINCT " if self.is_distinct else ""
+        sql = f"SELECT {distinct}{expressions} FROM {table}{self.tail}"
+        return sql.replace(SHARD_PLACE, f"toUInt32({shard_number})")
+
+    @property
+    def structure(self) -> str:
+        """Names and types as `url()` and `null()` take them."""
+        return structure_of(tuple(column for _, column in self.columns))
+
+
+SHARD_PLACE = "\x00shard\x00"
+"""Stands for the number of the shard in the texts of a RemoteSelect."""
+
+
+class TooLong(Exception):
+    """The text for a shard is longer than a URL may be. A shorter one has to do."""
+
+
+class ShardSource(Protocol):
+    """How the shards of one table are read."""
+
+    async def table_expression(self, select: RemoteSelect) -> str:
+        """A subquery, in brackets, that gives the rows of all shards that are needed.
+
+        Raises TooLong where `select` cannot be sent, SqlError where shards cannot be reached.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A Distributed table, or a table function that reads a cluster."""
+
+    columns: Sequence[SourceColumn]
+    source: ShardSource
+
+
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
+def structure_of(columns: Sequence[SourceColumn]) -> str:
+    return ", ".join(f"{quote_identifier(column.name)} {column.type}" for column in columns)
+
+
+def union_all(parts: Sequence[str], structure: Sequence[SourceColumn]) -> str:
+    """The rows of `parts`, each a SELECT; of none, no rows."""
+    if not parts:
+        return f"(SELECT * FROM null({quote_string(structure_of(structure))}))"
+    return "(" + " UNION ALL ".join(parts) + ")"

@@ -1,0 +1,79 @@
+"""chDB's own analysis of a query, read from EXPLAIN QUERY TREE.
+
+The dump is a tree by indentation: a node is `KIND id: n, key: value, …`, what is in capitals without an id is
+a section (PROJECTION, WHERE, ARGUMENTS, …). Strings are escaped by ClickHouse, so a node is one line. Below
+the tree, after an empty line, stands the query again as resolved text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+_NODE = re.compile(r"([A-Z_ ]+?) id: (\d+)(?:, (.*))?\Z", re.DOTALL)
+_FACT = re.compile(r"(?:^|, )([a-z_]+): ")
+
+
+@dataclass(slots=True)
+class Node:
+    """A node (`id` ≥ 0) or a section of one (`id` -1, and `kind` is its title)."""
+
+    kind: str
+    id: int = -1
+    rest: str = ""
+    children: list[Node] = field(default_factory=list)
+    parent: Node | None = None
+
+    def fact(self, name: str) -> str:
+        """A short value such as function_name; empty where there is none."""
+        facts = list(_FACT.finditer(self.rest))
+        for at, match in enumerate(facts):
+            if match.group(1) == name:
+                end = facts[at + 1].start() if at + 1 < len(facts) else len(self.rest)
+                return self.rest[match.end() : end]
+        return ""
+
+    def walk(self) -> Iterator[Node]:
+        """This node and all below it."""
+        pending = [self]
+        while pending:
+            node = pending.pop()
+            yield node
+            pending += reversed(node.children)
+
+    def section(self, title: str) -> Node | None:
+        return next((child for child in self.children if child.id < 0 and child.kind == title), None)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTree:
+    """`text` is the query as ClickHouse writes it after resolving every name."""
+
+    root: Node
+    text: str
+
+
+def parse_query_tree(dump: str) -> QueryTree | None:
+    """None for a dump that has not this form: then nothing is known about the query."""
+    head, blank, text = dump.partition("\n\n")
+    root: Node | None = None
+    stack: list[tuple[int, Node]] = []
+    for line in head.split("\n"):
+        if not line.strip():
+            continue
+        stripped = line.lstrip(" ")
+        indent = len(line) - len(stripped)
+        match = _NODE.match(stripped)
+        node = Node(match[1], int(match[2]), match[3] or "") if match else Node(stripped.strip())
+        while stack and stack[-1][0] >= indent:
+            stack.pop()
+        if not stack:
+            if root is not None:
+                return None
+            root = node
+        else:
+            node.parent = stack[-1][1]
+            node.parent.children.append(node)
+        stack.append((indent, node))
+    return QueryTree(root, text.strip()) if root is not None and blank else None

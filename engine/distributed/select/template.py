@@ -1,0 +1,272 @@
+"""A statement with a place for every Distributed table it reads.
+
+The user's text stays as it is but for these places and what a subquery cannot have where a table can:
+FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE; `db.t.column` becomes `t.column`; and where a
+hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked for by name, `*` leaves it out as it would have
+done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.distributed.select.model import SHARD_NUMBER, SHARD_NUMBER_TYPE, SourceColumn, SourceTable
+from engine.names import TableName, quote_identifier
+from engine.sql.cursor import Cursor, NameRef
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.sources import read_tables
+from engine.sql.tokens import TokenKind, literal_value
+
+_NO_ALIAS = frozenset(
+    [
+        "FINAL",
+        "SAMPLE",
+        "PREWHERE",
+        "WHERE",
+        "GROUP",
+        "HAVING",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "SETTINGS",
+        "FORMAT",
+        "INTO",
+        "WINDOW",
+        "QUALIFY",
+        "JOIN",
+        "INNER",
+        "LEFT",
+        "RIGHT",
+        "FULL",
+        "CROSS",
+        "GLOBAL",
+        "LOCAL",
+        "ANY",
+        "ALL",
+        "ASOF",
+        "SEMI",
+        "ANTI",
+        "ONLY",
+        "ARRAY",
+        "PASTE",
+        "NATURAL",
+        "ON",
+        "USING",
+        "AS",
+        "IN",
+        "NOT",
+        "AND",
+        "OR",
+        "IS",
+        "LIKE",
+        "ILIKE",
+        "BETWEEN",
+        "THEN",
+        "ELSE",
+        "END",
+        "WHEN",
+        "ASC",
+        "DESC",
+        "PARALLEL",
+        "SELECT",
+        "WITH",
+    ]
+)
+_CLAUSE_ENDS = frozenset(
+    [
+        "WHERE",
+        "GROUP",
+        "HAVING",
+        "ORDER",
+        "LIMIT",
+        "OFFSET",
+        "FETCH",
+        "UNION",
+        "EXCEPT",
+        "INTERSECT",
+        "SETTINGS",
+        "FORMAT",
+        "INTO",
+        "WINDOW",
+        "QUALIFY",
+        "PREWHERE",
+    ]
+)
+_PLACE = re.compile("\x01(\\d+)\x01")
+_ITEM_BEGINS = frozenset({"SELECT", "DISTINCT", ",", "."})
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One place. `columns` are what the table has there; `modifiers` is FINAL and SAMPLE as text."""
+
+    table: SourceTable
+    columns: tuple[SourceColumn, ...]
+    modifiers: str
+    is_in_list: bool = False
+    """The right side of IN: all visible columns are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    text: str
+    slots: tuple[Slot, ...]
+
+    def fill(self, expressions: Sequence[str]) -> str:
+        """The statement with a table expression in each place."""
+        return _PLACE.sub(lambda match: expressions[int(match.group(1))], self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A table, or a call of a table function, in the text."""
+
+    start: int
+    end: int
+    alias: str
+    """What it is called when the text gives no alias; empty for a function."""
+    table: SourceTable
+
+
+def references(tables: Mapping[tuple[int, int], SourceTable], refs: Sequence[NameRef]) -> list[Reference]:
+    """References for `make_template`, in the order of the text."""
+    found = [Reference(ref.start, ref.end, ref.name.table, tables[ref.start, ref.end]) for ref in refs]
+    return sorted(found, key=lambda one: one.start)
+
+
+def table_names(sql: str, begin: int = 0) -> list[NameRef]:
+    """Every name of a table that the statement reads, from token `begin` on."""
+    return read_tables(Cursor(sql), begin)
+
+
+def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int, TableName]) -> Template:
+    """`databases` says which whole name the reference that starts at an offset means."""
+    cursor = Cursor(sql)
+    tokens, words = cursor.tokens, cursor.words
+    by_start = {token.start: at for at, token in enumerate(tokens)}
+    mentioned = {literal_value(token) for token in tokens if token.kind in _NAMES}
+    edits: list[Edit] = []
+    slots: list[Slot] = []
+    hidden: set[str] = set()
+    for number, ref in enumerate(refs):
+        first = by_start[ref.start]
+        at = next((i for i in range(first, len(tokens)) if tokens[i].start >= ref.end), len(tokens))
+        is_in = first > 0 and words[first - 1] == "IN"
+        columns = [c for c in ref.table.columns if not c.is_hidden or (c.name in mentioned and not is_in)]
+        if SHARD_NUMBER in mentioned and not is_in and all(c.name != SHARD_NUMBER for c in columns):
+            columns.append(SourceColumn(SHARD_NUMBER, SHARD_NUMBER_TYPE, is_hidden=True))
+        hidden |= {c.name for c in columns if c.is_hidden}
+        modifiers = ""
+        text = f"\x01{number}\x01"
+        if is_in:
+            text = f"(SELECT * FROM {text})"
+        else:
+            at, alias = _alias(cursor, at, ref.alias)
+            text += alias
+            modifiers, upto = _modifiers(cursor, at)
+            if upto > at:
+                edits.append(Edit(tokens[at].start, tokens[upto - 1].end, ""))
+        edits.append(Edit(ref.start, ref.end, text))
+        slots.append(Slot(ref.table, tuple(columns), modifiers, is_in))
+    edits += _prewhere(cursor)
+    edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
+    if hidden:
+        edits += _asterisks(cursor, sorted(hidden))
+    return Template(apply_edits(sql, edits), tuple(slots))
+
+
+def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:
+    """The position behind an alias, and the alias to add where the text has none."""
+    tokens, words = cursor.tokens, cursor.words
+    if at < len(tokens) and words[at] == "AS":
+        return at + 2, ""
+    if at < len(tokens) and tokens[at].kind in _NAMES and words[at] not in _NO_ALIAS:
+        return at + 1, ""
+    return at, f" AS {quote_identifier(own)}" if own else ""
+
+
+def _modifiers(cursor: Cursor, at: int) -> tuple[str, int]:
+    """FINAL and SAMPLE from token `at` on, and where they end."""
+    tokens, words = cursor.tokens, cursor.words
+    begin = at
+    if at < len(words) and words[at] == "FINAL":
+        at += 1
+    if at < len(words) and words[at] == "SAMPLE":
+        at += 1
+        at = _ratio(cursor, at)
+        if at < len(words) and words[at] == "OFFSET":
+            at = _ratio(cursor, at + 1)
+    if at == begin:
+        return "", at
+    return " " + cursor.sql[tokens[begin].start : tokens[at - 1].end], at
+
+
+def _ratio(cursor: Cursor, at: int) -> int:
+    at += 1
+    if at < len(cursor.words) and cursor.words[at] == "/":
+        at += 2
+    return at
+
+
+def _prewhere(cursor: Cursor) -> list[Edit]:
+    """`PREWHERE a WHERE b` becomes `WHERE (a) AND (b)`."""
+    words, tokens = cursor.words, cursor.tokens
+    edits: list[Edit] = []
+    for at, word in enumerate(words):
+        if word != "PREWHERE":
+            continue
+        end = _clause_end(cursor, at + 1)
+        edits.append(Edit(tokens[at].start, tokens[at].end, "WHERE ("))
+        if end < len(words) and words[end] == "WHERE":
+            last = _clause_end(cursor, end + 1)
+            edits.append(Edit(tokens[end].start, tokens[end].end, ") AND ("))
+            end = last
+        edits.append(Edit(tokens[end - 1].end, tokens[end - 1].end, ")"))
+    return edits
+
+
+def _clause_end(cursor: Cursor, at: int) -> int:
+    cursor.at = at
+    while cursor.at < len(cursor.words) and cursor.word not in _CLAUSE_ENDS and cursor.word not in (")", ";"):
+        if not cursor.skip_brackets():
+            cursor.at += 1
+    return cursor.at
+
+
+def _qualifiers(cursor: Cursor, names: Collection[TableName], taken: set[tuple[int, int]]) -> list[Edit]:
+    """`db.t.column` loses `db.`: a subquery has no database."""
+    tokens, words = cursor.tokens, cursor.words
+    whole = {(name.database, name.table) for name in names}
+    edits = []
+    for at in range(len(tokens) - 3):
+        if words[at + 1] != "." or words[at + 3] != "." or (at and words[at - 1] == "."):
+            continue
+        if tokens[at].kind not in _NAMES or tokens[at + 2].kind not in _NAMES:
+            continue
+        if (literal_value(tokens[at]), literal_value(tokens[at + 2])) not in whole:
+            continue
+        if not any(start <= tokens[at].start < end for start, end in taken):
+            edits.append(Edit(tokens[at].start, tokens[at + 2].start, ""))
+    return edits
+
+
+def _asterisks(cursor: Cursor, hidden: Sequence[str]) -> list[Edit]:
+    """Every `*` and COLUMNS(…) that stands for columns leaves `hidden` out."""
+    tokens, words = cursor.tokens, cursor.words
+    clause = f" EXCEPT ({', '.join(map(quote_identifier, hidden))})"
+    edits = []
+    for at, word in enumerate(words):
+        if word == "*" and at and words[at - 1] in _ITEM_BEGINS:
+            edits.append(Edit(tokens[at].end, tokens[at].end, clause))
+        elif word == "COLUMNS" and at + 1 < len(words) and words[at + 1] == "(":
+            cursor.at = at + 1
+            if cursor.skip_brackets():
+                edits.append(Edit(cursor.last_end, cursor.last_end, clause))
+    return edits

@@ -1,0 +1,226 @@
+"""Aggregation in two phases: shards make states, the initiator merges them.
+
+It is done only where the shape proves it right: one query without others in it, that reads one Distributed
+table directly, with aggregate functions of `MERGEABLE` and without windows, arrayJoin, GROUPING SETS, WITH
+FILL. GROUP BY keys and arguments are evaluated on the shards, everything else (HAVING, ORDER BY, LIMIT, WITH
+TOTALS, ROLLUP, CUBE) on the initiator, on merged states. All else takes the way of `pushing`.
+
+The text comes from ClickHouse's own resolved form of the query, in which every name is whole and `*` and
+aliases are gone; the types of keys and states are asked of ClickHouse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from engine.distributed.select import clauses, pushing
+from engine.distributed.select.model import SHARD_NUMBER, SHARD_PLACE, RemoteSelect, SourceColumn, names
+from engine.distributed.select.query_tree import Node, QueryTree
+from engine.distributed.select.template import Slot
+from engine.sql.cursor import Cursor
+
+MERGEABLE = names(
+    "count sum min max avg any anyLast argMin argMax uniq uniqExact uniqCombined uniqCombined64 uniqHLL12 "
+    "quantile quantiles quantileExact quantilesExact quantileTDigest quantilesTDigest quantileTiming "
+    "quantilesTiming quantileDeterministic quantileExactWeighted quantileBFloat16 median groupArray "
+    "groupUniqArray groupBitAnd groupBitOr groupBitXor stddevPop stddevSamp varPop varSamp covarPop "
+    "covarSamp corr skewPop skewSamp kurtPop kurtSamp topK sumWithOverflow sumKahan sumMap minMap maxMap "
+    "avgWeighted groupArraySorted"
+)
+_NOT_HERE = names(
+    "arrayJoin rowNumberInAllBlocks rowNumberInBlock blockNumber runningDifference runningAccumulate "
+    "neighbor rand rand32 rand64 randConstant generateUUIDv4 generateUUIDv7 hostName fqdn getSetting joinGet "
+    "dictGet nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation"
+)
+
+PLACE = "\x01phase\x01"
+
+Describe = Callable[[str], Awaitable[list[tuple[str, str]]]]
+"""Names and types of a SELECT's columns, as chDB says."""
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhases:
+    """`initiator` has `PLACE` where the shards' rows are read."""
+
+    initiator: str
+    remote: RemoteSelect
+
+
+async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhases | None:
+    """For the only slot of a query; None where the shape does not allow it."""
+    nodes = pushing.nodes_of(tree, 0)
+    if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]):
+        return None
+    names = _aggregates(tree.root)
+    if names is None:
+        return None
+    if not names and tree.root.section("GROUP BY") is None:
+        return None
+    cursor = Cursor(tree.text)
+    place = clauses.place_of_table(cursor, pushing.tag(0))
+    if place is None or cursor.word != "SELECT":
+        return None
+    alias = nodes[0].fact("alias")
+    from_at = _outside(cursor, "FROM")
+    if from_at is None or cursor.tokens[place].start < cursor.tokens[from_at].start:
+        return None
+    parts = clauses.clauses_behind(cursor, place)
+    if any(clause.keyword in ("INTERPOLATE", "WINDOW", "QUALIFY", "UNION", "PREWHERE") for clause in parts):
+        return None
+    where = next((clause for clause in parts if clause.keyword == "WHERE"), None)
+    group = next((clause for clause in parts if clause.keyword == "GROUP"), None)
+    keys, behind_keys = _keys(cursor, group)
+    if any(alias not in clauses.token_texts(key) for key in keys):
+        return None
+    upper_begin = where.end if where else (group.begin - 2 if group else _first_upper(cursor, place, parts))
+    select = clauses.text_of(cursor, 0, from_at)
+    upper = clauses.text_of(cursor, upper_begin, len(cursor.words)) if upper_begin < len(cursor.words) else ""
+    if group:
+        upper = clauses.text_of(cursor, group.end, len(cursor.words)) if group.end < len(cursor.words) else ""
+    calls = _calls(select, names) | _calls(upper, names)
+    if calls is None:
+        return None
+    states: list[tuple[str, str]] = []
+    replacements: list[tuple[tuple[str, ...], str]] = []
+    for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
+        states.append((f"{call.name}State{call.rest}", f"__a{number}"))
+        replacements.append((call.tokens, f"{call.name}Merge{call.parameters}(__a{number})"))
+    keyed = sorted(enumerate(keys), key=lambda one: -len(clauses.token_texts(one[1])))
+    replacements += [(clauses.token_texts(key), f"__g{number}") for number, key in keyed]
+    new_select, new_upper = clauses.replaced(select, replacements), clauses.replaced(upper, replacements)
+    if alias in clauses.token_texts(new_select) or alias in clauses.token_texts(new_upper):
+        return None
+    remote_parts = [(key, f"__g{number}") for number, key in enumerate(keys)] + states
+    if not remote_parts:
+        return None
+    tail = ""
+    pushed: tuple[str, ...] = ()
+    if where is not None:
+        text = clauses.text_of(cursor, where.begin, where.end)
+        tail += f" WHERE {pushing.remote_text(text, alias)}"
+        pushed = tuple(
+            clauses.text_of(cursor, *one) for one in clauses.split(cursor, where.begin, where.end, "AND")
+        )
+    if keys:
+        tail += " GROUP BY " + ", ".join(pushing.remote_text(key, alias) for key in keys)
+    local = (
+        clauses.text_of(cursor, from_at, place + 2)
+        + f" AS {alias}"
+        + tail.replace(SHARD_PLACE, f"{alias}.{SHARD_NUMBER}")
+    )
+    types = dict(
+        await describe(
+            "SELECT " + ", ".join(f"{text} AS {name}" for text, name in remote_parts) + f" {local}"
+        )
+    )
+    columns = tuple(
+        (pushing.remote_text(text, alias), SourceColumn(name, types[name])) for text, name in remote_parts
+    )
+    remote = RemoteSelect(columns, f" AS {alias}{slot.modifiers}{tail}", pruned_by=pushed)
+    group_text = ""
+    if group is not None:
+        group_text = " GROUP BY " + ", ".join(f"__g{number}" for number in range(len(keys)))
+        group_text += f" {behind_keys}" if behind_keys else ""
+    elif not names:
+        return None
+    return TwoPhases(f"{new_select} FROM {PLACE}{group_text} {new_upper}".rstrip(), remote)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    name: str
+    parameters: str
+    rest: str
+    tokens: tuple[str, ...]
+
+
+def _has_the_shape(root: Node, table: Node) -> bool:
+    if root.kind != "QUERY" or "GROUPING_SETS" in root.rest.upper() or "grouping_sets" in root.rest:
+        return False
+    if table.parent is None or table.parent.kind != "JOIN TREE" or table.parent.parent is not root:
+        return False
+    for node in root.walk():
+        if node is not root and node.kind in ("QUERY", "UNION", "WINDOW", "INTERPOLATE", "ARRAY_JOIN"):
+            return False
+        if node.kind == "SORT" and "with_fill: 1" in node.rest:
+            return False
+        if node.kind == "FUNCTION":
+            if node.fact("function_type") == "window" or node.fact("function_name") in _NOT_HERE:
+                return False
+            if node.fact("function_name").startswith(("dictGet", "dictHas")):
+                return False
+    return True
+
+
+def _aggregates(root: Node) -> set[str] | None:
+    """The names of aggregate functions; None if one cannot be merged."""
+    names: set[str] = set()
+    for node in root.walk():
+        if node.kind == "FUNCTION" and node.fact("function_type") == "aggregate":
+            name = node.fact("function_name")
+            if name not in MERGEABLE and not (name.endswith("If") and name[:-2] in MERGEABLE):
+                return None
+            names.add(name)
+    return names
+
+
+def _outside(cursor: Cursor, word: str) -> int | None:
+    cursor.at = 0
+    return cursor.at if cursor.skip_to(word) else None
+
+
+def _first_upper(cursor: Cursor, place: int, parts: list[clauses.Clause]) -> int:
+    """The token where what stands behind FROM begins."""
+    if not parts:
+        return len(cursor.words)
+    first = parts[0]
+    return first.begin - (2 if first.keyword in ("GROUP", "ORDER") else 1)
+
+
+def _keys(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
+    """The keys of GROUP BY, and what stands behind them (WITH TOTALS and so on)."""
+    if group is None:
+        return [], ""
+    cursor.at = group.begin
+    end = group.end
+    while cursor.at < group.end:
+        if cursor.word == "WITH":
+            end = cursor.at
+            break
+        if not cursor.skip_brackets():
+            cursor.at += 1
+    keys = []
+    for begins, ends in clauses.split(cursor, group.begin, end, ","):
+        alias = clauses.split(cursor, begins, ends, "AS")
+        keys.append(clauses.text_of(cursor, *alias[0]))
+    return keys, clauses.text_of(cursor, end, group.end)
+
+
+def _calls(text: str, names: set[str]) -> set[_Call]:
+    """Every call of a function of `names`, as it is written."""
+    cursor = Cursor(text)
+    found: set[_Call] = set()
+    at = 0
+    while at < len(cursor.tokens):
+        name = cursor.tokens[at].text
+        if (
+            name not in names
+            or cursor.words[at + 1 : at + 2] != ["("]
+            or (at and cursor.words[at - 1] == ".")
+        ):
+            at += 1
+            continue
+        cursor.at = at + 1
+        cursor.skip_brackets()
+        first_end = cursor.at
+        parameters = ""
+        if cursor.word == "(":
+            parameters = clauses.text_of(cursor, at + 1, first_end)
+            cursor.skip_brackets()
+        end = cursor.at
+        tokens = tuple(token.text for token in cursor.tokens[at:end])
+        found.add(_Call(name, parameters, clauses.text_of(cursor, at + 1, end), tokens))
+        at = end
+    return found

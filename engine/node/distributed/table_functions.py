@@ -1,0 +1,196 @@
+"""`cluster()`, `clusterAllReplicas()`, `remote()`, `remoteSecure()` in FROM: found on tokens.
+
+An address of `remote()` is a host id of `remote_servers` where there is one with that host and port; any
+other is taken for the address of an HTTP interface (port 8123 by default, 8443 with TLS).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.sql.cursor import Cursor, Role
+from engine.sql.tokens import Token, TokenKind, literal_value
+
+_FUNCTIONS = frozenset({"CLUSTER", "CLUSTERALLREPLICAS", "REMOTE", "REMOTESECURE"})
+_BEFORE = frozenset({"FROM", "JOIN", ",", "("})
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True, slots=True)
+class TableFunction:
+    """A call in the text. `cluster` is what it reads; its `name` is empty for `remote()`."""
+
+    start: int
+    end: int
+    cluster: Cluster
+    table: TableName
+    sharding_key: str = ""
+
+
+def table_functions(
+    sql: str, topology: Callable[[], Topology], current_database: str
+) -> Sequence[TableFunction]:
+    """All calls in the order of the text. Raises SqlError 701 for a cluster that is not there, 42 and 36
+    for arguments that do not fit."""
+    cursor = Cursor(sql)
+    found = []
+    for at, word in enumerate(cursor.words):
+        if word not in _FUNCTIONS or cursor.words[at + 1 : at + 2] != ["("] or not at:
+            continue
+        if cursor.words[at - 1] not in _BEFORE:
+            continue
+        cursor.at = at + 1
+        if not cursor.skip_brackets():
+            continue
+        end = cursor.at
+        arguments = _arguments(cursor, at + 2, end - 1)
+        call = (
+            _of_cluster(sql, word, arguments, topology(), current_database)
+            if word.startswith("CLUSTER")
+            else _of_addresses(sql, word, arguments, topology(), current_database)
+        )
+        found.append(
+            TableFunction(cursor.tokens[at].start, cursor.tokens[end - 1].end, call[0], call[1], call[2])
+        )
+    return found
+
+
+def _arguments(cursor: Cursor, begin: int, end: int) -> list[tuple[Token, ...]]:
+    arguments: list[tuple[Token, ...]] = []
+    cursor.at = start = begin
+    while cursor.at < end:
+        if cursor.word == ",":
+            arguments.append(tuple(cursor.tokens[start : cursor.at]))
+            start = cursor.at = cursor.at + 1
+        elif not cursor.skip_brackets():
+            cursor.at += 1
+    return [*arguments, tuple(cursor.tokens[start:end])] if end > begin else []
+
+
+def _of_cluster(
+    sql: str, word: str, arguments: list[tuple[Token, ...]], topology: Topology, current: str
+) -> tuple[Cluster, TableName, str]:
+    if not 2 <= len(arguments) <= 4:
+        raise _wrong_number(word)
+    cluster = topology.cluster(_macros(_text(sql, arguments[0]), topology))
+    table, used = _table(sql, arguments[1:], current)
+    key = _source(sql, arguments[1 + used]) if len(arguments) > 1 + used else ""
+    if word == "CLUSTERALLREPLICAS":
+        replicas = cluster.replicas
+        shards = tuple(Shard(number, (replica,)) for number, replica in enumerate(replicas, start=1))
+        cluster = Cluster(cluster.name, shards)
+    return cluster, table, key
+
+
+def _of_addresses(
+    sql: str, word: str, arguments: list[tuple[Token, ...]], topology: Topology, current: str
+) -> tuple[Cluster, TableName, str]:
+    if not 1 <= len(arguments) <= 6:
+        raise _wrong_number(word)
+    table, used = (
+        _table(sql, arguments[1:], current) if len(arguments) > 1 else (TableName("system", "one"), 0)
+    )
+    rest = [_text(sql, argument) for argument in arguments[1 + used :]]
+    user, password = (rest[0] if rest else ""), (rest[1] if len(rest) > 1 else "")
+    shards = []
+    for number, shard in enumerate(_expanded(_text(sql, arguments[0])), start=1):
+        replicas = tuple(
+            _replica(address, user, password, topology, is_secure=word == "REMOTESECURE")
+            for address in shard.split("|")
+        )
+        shards.append(Shard(number, replicas))
+    return Cluster("", tuple(shards)), table, ""
+
+
+def _replica(address: str, user: str, password: str, topology: Topology, *, is_secure: bool) -> Replica:
+    host, colon, text = address.strip().rpartition(":")
+    if not colon or not text.isdigit():
+        host, text = address.strip(), ""
+    for cluster in topology.clusters.values():
+        for replica in cluster.replicas:
+            if replica.host == host and text in ("", str(replica.port)):
+                return Replica(
+                    replica.host,
+                    replica.port,
+                    user=user or replica.user,
+                    password=password if user else replica.password,
+                    default_database=replica.default_database,
+                    secure=replica.secure,
+                    http_host=replica.http_host,
+                    http_port=replica.http_port,
+                )
+    port = int(text) if text else 0
+    return Replica(host, port, user=user or "default", password=password, secure=is_secure, http_port=port)
+
+
+def _expanded(text: str) -> list[str]:
+    """Addresses with commas between; `{1..3}` and `{a,b}` stand for several."""
+    found = [""]
+    depth = 0
+    for character in text:
+        depth += (character == "{") - (character == "}")
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    expanded: list[str] = []
+    for one in found:
+        expanded += _alternatives(one)
+    return expanded
+
+
+def _alternatives(text: str) -> list[str]:
+    match = re.search(r"\{([^{}]*)\}", text)
+    if match is None:
+        return [text]
+    numbers = _RANGE.fullmatch(match.group())
+    words = [str(n) for n in range(int(numbers[1]), int(numbers[2]) + 1)] if numbers else match[1].split(",")
+    return [
+        one for word in words for one in _alternatives(text[: match.start()] + word + text[match.end() :])
+    ]
+
+
+def _table(sql: str, arguments: Sequence[tuple[Token, ...]], current: str) -> tuple[TableName, int]:
+    """The table, and how many arguments name it: `db.t`, or `db, t`."""
+    first = Cursor(_source(sql, arguments[0]))
+    ref = first.table(Role.SOURCE)
+    if ref is not None and first.at_end and ref.name.database:
+        return ref.name, 1
+    text = _text(sql, arguments[0])
+    if len(arguments) > 1:
+        return TableName(
+            current if text.lower() == "currentdatabase()" else text, _text(sql, arguments[1])
+        ), 2
+    database, dot, table = text.partition(".")
+    return (TableName(database, table), 1) if dot else (TableName(current, text), 1)
+
+
+def _text(sql: str, argument: tuple[Token, ...]) -> str:
+    if len(argument) == 1 and argument[0].kind is not TokenKind.NUMBER:
+        return literal_value(argument[0])
+    return _source(sql, argument)
+
+
+def _source(sql: str, argument: tuple[Token, ...]) -> str:
+    if not argument:
+        raise SqlError(Code.BAD_ARGUMENTS, "An argument of a table function is empty")
+    return sql[argument[0].start : argument[-1].end]
+
+
+def _macros(name: str, topology: Topology) -> str:
+    for macro, value in topology.macros.items():
+        name = name.replace(f"{{{macro}}}", value)
+    return name
+
+
+def _wrong_number(word: str) -> SqlError:
+    return SqlError(
+        Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH,
+        f"Table function '{word.lower()}' takes a cluster or addresses, and a table: database.table or "
+        "database, table.",
+    )

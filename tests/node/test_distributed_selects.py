@@ -1,0 +1,139 @@
+"""SELECT over Distributed tables on real nodes: two shards of two replicas each, over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import blocking_cluster
+from tests.node.conftest import HttpAt, Reply
+from tests.node.test_distributed_inserts import Cluster
+
+pytestmark = pytest.mark.slow
+
+SHARDS = (("n1", "n2"), ("n3", "n4"))
+COLUMNS = (
+    "id UInt64, city LowCardinality(String), price Decimal(12, 2), note Nullable(String), tags Array(String)"
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    directory = tmp_path_factory.mktemp("selects")
+    file = directory / "clusters.xml"
+    file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
+    with blocking_cluster(directory / "cluster", cluster_file=file) as (local, call):
+        cluster = Cluster(local, call)
+        cluster.n1.query(
+            f"CREATE TABLE events ON CLUSTER c ({COLUMNS}) "
+            "ENGINE = ReplicatedMergeTree('/t/events/{c_shard}', '{replica}') ORDER BY id"
+        )
+        cluster.n1.query(
+            f"CREATE TABLE events_d ON CLUSTER c ({COLUMNS}) ENGINE = Distributed(c, default, events, id)"
+        )
+        cluster.n1.query(f"CREATE TABLE one ({COLUMNS}) ENGINE = MergeTree ORDER BY id")
+        cluster.n1.query(
+            "INSERT INTO one SELECT number, ['Rome', 'Oslo', 'Bonn'][number % 3 + 1], number / 4, "
+            "if(number % 5 = 0, NULL, toString(number % 7)), [toString(number % 2), 'x'] FROM numbers(2000)"
+        )
+        cluster.n1.query("INSERT INTO events_d SELECT * FROM one", distributed_foreground_insert="1")
+        for node in cluster.nodes.values():
+            node.query("SYSTEM SYNC REPLICA events")
+        yield cluster
+
+
+QUERIES = """
+SELECT count(), sum(price), uniqExact(city), quantileExact(0.9)(id) FROM events_d
+SELECT city, count() AS c, max(note) FROM events_d WHERE id > 9 GROUP BY city WITH TOTALS ORDER BY c, city
+SELECT * FROM events_d ORDER BY id LIMIT 10 OFFSET 90
+SELECT DISTINCT note FROM events_d ORDER BY note
+SELECT a.id, b.city FROM events_d AS a JOIN events_d AS b ON a.id = b.id WHERE a.id < 50 ORDER BY a.id
+SELECT count() FROM events_d WHERE id GLOBAL IN (SELECT id * 2 FROM events_d WHERE city = 'Rome')
+SELECT t, count() FROM events_d ARRAY JOIN tags AS t GROUP BY t ORDER BY t
+SELECT id, row_number() OVER (PARTITION BY city ORDER BY id) FROM events_d ORDER BY id LIMIT 20
+SELECT id FROM events_d WHERE price > (SELECT avg(price) FROM events_d) ORDER BY id LIMIT 5
+WITH c AS (SELECT city, count() AS n FROM default.events_d GROUP BY city) SELECT sum(n) FROM c
+SELECT id FROM events_d ORDER BY note, id LIMIT 2 BY note
+"""
+
+
+@pytest.mark.parametrize("sql", QUERIES.strip().splitlines())
+@pytest.mark.parametrize("host", ["n1", "n4"])
+def test_every_node_answers_as_one_table_does(cluster: Cluster, sql: str, host: str) -> None:
+    expected = cluster.n1.query(sql.replace("events_d", "one"))
+    assert cluster.nodes[host].query(sql) == expected
+
+
+def test_the_shard_of_a_row_is_a_column(cluster: Cluster) -> None:
+    sql = "SELECT _shard_num, count(), min(id) FROM events_d GROUP BY _shard_num ORDER BY _shard_num"
+    assert cluster.n1.query(sql) == "1\t1000\t0\n2\t1000\t1\n"
+
+
+def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> None:
+    cluster.n1.query("CREATE VIEW by_city AS SELECT city, count() AS n FROM events_d GROUP BY city")
+    cluster.n1.query("CREATE VIEW over_view AS SELECT sum(n) AS total FROM by_city")
+    assert cluster.n1.query("SELECT total FROM over_view") == "2000\n"
+    assert cluster.n1.query("SELECT v.n FROM by_city AS v WHERE v.city = 'Rome'") == "667\n"
+
+
+def test_insert_and_create_from_a_distributed_table(cluster: Cluster) -> None:
+    cluster.n1.query("CREATE TABLE copy ENGINE = MergeTree ORDER BY id AS SELECT * FROM events_d")
+    assert cluster.n1.query("SELECT count() FROM copy") == "2000\n"
+    cluster.n1.query("INSERT INTO copy SELECT * FROM events_d WHERE id < 10")
+    assert cluster.n1.query("SELECT count() FROM copy") == "2010\n"
+    assert "url" in cluster.n1.query("EXPLAIN SYNTAX SELECT count() FROM events_d").lower()
+
+
+def test_table_functions_read_clusters(cluster: Cluster) -> None:
+    ask = cluster.n1.query
+    assert ask("SELECT count() FROM cluster('c', default, events)") == "2000\n"
+    assert ask("SELECT count() FROM clusterAllReplicas(c, default.events)") == "4000\n"
+    assert ask("SELECT uniqExact(_shard_num) FROM clusterAllReplicas('c', system.one)") == "4\n"
+    port = cluster.nodes["n3"].url.rpartition(":")[2]
+    assert (
+        ask(f"SELECT count(), min(id) FROM remote('127.0.0.1:{port}', default, events) AS r") == "1000\t1\n"
+    )
+    reply = _refused(cluster.n1, "SELECT * FROM cluster('nowhere', default, events)")
+    assert reply.code == 701
+
+
+def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None:
+    skip = {"optimize_skip_unused_shards": "1", "force_optimize_skip_unused_shards": "1"}
+    sql = "SELECT groupUniqArray(_shard_num), count() FROM events_d WHERE id IN (3, 5, 7)"
+    assert cluster.n1.query(sql, **skip) == "[2]\t3\n"
+    reply = _refused(cluster.n1, "SELECT count() FROM events_d WHERE price > 3", **skip)
+    assert reply.code == 507
+
+
+def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:
+    cluster.n1.query("CREATE TABLE loop ON CLUSTER c (k UInt64) ENGINE = Distributed(c, default, loop)")
+    reply = _refused(cluster.n1, "SELECT count() FROM loop")
+    assert "depth" in reply.text
+
+
+def test_dead_replicas_are_passed_over_and_dead_shards_are_an_error(cluster: Cluster) -> None:
+    cluster.call(cluster.local.node("n3").kill9())
+    assert _settled(cluster.n1, "SELECT count() FROM events_d") == "2000\n"
+    for _ in range(4):
+        assert cluster.n1.query("SELECT count() FROM events_d") == "2000\n"
+    cluster.call(cluster.local.node("n4").kill9())
+    reply = _refused(cluster.n1, "SELECT count() FROM events_d")
+    assert reply.code in (279, 1000)
+    assert _settled(cluster.n1, "SELECT count() FROM events_d", skip_unavailable_shards="1") == "1000\n"
+
+
+def _settled(node: HttpAt, sql: str, **settings: str) -> str:
+    """A probe's good answer counts for a moment: the first statement may still meet the dead replica."""
+    for _ in range(100):
+        reply = node.post(sql, **settings)
+        if reply.status == 200:
+            break
+    return reply.text
+
+
+def _refused(node: HttpAt, sql: str, **settings: str) -> Reply:
+    reply = node.post(sql, **settings)
+    assert reply.status != 200, reply.text
+    return reply

@@ -1,0 +1,54 @@
+SELECT * FROM events ORDER BY id
+SELECT *, twice, label FROM events ORDER BY id LIMIT 5
+SELECT e.*, label FROM events AS e WHERE label = 'n3!' ORDER BY id
+SELECT * EXCEPT (tags, props) FROM events ORDER BY id DESC LIMIT 7 OFFSET 3
+SELECT COLUMNS('^(id|name)$') FROM events ORDER BY id LIMIT 3
+SELECT id, name FROM events WHERE city = 'Rome' AND id BETWEEN 10 AND 200 ORDER BY price DESC, id LIMIT 10
+SELECT DISTINCT city FROM events ORDER BY city
+SELECT DISTINCT city, note FROM events WHERE id > 100 ORDER BY ALL
+SELECT name, id FROM events ORDER BY name, id LIMIT 2 BY name
+SELECT name, id FROM events ORDER BY name DESC, id LIMIT 3 BY name LIMIT 5
+SELECT id, t FROM events ARRAY JOIN tags AS t ORDER BY id, t LIMIT 50
+SELECT id, arrayJoin(tags) AS t FROM events ORDER BY id, t LIMIT 50
+SELECT arrayJoin(tags) AS t, count() FROM events GROUP BY t ORDER BY t
+SELECT id, row_number() OVER (PARTITION BY city ORDER BY id) AS r FROM events ORDER BY id
+SELECT city, sum(count()) OVER () AS total, count() FROM events GROUP BY city ORDER BY city
+SELECT e.id, p.name, p.age FROM events AS e JOIN people AS p ON e.id = p.id ORDER BY e.id
+SELECT events.id, people.name FROM events LEFT JOIN people ON events.id = people.id WHERE events.id < 50 ORDER BY events.id
+SELECT * FROM people LEFT JOIN events USING (id) ORDER BY id
+SELECT p.name, count() FROM events e, people p WHERE e.id = p.id AND e.city = 'Oslo' AND p.age > 5 GROUP BY p.name ORDER BY 1
+SELECT count() FROM events WHERE id IN (SELECT id FROM people WHERE age > 20)
+SELECT count() FROM events WHERE id GLOBAL IN (SELECT id FROM people)
+SELECT count() FROM events WHERE id NOT IN (SELECT id FROM events WHERE city = 'Rome')
+SELECT count() FROM events WHERE id GLOBAL NOT IN (SELECT id * 2 FROM people)
+SELECT e.id FROM events e GLOBAL ANY LEFT JOIN people p ON e.id = p.id ORDER BY e.id
+SELECT id FROM events WHERE price > (SELECT avg(price) FROM events) ORDER BY id
+SELECT (SELECT max(id) FROM people) AS m, count() FROM events
+SELECT id FROM events WHERE ratio > (SELECT avg(ratio) FROM events WHERE city = 'Bonn') AND id < 290 ORDER BY id LIMIT 4
+WITH c AS (SELECT city, count() AS n FROM events GROUP BY city) SELECT * FROM c ORDER BY city
+WITH c AS (SELECT id FROM people) SELECT a.id FROM c AS a JOIN c AS b ON a.id = b.id ORDER BY a.id
+WITH (SELECT sum(id) FROM events) AS total SELECT city, sum(id) / total FROM events GROUP BY city ORDER BY city
+SELECT * FROM (SELECT id FROM events WHERE id < 3 UNION ALL SELECT id FROM people WHERE id < 9) ORDER BY id
+SELECT * FROM (SELECT id FROM events UNION DISTINCT SELECT id FROM people) ORDER BY id
+SELECT count() FROM (SELECT id FROM events INTERSECT SELECT id FROM people)
+SELECT x.c, count() FROM (SELECT city AS c, id FROM events WHERE id > 7) AS x GROUP BY x.c ORDER BY 1
+SELECT id, name FROM people FINAL ORDER BY id
+SELECT city, groupArray(name) FROM (SELECT city, name, id FROM events ORDER BY id) GROUP BY city ORDER BY city
+SELECT one.events.id, one.events.city FROM one.events WHERE one.events.id < 4 ORDER BY one.events.id
+SELECT id, pair.a, props['a'], tags[1], note.null FROM events ORDER BY id LIMIT 30
+SELECT id, toTypeName(price), at, day FROM events ORDER BY at LIMIT 3
+SELECT day, count() AS c FROM events GROUP BY day ORDER BY day WITH FILL STEP 1
+SELECT city, count() FROM events GROUP BY GROUPING SETS ((city), ()) ORDER BY ALL
+SELECT 1 FROM events LIMIT 3
+SELECT name FROM events ORDER BY id LIMIT 1 WITH TIES
+SELECT count() FROM events AS a JOIN events AS b ON a.id = b.id WHERE a.city = 'Rome' AND b.name = 'n5'
+SELECT id, sum(id) OVER (ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) FROM events WHERE city = 'Kyiv' ORDER BY id
+SELECT sumMerge(s) FROM (SELECT city, sumState(id) AS s FROM events GROUP BY city)
+SELECT count() FROM events WHERE (id, name) IN (SELECT id, name FROM events WHERE id < 30)
+SELECT a.id FROM events a ANY INNER JOIN people b ON a.id = b.id WHERE b.age IS NOT NULL ORDER BY a.id
+SELECT a.id, b.age FROM events a ASOF JOIN people b ON a.city != '' AND a.id = b.id AND a.ratio >= b.age ORDER BY a.id
+SELECT exists(SELECT 1 FROM people WHERE id = 3), count() FROM events
+SELECT city, lagInFrame(city) OVER w FROM events WINDOW w AS (ORDER BY id) ORDER BY id LIMIT 4
+SELECT _shard_num IN (1, 2, 3) AS ok, id FROM events ORDER BY id LIMIT 4
+SELECT id FROM events WHERE NOT (note = 'x1') OR note IS NULL ORDER BY id
+SELECT sum(DISTINCT id % 7) FROM events
