@@ -247,3 +247,28 @@ def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair
     assert pair.same(f"SELECT name, rows FROM system.parts WHERE table = '{t}' ORDER BY name") == (
         "0_0_0_0\t2\n1_0_0_1\t0\n"
     )
+
+
+# -- KILL MUTATION -------------------------------------------------------------------------------------------
+
+
+def test_kill_interrupts_a_mutation_that_runs(pair: Pair) -> None:
+    """It would take a quarter of an hour."""
+    t = pair.table("k UInt64, v String", rest="ORDER BY k SETTINGS index_granularity = 1000")
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(1000000)")
+    pair.synced(t)
+    pair.n1.query(
+        f"ALTER TABLE {t} UPDATE v = toString(sleepEachRow(0.001)) WHERE true SETTINGS mutations_sync = 0",
+        allow_nondeterministic_mutations="1",
+    )
+    executing = f"SELECT count() FROM system.replication_queue WHERE table = '{t}' AND is_currently_executing"
+    for node in pair.both:
+        wait_for(lambda node=node: node.query(executing) == "1\n")  # type: ignore[misc]
+        wait_for(lambda node=node: "mutate" in node.query("SELECT query FROM system.processes"))  # type: ignore[misc]
+    pair.n2.query(f"KILL MUTATION WHERE table = '{t}'")
+    pair.synced(t)
+    assert pair.same(f"SELECT DISTINCT v FROM {t}") == "x\n"
+    wait_for(lambda: all(node.query("SELECT count() FROM system.merges") == "0\n" for node in pair.both))
+    assert pair.same(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'y' WHERE true SETTINGS mutations_sync = 2")
+    assert pair.same(f"SELECT DISTINCT v FROM {t}") == "y\n"

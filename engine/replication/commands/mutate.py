@@ -275,8 +275,8 @@ async def _own_failure(ctx: ReplicaContext, number: int) -> str:
 async def kill_mutation(ctx: ReplicaContext, number: int) -> bool:
     """Remove a mutation; whether there was one. Parts that it has rewritten stay as they are.
 
-    All replicas hear of it by their watch. What executes now becomes a part like any other; parts that are
-    still to be made leave the mutation out.
+    All replicas hear of it by their watch. What executes now is interrupted and done again without it, as
+    parts are that are still to be made.
     """
     keeper = ctx.session()
     try:
