@@ -23,8 +23,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import psutil
 
@@ -33,6 +31,7 @@ from engine.env import Env, SystemEnv
 from engine.errors import KeeperUnavailable
 from engine.keeper.java import find_java
 from engine.keeper.server_files import Peer, find_jars, server_arguments, write_files
+from engine.lifetime import Startable
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +80,7 @@ def _parent_death_signal() -> Callable[[], None] | None:
     return ask_for_signal
 
 
-class EmbeddedZooKeeper:
+class EmbeddedZooKeeper(Startable):
     """One server process. `client_port` 0 takes a free port at each first start and keeps it afterwards.
 
     `is_durable=False` leaves out the fsync of the log, for tests: a kill of the process loses nothing, only
@@ -115,15 +114,6 @@ class EmbeddedZooKeeper:
         self._peers = tuple(peers)
         self._env: Env = SystemEnv() if env is None else env
         self._process: subprocess.Popen[bytes] | None = None
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     @property
     def config(self) -> ZooKeeper:
@@ -308,7 +298,7 @@ class EmbeddedZooKeeper:
         return f"{telling[-1] if telling else 'it said nothing'} (see {self.log_path})"
 
 
-class EmbeddedEnsemble:
+class EmbeddedEnsemble(Startable):
     """Several servers in one ensemble, below one directory. `leader()` is whoever leads now."""
 
     def __init__(
@@ -341,15 +331,6 @@ class EmbeddedEnsemble:
             )
             for i, peer in enumerate(peers)
         )
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     @property
     def config(self) -> ZooKeeper:

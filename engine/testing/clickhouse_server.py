@@ -28,13 +28,13 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import aiohttp
 
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, ZooKeeper
 from engine.env import Env
 from engine.errors import Code, ConfigError, NodeUnavailable, ReplyLost, SqlError
+from engine.lifetime import Startable
 from engine.names import HostId
 from engine.testing.clickhouse_config import ClickHouseConfig, ServerSpec
 from engine.testing.ports import free_ports
@@ -192,7 +192,7 @@ class RealClickHouse:
             self._http = None
 
 
-class RealCluster:
+class RealCluster(Startable):
     """Several servers with one configuration. Use it as an async context, or call `start` and `stop`."""
 
     def __init__(
@@ -244,12 +244,3 @@ class RealCluster:
         )
         for server in self.servers:
             self._config.write(server.spec, server.directory)
-
-    async def __aenter__(self) -> RealCluster:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()

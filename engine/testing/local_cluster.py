@@ -23,8 +23,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from engine.config.load import load_node_config
 from engine.config.model import ZooKeeper
@@ -33,6 +32,7 @@ from engine.errors import OnclusterError
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
 from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.lifetime import Startable
 from engine.names import HostId
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
@@ -136,7 +136,7 @@ class LocalNode:
         await self.start()
 
 
-class LocalCluster:
+class LocalCluster(Startable):
     """ZooKeeper and the nodes of one cluster file.
 
     `hosts` limits which of the file's hosts are run (the others are known and absent). `is_durable` has
@@ -198,15 +198,6 @@ class LocalCluster:
             )
 
     # -- life ----------------------------------------------------------------------------------------------
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self, *, progress: Progress = lambda _: None) -> None:
         """Start ZooKeeper, then all nodes at once; return when each answers.

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-from types import TracebackType
-from typing import Self
+
+from engine.lifetime import Startable
 
 _CHUNK_BYTES = 64 * 1024
 
@@ -36,7 +36,7 @@ class _Direction:
         self.bytes_passed = 0
 
 
-class TcpProxy:
+class TcpProxy(Startable):
     """Listens on a free port of the loopback interface and forwards to one server."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -48,15 +48,6 @@ class TcpProxy:
         self._is_refusing = False
         self.port = 0
         self.connections_made = 0
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.stop()
 
     async def start(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)

@@ -22,26 +22,9 @@ from engine.keeper.faults import Direction, Fault, FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.testing.seen import Seen
 from engine.testing.simulation import START_OF_TIME_S, run_simulation
+from tests.unit.keeper_support import simulated
 
 EPHEMERAL = CreateMode.EPHEMERAL
-
-
-def simulated(story):
-    """Runs `story(env, server, alice, bob)` under a few seeds: two sessions of two clients."""
-
-    def test():
-        async def main(env):
-            server = MemoryKeeperServer(env.fork())
-            alice = await server.connect(client="alice", session_timeout_s=9)
-            bob = await server.connect(client="bob", session_timeout_s=9)
-            await story(env, server, alice, bob)
-
-        for seed in range(5):
-            run_simulation(seed, main)
-
-    test.__name__ = story.__name__
-    test.__doc__ = story.__doc__
-    return test
 
 
 @simulated

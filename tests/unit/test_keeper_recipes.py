@@ -42,24 +42,7 @@ from engine.keeper.recipes import (
 )
 from engine.keeper.session import RequestKind
 from engine.testing.simulation import run_simulation
-
-
-def simulated(story):
-    """Runs `story(env, server, alice, bob)` under a few seeds: two sessions of two clients."""
-
-    def test():
-        async def main(env):
-            server = MemoryKeeperServer(env.fork())
-            alice = await server.connect(client="alice", session_timeout_s=9)
-            bob = await server.connect(client="bob", session_timeout_s=9)
-            await story(env, server, alice, bob)
-
-        for seed in range(5):
-            run_simulation(seed, main)
-
-    test.__name__ = story.__name__
-    test.__doc__ = story.__doc__
-    return test
+from tests.unit.keeper_support import simulated
 
 
 async def tree(keeper, path="/"):
