@@ -14,6 +14,7 @@ Source: ClickHouse's MergeFromLogEntryTask.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from engine.errors import Code, SqlError
 from engine.replication.log_actions import MergeParts, MergeType
@@ -36,7 +37,7 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     assert isinstance(action, MergeParts)
     if await have_already(ctx, action.result):
         return
-    if reason := _why_fetch(ctx, action):
+    if reason := why_fetch(ctx, action.sources):
         log.info("replica.merge_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return
@@ -56,12 +57,12 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         try:
             await ctx.store.merge(action.sources, action.result, options)
         except PartDiffers as error:
-            await _suspect(ctx, action.sources, action.result, error)
+            await suspect(ctx, action.sources, action.result, error)
             return
         except SqlError as error:
             if error.code not in _DAMAGED:
                 raise
-            await _suspect(ctx, action.sources, action.result, error)
+            await suspect(ctx, action.sources, action.result, error)
             return
     await commit_or_fetch(ctx, action.result)
 
@@ -88,17 +89,18 @@ async def commit_or_fetch(ctx: ReplicaContext, result: PartName) -> None:
         await execute_get.fetch_result(ctx, result)
 
 
-def _why_fetch(ctx: ReplicaContext, action: MergeParts) -> str:
+def why_fetch(ctx: ReplicaContext, sources: Sequence[PartName]) -> str:
+    """Why the result is not made here but fetched; empty if it is made."""
     if ctx.settings.always_fetch_merged_part:
         return "always_fetch_merged_part is set"
-    missing = [source for source in action.sources if source not in ctx.store.active]
+    missing = [source for source in sources if source not in ctx.store.active]
     if missing:
         return f"source {missing[0]} is not here"
     return ""
 
 
-async def _suspect(
-    ctx: ReplicaContext, sources: tuple[PartName, ...], result: PartName, error: Exception
+async def suspect(
+    ctx: ReplicaContext, sources: Sequence[PartName], result: PartName, error: Exception
 ) -> None:
     """A source cannot be read: have all of them checked, and take the result from another replica."""
     log.warning("replica.sources_damaged table=%s part=%s error=%s", ctx.name, result, error)
