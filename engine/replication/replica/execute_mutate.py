@@ -1,7 +1,9 @@
 """Executes MUTATE_PART: rewrites a part by the mutations between its version and the wanted one.
 
 Safety argument: as for merges (`execute_merge`). A mutation that was killed meanwhile is left out; then the
-result may differ from that of a replica that was faster, and is fetched from there. What fails is noted with
+result may differ from that of a replica that was faster, and is fetched from there. A mutation that is killed
+while it runs here is interrupted: what it has made is thrown away before anybody was told of it, and the
+entry is executed anew without it. What fails is noted with
 the mutations for `system.mutations`, and the entry is tried again later.
 
 Source: ClickHouse's MutateFromLogEntryTask.
@@ -9,12 +11,15 @@ Source: ClickHouse's MutateFromLogEntryTask.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
+from typing import Any
 
 from engine.errors import OnclusterError, SqlError
 from engine.replication.log_actions import MutatePart
 from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_store import Part
 from engine.replication.replica import execute_get
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execute_merge import commit_or_fetch, have_already, suspect, why_fetch
@@ -24,6 +29,9 @@ from engine.replication.replica.queue import MutationState, QueuedEntry
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
+
+_LOOK_S = 1.0
+"""News that come while nobody waits for them are seen that late."""
 
 
 async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
@@ -43,7 +51,9 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         if action.result not in ctx.store.staged:
             commands = ", ".join(state.entry.commands for state in states)
             if commands:
-                await ctx.store.mutate(action.source, action.result, commands)
+                await _unless_killed(
+                    ctx, states, action, ctx.store.mutate(action.source, action.result, commands)
+                )
             else:  # all of them were killed
                 await ctx.store.stage_copy(ctx.store, action.source, action.result)
     except PartDiffers as error:
@@ -54,6 +64,32 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     else:
         await commit_or_fetch(ctx, action.result)
     _note_success(states, action)
+
+
+async def _unless_killed(
+    ctx: ReplicaContext, states: Sequence[MutationState], action: MutatePart, work: Awaitable[Part]
+) -> None:
+    """Raises Postponed when one of the mutations is gone before `work` is done; nothing is staged then."""
+    task = asyncio.ensure_future(work)
+    news: asyncio.Future[None] | None = None
+    try:
+        while not task.done():
+            if any(state.number not in ctx.queue.mutations for state in states):
+                await _stop(task)
+                await ctx.store.discard(action.result)
+                raise Postponed(f"A mutation was killed while {action.result} was made")
+            news = asyncio.ensure_future(ctx.mutation_news.wait())
+            await asyncio.wait([task, news], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+            await _stop(news)
+        task.result()
+    finally:
+        await _stop(task, *(() if news is None else (news,)))
+
+
+async def _stop(*tasks: asyncio.Future[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _mutations_of(ctx: ReplicaContext, action: MutatePart) -> Sequence[MutationState]:
