@@ -6,12 +6,20 @@ import enum
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from engine.errors import ConfigError
 from engine.names import TableName
 from spark_apps.clickhouse_cluster.http import Server
 
 FORMAT = "clickhouse_cluster"
+
+
+class Pushdown(enum.Enum):
+    """Whether the filters of a query travel to the servers."""
+
+    OFF = "off"
+    ON = "on"
 
 
 class Path(enum.Enum):
@@ -27,19 +35,20 @@ class Options:
 
     `shards` (servers and weight of each shard) stands in for a Distributed table, together with
     `sharding_key`: `table` is then the local table of each shard. `job_id` is the identity under which a
-    load takes place once; empty for one that cannot be repeated.
+    load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils.
     """
 
     table: TableName
     servers: tuple[Server, ...]
     job_id: str = ""
     path: Path = Path.STAGED
+    filter: str = ""
+    pushdown: Pushdown = Pushdown.OFF
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
     cluster_file: str = ""
     http_port: int = 8123
     block_rows: int = 262_144
-    batch_rows: int = 65_536
     user: str = "default"
     password: str = ""
 
@@ -71,21 +80,18 @@ class Options:
                 f"{FORMAT} has to be told where a server is.",
                 hint="Give the option url, such as http://node01:8123; or shards.",
             )
-        try:
-            path = Path(values.get("write_path", Path.STAGED.value))
-        except ValueError:
-            raise ConfigError("write_path is staged or direct.") from None
         return cls(
             table=TableName(database, table) if dot else TableName("default", database),
             servers=urls or tuple(one for _, servers in shards for one in servers),
             job_id=values.get("job_id", ""),
-            path=path,
+            path=_one_of(Path, values, "write_path", Path.STAGED),
+            filter=values.get("filter", ""),
+            pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
             cluster_file=values.get("cluster_file", ""),
             http_port=_number(values, "http_port", 8123),
             block_rows=_number(values, "block_rows", 262_144),
-            batch_rows=_number(values, "batch_rows", 65_536),
             user=user,
             password=password,
         )
@@ -93,8 +99,19 @@ class Options:
 
 _KNOWN = {
     "url", "user", "password", "job_id", "write_path", "shards", "sharding_key", "cluster_file", "http_port",
-    "block_rows", "batch_rows", "table", "path", "checkpointlocation",
+    "block_rows", "filter", "pushdown", "table", "path", "checkpointlocation",
 }  # fmt: skip
+
+
+_Choice = TypeVar("_Choice", bound=enum.Enum)
+
+
+def _one_of(kind: type[_Choice], values: Mapping[str, str], name: str, default: _Choice) -> _Choice:
+    try:
+        return kind(values.get(name, default.value))
+    except ValueError:
+        known = " or ".join(str(choice.value) for choice in kind)
+        raise ConfigError(f"{name} is {known}, not {values[name]!r}.") from None
 
 
 def _number(values: Mapping[str, str], name: str, default: int) -> int:

@@ -1,7 +1,9 @@
 """Reading a table: one Spark partition for each shard, from one replica of it, straight into Arrow.
 
-Columns are those of the schema: give a narrower one with `.schema(…)`, since Spark 4.2 tells a Python source
-nothing about the columns that a query uses. Filters travel where ClickHouse and Spark agree on every value.
+Columns are those of the schema: give a narrower one with `.schema(…)`, since Spark 4.2 tells a Python
+source nothing about the columns that a query uses. Filters travel where ClickHouse and Spark agree on every
+value, if the option `pushdown` is on. It is off by default: Spark 4.2 keeps a source's filters with the frame,
+and a second query on the same frame that has none itself gets those of the first, and too few rows.
 """
 
 from __future__ import annotations
@@ -70,16 +72,7 @@ class ClusterReader(DataSourceReader):
                     f"not as {field.dataType.simpleString()}.",
                     hint="Cast it after reading.",
                 )
-        self._conditions: list[str] = []
-
-    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
-        """Keep those that the servers evaluate as Spark would; give back the others."""
-        for one in filters:
-            condition = condition_of(one, self._target)
-            if condition is None:
-                yield one
-            else:
-                self._conditions.append(condition)
+        self._conditions = [f"({options.filter})"] if options.filter else []
 
     def partitions(self) -> Sequence[InputPartition]:
         return [ShardPartition(shard.number, shard.replicas) for shard in self._target.shards]
@@ -121,6 +114,19 @@ class ClusterReader(DataSourceReader):
             yield from pa.ipc.open_stream(pa.py_buffer(found.bytes()))
 
 
+class PushingReader(ClusterReader):
+    """A reader whose filters travel, for a frame that one query uses."""
+
+    def pushFilters(self, filters: list[ds.Filter]) -> Iterable[ds.Filter]:
+        """Keep those that the servers evaluate as Spark would; give back the others."""
+        for one in filters:
+            condition = condition_of(one, self._target)
+            if condition is None:
+                yield one
+            else:
+                self._conditions.append(condition)
+
+
 class _Stream:
     """An answer as pyarrow reads a file."""
 
@@ -159,7 +165,13 @@ def condition_of(one: ds.Filter, target: Target) -> str | None:
     """
     if isinstance(one, ds.Not):
         inner = condition_of(one.child, target)
-        return None if inner is None or isinstance(one.child, ds.EqualNullSafe) else f"NOT ({inner})"
+        if inner is None or isinstance(one.child, ds.EqualNullSafe | ds.Not):
+            return None
+        if isinstance(one.child, ds.IsNull | ds.IsNotNull):
+            return f"NOT ({inner})"
+        # NULL IN (…) is NULL to Spark and false to old servers.
+        name = quote_identifier(getattr(one.child, "attribute")[0])  # noqa: B009
+        return f"isNotNull({name}) AND NOT ({inner})"
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     column = target.column(attribute[0]) if len(attribute) == 1 else None
     if column is None:

@@ -6,7 +6,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from spark_apps.clickhouse_cluster.options import FORMAT, Options
+from spark_apps.clickhouse_cluster.options import FORMAT, Options, Pushdown
+from spark_apps.clickhouse_cluster.reader import ClusterReader, PushingReader
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.types import spark_schema
@@ -25,9 +26,9 @@ class ClickHouseClusterSource(DataSource):
         return spark_schema(Target.find(Options.parse(self.options)).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark_apps.clickhouse_cluster.reader import ClusterReader
-
-        return ClusterReader(Options.parse(self.options), schema)
+        options = Options.parse(self.options)
+        kind = PushingReader if options.pushdown is Pushdown.ON else ClusterReader
+        return kind(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         mode = Mode.OVERWRITE_PARTITIONS if overwrite else Mode.APPEND
@@ -35,6 +36,6 @@ class ClickHouseClusterSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format known to a session, and let filters travel to the servers."""
+    """Make the format known to a session, and let filters travel to the servers where that is asked for."""
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     spark.dataSource.register(ClickHouseClusterSource)

@@ -117,7 +117,8 @@ class Splitter:
             if count and not takes_null(column):
                 raise SqlError(
                     _CANNOT_INSERT_NULL,
-                    f"{column.name} {column.type} of {self._target.table} takes no NULL, and {count} rows have it.",
+                    f"{column.name} {column.type} of {self._target.table} takes no NULL, "
+                    f"and {count} rows have it.",
                     hint="Filter or fill them in Spark, or make the column Nullable.",
                 )
 

@@ -159,7 +159,7 @@ def check_schema(schema: StructType, target: Target) -> None:
         raise SqlError(
             Code.NO_SUCH_COLUMN_IN_TABLE,
             f"{target.table} has no column {', '.join(unknown)}.",
-            hint=f"Columns: {', '.join(column.name for column in target.columns)}. Select or rename in Spark.",
+            hint=f"Columns: {', '.join(column.name for column in target.columns)}.",
         )
     wrong = []
     for field in schema:

@@ -82,7 +82,7 @@ class Job:
         for server in {shard.replica for shard in target.shards}:
             staging.create_database(server)
             records.create_ledger(server)
-            if before is Before.NOTHING:
+            if before is not Before.DECIDED:
                 staging.sweep(server, key)
         return cls(options, target, key, epoch, mode, before, plan)
 

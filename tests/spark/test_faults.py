@@ -1,0 +1,204 @@
+"""Attempts that fail after they posted, drivers that end at a wrong moment, posts that come too late."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from engine.errors import SqlError
+from engine.names import TableName
+from spark_apps.clickhouse_cluster import commit, records, staging
+from spark_apps.clickhouse_cluster.commit import RowsMissing
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Event, Mode
+from spark_apps.clickhouse_cluster.writer import Attempt, Before, Job, TaskStaged, finish, give_up
+from tests.spark.conftest import Servers
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = "a long, s string"
+ROWS = 60
+
+
+def make_table(servers: Servers, *, replicated: bool = True) -> str:
+    return servers.table("a UInt32, s String", rest="PARTITION BY a % 2 ORDER BY a", replicated=replicated)
+
+
+def begin(servers: Servers, table: str, *, job_id: str = "job", mode: Mode = Mode.APPEND) -> Job:
+    """What the planner does: a new driver's look at the job."""
+    options = Options.parse(
+        {"table": table, "shards": servers.option, "sharding_key": "cityHash64(a)", "job_id": job_id}
+    )
+    return Job.begin(options, StructType.fromDDL(SCHEMA), mode)
+
+
+def attempt(job: Job, *, task: int, number: int, first: int = 0, last: int = ROWS) -> TaskStaged:
+    """One attempt of a task that has the rows from `first` to before `last`."""
+    with Attempt(job, ("a", "s"), task, number) as posting:
+        rows = list(range(first, last))
+        posting.add(pa.record_batch({"a": pa.array(rows, pa.int64()), "s": [f"x{row}" for row in rows]}))
+        posting.flush()
+    return TaskStaged(task, number, posting.staged)
+
+
+def is_once(servers: Servers, table: str, *, rows: int = ROWS) -> bool:
+    return servers.ask(f"SELECT a FROM {table}") == sorted(map(str, range(rows)))
+
+
+class Crash(BaseException):
+    """The driver ends here."""
+
+
+@pytest.fixture(params=[True, False], ids=["replicated", "plain"])
+def table(request: pytest.FixtureRequest, servers: Servers) -> str:
+    return make_table(servers, replicated=request.param)
+
+
+def failing_once(frame: DataFrame, marker: Path, how: str) -> DataFrame:
+    """The same rows; the first attempt of task 0 ends after its last row was given to the writer."""
+
+    def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.partitionId() == 0 and not marker.exists():
+            marker.touch()
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise ValueError("this attempt fails")
+
+    return frame.mapInArrow(rows, frame.schema)
+
+
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
+    spark: SparkSession, servers: Servers, tmp_path: Path, how: str
+) -> None:
+    table = make_table(servers)
+    frame = spark.range(ROWS, numPartitions=2).selectExpr("id AS a", "concat('x', id) AS s")
+    marker = tmp_path / "failed"
+    servers.writer(failing_once(frame, marker, how), block_rows="2").save(table)
+    assert marker.exists()
+    assert is_once(servers, table)
+    assert servers.staging() == []
+
+
+def test_a_driver_that_ended_after_staging_starts_over(servers: Servers, table: str) -> None:
+    attempt(begin(servers, table), task=0, number=1)
+    again = begin(servers, table)
+    assert again.before is Before.NOTHING
+    assert servers.staging() == []
+    finish(again, [attempt(again, task=0, number=1)])
+    assert is_once(servers, table)
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("event", list(Event), ids=str)
+def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
+    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch, event: Event, when: str
+) -> None:
+    """1. Rows are staged and decided. 2. The commit ends at a record of its ledger, before or after it. 3. A
+    new driver with the same job id takes no rows, and the commit goes on."""
+    job = begin(servers, table)
+    messages = [attempt(job, task=0, number=1, last=30), attempt(job, task=1, number=2, first=30)]
+    true_record = records.record
+
+    def record(server: Server, key: str, seen: Event, partition_id: str, facts: Mapping[str, Any]) -> None:
+        if seen is not event or when == "after":
+            true_record(server, key, seen, partition_id, facts)
+        if seen is event:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "record", record)
+        with pytest.raises(Crash):
+            finish(job, messages)
+    again = begin(servers, table)
+    assert again.before is Before.DECIDED
+    finish(again, [])
+    assert is_once(servers, table)
+    assert begin(servers, table).before is Before.DONE
+    assert servers.staging() == []
+
+
+def test_a_driver_that_slept_through_the_commit_of_another_changes_nothing(nodes: Servers) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    messages = [attempt(job, task=0, number=1)]
+    plan = finish(job, messages)
+    with pytest.raises(SqlError):  # the winners' tables are gone
+        finish(job, messages)
+    assert is_once(nodes, table)
+    assert records.decision(nodes.shards[0][0], job.key) == plan
+
+
+def test_an_attempt_that_posts_after_the_commit_changes_nothing(servers: Servers, table: str) -> None:
+    """1. Two attempts of a task run. 2. One wins and is committed. 3. The other posts what it still has."""
+    job = begin(servers, table)
+    zombie = Attempt(job, ("a", "s"), 0, 1)
+    zombie.add(pa.record_batch({"a": pa.array([1, 2, 3], pa.int64()), "s": ["x", "y", "z"]}))
+    late = Attempt(job, ("a", "s"), 0, 3)
+    late.add(pa.record_batch({"a": pa.array([4], pa.int64()), "s": ["x"]}))
+    zombie.flush()
+    finish(job, [attempt(job, task=0, number=2)])
+    zombie.add(pa.record_batch({"a": pa.array([1, 2, 3], pa.int64()), "s": ["x", "y", "z"]}))
+    with pytest.raises(SqlError) as refused:
+        zombie.flush()
+    assert refused.value.code == 60
+    late.flush()  # its table is new: nobody reads it, and the next driver of the job drops it
+    assert is_once(servers, table)
+    begin(servers, table)
+    assert servers.staging() == []
+    assert is_once(servers, table)
+
+
+def test_rows_that_vanished_from_staging_end_the_job_before_it_writes(servers: Servers, table: str) -> None:
+    job = begin(servers, table)
+    message = attempt(job, task=0, number=1)
+    shard, staged = message.staged[0]
+    server = servers.shards[shard][0]
+    partition = "DROP PARTITION ID '0'"
+    server.execute(f"ALTER TABLE {TableName(staging.DATABASE, staged.table).quoted} {partition}")
+    with pytest.raises(RowsMissing, match=f"Shard {shard + 1}"):
+        finish(job, [message])
+    give_up(job)
+    assert sum(servers.counts(table)) == 0
+    assert servers.staging() == []
+
+
+def test_a_failed_job_leaves_no_staging(servers: Servers, table: str) -> None:
+    job = begin(servers, table)
+    attempt(job, task=0, number=1)
+    give_up(job)
+    assert servers.staging() == []
+    assert sum(servers.counts(table)) == 0
+
+
+def test_giving_up_keeps_what_was_decided(
+    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark calls abort also when the commit failed."""
+    job = begin(servers, table)
+    messages = [attempt(job, task=0, number=1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(commit, "_gather", _crash)
+        with pytest.raises(Crash):
+            finish(job, messages)
+    give_up(job)
+    again = begin(servers, table)
+    assert again.before is Before.DECIDED
+    finish(again, [])
+    assert is_once(servers, table)
+
+
+def _crash(*_: object) -> None:
+    raise Crash

@@ -1,0 +1,96 @@
+"""Tables of two shards into frames: exact types, filters and columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.spark.conftest import Servers
+
+pytestmark = pytest.mark.slow
+
+COLUMNS = (
+    "a UInt64, b Int8, c Nullable(UInt16), f Float64, s String, n Nullable(String), fs FixedString(3), "
+    "u UUID, e Enum8('x' = 1, 'y' = -1), d Date, t DateTime('UTC'), m Decimal(12, 3), r Array(UInt32)"
+)
+ROW = (
+    "18446744073709551615, -7, NULL, 1.5, 'ä', NULL, 'abc', '61f0c404-5cb3-11e7-907b-a6006ad3dba0', 'y', "
+    "'2013-01-31', '2013-01-31 05:00:01', 12.345, [1, 4294967295]"
+)
+
+
+def read(spark: SparkSession, servers: Servers, table: str, **options: str) -> DataFrame:
+    return spark.read.format("clickhouse_cluster").options(shards=servers.option, **options).load(table)
+
+
+@pytest.fixture(scope="module")
+def table(servers: Servers) -> str:
+    name = servers.table(COLUMNS, rest="ORDER BY a")
+    for shard in servers.shards:
+        shard[0].execute(f"INSERT INTO {name} VALUES ({ROW})")
+    return name
+
+
+def test_every_value_comes_as_it_is(spark: SparkSession, servers: Servers, table: str) -> None:
+    frame = read(spark, servers, table)
+    assert dict(frame.dtypes) == {
+        "a": "decimal(20,0)", "b": "tinyint", "c": "int", "f": "double", "s": "string", "n": "string",
+        "fs": "string", "u": "string", "e": "string", "d": "date", "t": "timestamp", "m": "decimal(12,3)",
+        "r": "array<bigint>",
+    }  # fmt: skip
+    first, second = frame.collect()
+    assert first == second
+    at = dt.datetime(2013, 1, 31, 5, 0, 1, tzinfo=dt.UTC).astimezone().replace(tzinfo=None)
+    assert first.asDict() == {
+        "a": Decimal(18446744073709551615), "b": -7, "c": None, "f": 1.5, "s": "ä", "n": None, "fs": "abc",
+        "u": "61f0c404-5cb3-11e7-907b-a6006ad3dba0", "e": "y", "d": dt.date(2013, 1, 31), "t": at,
+        "m": Decimal("12.345"), "r": [1, 4294967295],
+    }  # fmt: skip
+
+
+def test_a_narrower_schema_reads_only_its_columns(spark: SparkSession, servers: Servers, table: str) -> None:
+    reader = spark.read.format("clickhouse_cluster").options(shards=servers.option)
+    assert [tuple(row) for row in reader.schema("s string, b tinyint").load(table).collect()] == [
+        ("ä", -7)
+    ] * 2
+
+
+def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers: Servers) -> None:
+    name = servers.table("a Int32, s String, n Nullable(Int32), d Date, t DateTime('UTC')", rest="ORDER BY a")
+    for number, shard in enumerate(servers.shards):
+        shard[0].execute(
+            f"INSERT INTO {name} SELECT toInt32(number) - 20, concat(toString(number), '%_'), "
+            f"if(number % 3 = 0, NULL, toInt32(number)), toDate(number), toDateTime(number * 3600) "
+            f"FROM numbers(60) WHERE number % 2 = {number}"
+        )
+    everything = read(spark, servers, name).cache()
+    for condition in (
+        "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL", "n IS NOT NULL AND n < 9",
+        "s LIKE '1%'",
+        "s LIKE '%7\\\\%_'", "s = '5%_'", "d >= DATE '1970-01-20'", "n <=> 4",
+        "NOT (n <=> 4)",
+        "t > TIMESTAMP '1970-01-02 00:00:00' AND t != TIMESTAMP '1970-01-02 03:00:00'", "a = 1 OR n = 2",
+        "n NOT IN (1, 2)",
+    ):  # fmt: skip
+        frame = read(spark, servers, name, pushdown="on")
+        found, expected = (sorted(map(str, one.where(condition).collect())) for one in (frame, everything))
+        assert found == expected, condition
+    everything.unpersist()
+
+
+def test_a_frame_may_be_used_again_with_another_filter_or_none(
+    spark: SparkSession, servers: Servers, table: str
+) -> None:
+    frame = read(spark, servers, table)
+    assert [frame.where("b = 1").count(), frame.count(), frame.where("b = -7").count()] == [0, 2, 2]
+
+
+def test_a_filter_in_sql_is_evaluated_by_the_servers(spark: SparkSession, servers: Servers) -> None:
+    name = servers.table("a Int32", rest="ORDER BY a")
+    for shard in servers.shards:
+        shard[0].execute(f"INSERT INTO {name} SELECT toInt32(number) FROM numbers(10)")
+    frame = read(spark, servers, name, filter="bitAnd(a, 1) = 1 OR a = 2")
+    assert [frame.count(), frame.where("a = 2").count(), frame.count()] == [12, 2, 12]
