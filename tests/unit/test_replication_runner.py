@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from engine.keeper.session import RequestKind
-from engine.replication.log_actions import AlterMetadata, DropRange, MergeParts, RangeFate, ReplaceRange
+from engine.replication.log_actions import (
+    AlterMetadata,
+    Cleared,
+    ClearInRange,
+    ClonePartFromShard,
+    DropRange,
+    MergeParts,
+    RangeFate,
+    ReplaceRange,
+)
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
@@ -220,6 +229,28 @@ async def test_an_entry_that_is_removed_from_keeper_by_hand_is_done_with(bench: 
     two.ctx.queue_changed.set()
     await bench.until(lambda: not two.ctx.queue.entries)
     assert two.values == [1]
+
+
+@simulated
+async def test_entries_that_cannot_be_executed_hold_nobody_up_and_say_what_to_do(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await bench.log(ClearInRange(Cleared.COLUMN, "v", P("all_0_100_999999999")))
+    await bench.log(ClonePartFromShard(P("other_0_0_0"), "/other/shard"))
+    await one.insert(1)
+    await one.insert(2)
+    await bench.log(MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1")))
+    await bench.until(lambda: one.active == two.active == ["all_0_1_1"])
+    await bench.until(lambda: all(queued.num_tries > 3 for queued in two.ctx.queue.entries))
+    clear, clone = queue_rows(two.ctx)
+    assert "CLEAR COLUMN v IN PARTITION ID 'all'" in clear.last_exception
+    assert "FETCH PART 'other_0_0_0'" in clone.last_exception
+    for row in (clear, clone):
+        path = two.ctx.me.queue_entry(row.node_name)
+        assert path in row.last_exception
+        await bench.admin.remove(path)
+    await two.table.restart()
+    await two.table.wait_until_active()
+    assert not two.ctx.queue.entries
 
 
 @simulated

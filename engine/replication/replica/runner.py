@@ -18,7 +18,6 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from engine.errors import (
-    Code,
     OnclusterError,
     SessionExpired,
     SqlError,
@@ -35,7 +34,7 @@ from engine.replication.log_actions import (
     ReplaceRange,
     SyncPinnedPartUuids,
 )
-from engine.replication.replica import execute_get, execute_ranges
+from engine.replication.replica import execute_get, execute_obsolete, execute_ranges
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execute_alter import execute_alter
 from engine.replication.replica.execute_merge import execute_merge
@@ -167,13 +166,8 @@ def _executor_of(queued: QueuedEntry) -> Callable[[ReplicaContext, QueuedEntry],
         case SyncPinnedPartUuids():
             return _nothing
         case ClearInRange() | ClonePartFromShard():
-            return _not_implemented
+            return execute_obsolete.refuse
 
 
 async def _nothing(_ctx: ReplicaContext, _queued: QueuedEntry) -> None:
     """Pinned parts are read by whoever assigns merges, each time."""
-
-
-async def _not_implemented(_ctx: ReplicaContext, queued: QueuedEntry) -> None:
-    kind = type(queued.entry.action).__name__
-    raise SqlError(Code.NOT_IMPLEMENTED, f"Entries of type {kind} cannot be executed")
