@@ -26,7 +26,10 @@ from engine.distributed.spool_names import (
     file_name,
     number_of,
 )
+from engine.env import Env
 from engine.errors import Code, SqlError
+
+_DELAY_STEP_S = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,15 @@ class SpoolBlock:
     directories: tuple[str, ...]
     head: FileHead
     body: AsyncIterator[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLimits:
+    """How much may be pending, in bytes of all directories together; 0 is no limit."""
+
+    throw_bytes: int = 0
+    delay_bytes: int = 0
+    max_delay_s: float = 60.0
 
 
 class TableSpool:
@@ -67,6 +79,22 @@ class TableSpool:
                     if number is not None:
                         self._next = max(self._next, number + 1)
         return found
+
+    async def admit(self, limits: SpoolLimits, env: Env) -> None:
+        """Before an INSERT: raises SqlError 574 when too much is pending, after waiting if limits say so."""
+        if not limits.throw_bytes and not limits.delay_bytes:
+            return
+        pending = self.pending_bytes()
+        if limits.throw_bytes and pending > limits.throw_bytes:
+            raise _too_much(pending, limits.throw_bytes, "bytes_to_throw_insert")
+        if not limits.delay_bytes or pending <= limits.delay_bytes:
+            return
+        deadline_s = env.monotonic_s() + limits.max_delay_s
+        while env.monotonic_s() < deadline_s:
+            await env.sleep(_DELAY_STEP_S)
+            if (pending := self.pending_bytes()) <= limits.delay_bytes:
+                return
+        raise _too_much(pending, limits.delay_bytes, "bytes_to_delay_insert")
 
     async def put(self, blocks: Sequence[SpoolBlock]) -> None:
         """Return when all blocks are in place. Raises SqlError 243, and what a block's rows raise."""
@@ -144,3 +172,11 @@ def size_of(disk: SpoolDisk, directory: str) -> tuple[int, int]:
                 size += disk.size_bytes(f"{directory}/{name}")
                 count += 1
     return count, size
+
+
+def _too_much(pending: int, limit: int, setting: str) -> SqlError:
+    return SqlError(
+        Code.DISTRIBUTED_TOO_MANY_PENDING_BYTES,
+        f"Too many bytes pending for async INSERT: {pending} (bytes), {setting}={limit} (bytes)",
+        hint="Nothing was inserted. See system.distribution_queue for what keeps the rows from being sent.",
+    )

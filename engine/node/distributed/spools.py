@@ -21,15 +21,13 @@ from engine.distributed.peers import PeerShard
 from engine.distributed.sender import Deliver, DirectorySender, Outgoing, QueueFacts, SenderOptions
 from engine.distributed.spool_disk import LocalDisk
 from engine.distributed.spool_names import destination_of, is_destination
-from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
+from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions, TableSpool
 from engine.env import Env
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import OnclusterError
 from engine.names import TableName
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 
 log = logging.getLogger(__name__)
-
-_DELAY_STEP_S = 0.2
 
 
 @dataclass(slots=True, eq=False)
@@ -164,22 +162,13 @@ class Spools:
 
     async def check(self, table: DistributedTable) -> None:
         """Raises SqlError 574 when too much is pending, after waiting if the table's settings say so."""
-        throw = table.definition.number("bytes_to_throw_insert", 0)
-        delay = table.definition.number("bytes_to_delay_insert", 0)
-        if not throw and not delay:
-            return
-        spool = self._opened(table).spool
-        pending = spool.pending_bytes()
-        if throw and pending > throw:
-            raise _too_much(pending, throw, "bytes_to_throw_insert")
-        if not delay or pending <= delay:
-            return
-        deadline_s = self._env.monotonic_s() + table.definition.number("max_delay_to_insert", 60)
-        while self._env.monotonic_s() < deadline_s:
-            await self._env.sleep(_DELAY_STEP_S)
-            if (pending := spool.pending_bytes()) <= delay:
-                return
-        raise _too_much(pending, delay, "bytes_to_delay_insert")
+        definition = table.definition
+        limits = SpoolLimits(
+            throw_bytes=definition.number("bytes_to_throw_insert", 0),
+            delay_bytes=definition.number("bytes_to_delay_insert", 0),
+            max_delay_s=definition.number("max_delay_to_insert", 60),
+        )
+        await self._opened(table).spool.admit(limits, self._env)
 
     async def put(self, table: DistributedTable, blocks: Sequence[SpoolBlock]) -> None:
         """Keep the blocks; they will be sent. Raises SqlError 243."""
@@ -245,12 +234,4 @@ def options_of(definition: DistributedDefinition) -> SenderOptions:
         max_sleep_s=(definition.number("background_insert_max_sleep_time_ms", 0) or 30_000) / 1000,
         batch=BatchLimits() if is_batch else None,
         fsync_directories=bool(definition.number("fsync_directories", 0)),
-    )
-
-
-def _too_much(pending: int, limit: int, setting: str) -> SqlError:
-    return SqlError(
-        Code.DISTRIBUTED_TOO_MANY_PENDING_BYTES,
-        f"Too many bytes pending for async INSERT: {pending} (bytes), {setting}={limit} (bytes)",
-        hint="Nothing was inserted. See system.distribution_queue for what keeps the rows from being sent.",
     )
