@@ -148,10 +148,11 @@ class DistributedSelects:
                 except OnclusterError as error:
                     failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
                     continue
+                described = [(*map(str, row), "", "", "")[:3] for row in rows.rows]
                 return [
-                    SourceColumn(str(row[0]), str(row[1]), str(row[2]) in ("MATERIALIZED", "ALIAS"))
-                    for row in rows.rows
-                    if row[2] != "EPHEMERAL"
+                    SourceColumn(name, type_, is_hidden=kind in ("MATERIALIZED", "ALIAS"))
+                    for name, type_, kind in described
+                    if kind != "EPHEMERAL"
                 ]
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,

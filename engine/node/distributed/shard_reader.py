@@ -2,8 +2,8 @@
 
 Which replica: this node's own if the table is here (`prefer_localhost_replica`), else the first in the order
 of load balancing that answers, has the table and is not stale. That is asked before the query begins, with a
-cheap probe whose good answer counts for a tenth of a second. After that chDB reads by itself; it tries nothing twice,
-so a peer that fails in the middle fails the query: rows are never lost silently.
+cheap probe whose good answer counts for a tenth of a second. After that chDB reads by itself; it tries
+nothing twice, so a peer that fails in the middle fails the query: rows are never lost silently.
 
 Credentials never stand in a text: a peer with a password is a named collection of chDB, whose values chDB
 hides.
@@ -11,8 +11,8 @@ hides.
 
 from __future__ import annotations
 
+import asyncio
 import base64
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
@@ -50,7 +50,8 @@ class PeerHealth:
     errors: dict[Peer, ReplicaErrors] = field(default_factory=dict)
     orders: dict[str, ReplicaOrder] = field(default_factory=dict)
     seen_s: dict[tuple[Peer, str, bool], tuple[float, int]] = field(default_factory=dict)
-    collections: set[str] = field(default_factory=set)
+    collections: dict[str, str] = field(default_factory=dict, repr=False)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def close(self) -> None:
         for client in self.clients.values():
@@ -114,15 +115,19 @@ class PeerHealth:
         if not peer.password and peer.user in ("", "default"):
             return ""
         secret = base64.b64encode(f"{peer.user}:{peer.password}".encode()).decode()
-        name = "oncluster_peer_" + hashlib.sha256(secret.encode()).hexdigest()[:16]
-        if name not in self.collections:
+        async with self.lock:
+            if secret in self.collections:
+                return self.collections[secret]
+            # Not named after the secret: names are shown. An older process may have left this one.
+            name = f"oncluster_peer_{len(self.collections) + 1}"
+            await self.pool.query(f"DROP NAMED COLLECTION IF EXISTS {name}")
             await self.pool.query(
-                f"CREATE NAMED COLLECTION IF NOT EXISTS {name} AS url = 'http://127.0.0.1/', "
+                f"CREATE NAMED COLLECTION {name} AS url = 'http://127.0.0.1/', "
                 "`headers.header.name` = 'Authorization' NOT OVERRIDABLE, "
                 f"`headers.header.value` = {quote_string(f'Basic {secret}')} NOT OVERRIDABLE"
             )
-            self.collections.add(name)
-        return name
+            self.collections[secret] = name
+            return name
 
 
 @dataclass(slots=True)
