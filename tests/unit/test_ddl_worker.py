@@ -19,7 +19,7 @@ from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.errors import NoNode, SqlError
-from engine.keeper.base import Create, CreateMode, Remove
+from engine.keeper.base import Create, CreateMode, Keeper, Remove
 from engine.names import HostId, TableName
 from engine.testing.ddl_model import ModelDatabase
 from engine.testing.ddl_process import IntentDisk
@@ -484,50 +484,46 @@ def test_after_four_failing_attempts_the_shard_gives_up() -> None:
     run(main)
 
 
+async def begun_by_a_foreign_server(bench: Bench, **nodes: bytes) -> tuple[str, Keeper]:
+    """Both replicas are stopped, an entry for their shard is in the queue, and a server that is not ours has
+    made these nodes for it; the lock goes with its session."""
+    bench.start("a", "b")
+    await bench.ddl(REPLICATED, "t1")
+    await bench.stop()
+    entry = (await bench.submit(ADD, "t2")).entry
+    other = await bench.keeper("foreign server")
+    shard = "a:9000,b:9000"
+    made = [
+        Create(
+            PATHS.shard(entry, shard, name),
+            data,
+            CreateMode.EPHEMERAL if name == "lock" else CreateMode.PERSISTENT,
+        )
+        for name, data in nodes.items()
+    ]
+    await other.multi([Create(PATHS.shards(entry)), Create(PATHS.shard(entry, shard)), *made])
+    return entry, other
+
+
 def test_the_shard_waits_for_a_replica_that_holds_the_lock_and_goes_on_when_it_is_gone() -> None:
     async def main(bench: Bench) -> None:
-        bench.start("a", "b")
-        await bench.ddl(REPLICATED, "t1")
-        await bench.stop()
-        submission = await bench.submit(ADD, "t2")
-        other = await bench.keeper("foreign server")
-        shard = "a:9000,b:9000"
-        await other.multi(
-            [
-                Create(PATHS.shards(submission.entry)),
-                Create(PATHS.shard(submission.entry, shard)),
-                Create(PATHS.shard(submission.entry, shard, "tries_to_execute"), b"1"),
-                Create(PATHS.shard(submission.entry, shard, "lock"), b"b:9000", CreateMode.EPHEMERAL),
-            ]
-        )
+        entry, other = await begun_by_a_foreign_server(bench, tries_to_execute=b"1", lock=b"b:9000")
         bench.start("a")
         await bench.env.sleep(30)
-        assert await status_on(bench, submission.entry, "a") is None
+        assert await status_on(bench, entry, "a") is None
         await other.close()
         await bench.env.sleep(1)
-        assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
+        assert await status_on(bench, entry, "a") == ExecutionStatus()
 
     run(main)
 
 
 def test_a_foreign_replica_that_executed_is_believed() -> None:
     async def main(bench: Bench) -> None:
-        bench.start("a", "b")
-        await bench.ddl(REPLICATED, "t1")
-        await bench.stop()
-        submission = await bench.submit(ADD, "t2")
-        other = await bench.keeper("foreign server")
-        shard = "a:9000,b:9000"
-        await other.multi(
-            [
-                Create(PATHS.shards(submission.entry)),
-                Create(PATHS.shard(submission.entry, shard)),
-                Create(PATHS.shard(submission.entry, shard, "executed"), b"b:9000"),
-            ]
-        )
+        entry, _ = await begun_by_a_foreign_server(bench, executed=b"b:9000")
         bench.start("a")
         await bench.env.sleep(1)
-        assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
+        assert await status_on(bench, entry, "a") == ExecutionStatus()
         assert bench.executors["a"].executed == []
 
     run(main)

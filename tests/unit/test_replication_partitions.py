@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from engine.errors import Code, MultiFailed, SqlError
-from engine.keeper.base import Create
+from engine.keeper.base import Create, Op, OpResult
 from engine.keeper.session import RequestKind
 from engine.replication.commands import partitions
 from engine.replication.commands.insert import InsertOptions
@@ -34,6 +35,25 @@ def check_equal(*replicas: LiveReplica) -> None:
     for replica in replicas:
         assert replica.parts() == replicas[0].parts() == replica.parts_in_keeper()
         assert replica.rows() == replicas[0].rows()
+
+
+def lose_message_to_log(live: Live, replica: LiveReplica, what: str) -> list[Sequence[Op]]:
+    """The first transaction of the replica that writes to the log loses its request or its reply. Returns a
+    list to which every such transaction is added."""
+    session = replica.ctx.session()
+    lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+    real = session.multi
+    written: list[Sequence[Op]] = []
+
+    async def watched(ops: Sequence[Op]) -> list[OpResult]:
+        if any(isinstance(op, Create) and op.path == PATHS.log_prefix for op in ops):
+            written.append(ops)
+            if len(written) == 1:
+                lose(session.session_id, kind=RequestKind.MULTI)
+        return await real(ops)
+
+    session.multi = watched  # type: ignore[method-assign]
+    return written
 
 
 # -- DROP, DETACH, TRUNCATE ----------------------------------------------------------------------------------
@@ -144,21 +164,9 @@ def test_a_lost_message_drops_once(what: str) -> None:
         replicas = await live.cluster(2)
         await replicas[0].insert(1)
         await live.quiet()
-        session = replicas[0].ctx.session()
-        real, seen = session.multi, 0
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
-
-        async def counted(ops):  # type: ignore[no-untyped-def]
-            nonlocal seen
-            if any(isinstance(op, Create) and op.path == PATHS.log_prefix for op in ops):
-                seen += 1
-                if seen == 1:
-                    lose(session.session_id, kind=RequestKind.MULTI)
-            return await real(ops)
-
-        session.multi = counted  # type: ignore[method-assign]
+        written = lose_message_to_log(live, replicas[0], what)
         await partitions.drop_partition(replicas[0].ctx, "all", sync=Sync.ALL)
-        assert seen == (1 if what == "reply" else 2)
+        assert len(written) == (1 if what == "reply" else 2)
         assert len(live.actions(DropRange)) == 1
         check_equal(*replicas)
         assert not live.locks()
@@ -295,19 +303,7 @@ def test_a_lost_message_attaches_once(what: str) -> None:
         replicas = await live.cluster(2)
         await replicas[0].insert(1)
         await partitions.drop_partition(replicas[0].ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
-        session = replicas[0].ctx.session()
-        real, seen = session.multi, 0
-
-        async def counted(ops):  # type: ignore[no-untyped-def]
-            nonlocal seen
-            if any(isinstance(op, Create) and op.path == PATHS.log_prefix for op in ops):
-                seen += 1
-                if seen == 1:
-                    lose(session.session_id, kind=RequestKind.MULTI)
-            return await real(ops)
-
-        session.multi = counted  # type: ignore[method-assign]
+        lose_message_to_log(live, replicas[0], what)
         await partitions.attach_partition(replicas[0].ctx, "all", sync=Sync.ALL)
         check_equal(*replicas)
         assert replicas[0].keys() == [1]
@@ -466,19 +462,7 @@ def test_a_lost_message_replaces_once(what: str) -> None:
         await replicas[0].insert(1)
         await live.quiet()
         await live.plain_table("source", ("all", [{"k": 10, "v": 1}]))
-        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
-        session = replicas[0].ctx.session()
-        real, seen = session.multi, 0
-
-        async def counted(ops):  # type: ignore[no-untyped-def]
-            nonlocal seen
-            if any(isinstance(op, Create) and op.path == PATHS.log_prefix for op in ops):
-                seen += 1
-                if seen == 1:
-                    lose(session.session_id, kind=RequestKind.MULTI)
-            return await real(ops)
-
-        session.multi = counted  # type: ignore[method-assign]
+        lose_message_to_log(live, replicas[0], what)
         await partitions.replace_partition(replicas[0].ctx, "all", "d", "source", sync=Sync.ALL)
         check_equal(*replicas)
         assert replicas[0].keys() == [10]
