@@ -41,6 +41,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartFile
 
 _CHUNK_BYTES = 1 << 20
+_SMALL_FILE_BYTES = 64 << 10
 _MAX_FILES = 200_000
 _LONG_CHECK_BYTES = 64 << 20
 _MAX_LINK_TRIES = 1000
@@ -110,6 +111,8 @@ class Incoming:
         self._workers = workers
         self._keep = keep
         self._written: dict[str, int] = {}
+        self._held: dict[str, bytes] = {}
+        self._held_bytes = 0
 
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         """See `IncomingPart.write`."""
@@ -120,11 +123,14 @@ class Incoming:
         is_small = "/" not in file.name and file.name in _UNLISTED
         if file.size_bytes < 0 or (is_small and file.size_bytes > MAX_FILE_BYTES):
             raise self._differs(f"file {file.name} cannot have {file.size_bytes} bytes")
-        path = self._directory / file.name
-        path.parent.mkdir(exist_ok=True)
         self._written[file.name] = file.size_bytes
+        if file.size_bytes <= _SMALL_FILE_BYTES and self._held_bytes + file.size_bytes <= _CHUNK_BYTES:
+            await self._hold(file, content)
+            return
+        path = self._directory / file.name
         size = 0
         try:
+            path.parent.mkdir(exist_ok=True)
             with path.open("xb") as stream:
                 async for chunk in content:
                     size += len(chunk)
@@ -139,6 +145,18 @@ class Incoming:
         if size != file.size_bytes:
             raise self._differs(f"file {file.name} has {size} bytes instead of {file.size_bytes}")
 
+    async def _hold(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
+        """Small files stay in memory until `finish` writes them all at once, on a worker thread."""
+        data = bytearray()
+        async for chunk in content:
+            data += chunk
+            if len(data) > file.size_bytes:
+                raise self._differs(f"file {file.name} has more than {file.size_bytes} bytes")
+        if len(data) != file.size_bytes:
+            raise self._differs(f"file {file.name} has {len(data)} bytes instead of {file.size_bytes}")
+        self._held[file.name] = bytes(data)
+        self._held_bytes += len(data)
+
     async def finish(self, expected: PartHeader | None) -> Part:
         """See `IncomingPart.finish`."""
         size = sum(self._written.values())
@@ -146,6 +164,12 @@ class Incoming:
         return await self._workers.run(lambda connection: self._finish(connection, expected), length=length)
 
     def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
+        for name, data in self._held.items():
+            path = self._directory / name
+            path.parent.mkdir(exist_ok=True)
+            with path.open("xb") as stream:
+                stream.write(data)
+        self._held.clear()
         for name in self._written:
             if name.rpartition("/")[2] in LOCAL_FILES:
                 (self._directory / name).unlink()

@@ -147,13 +147,20 @@ class HttpPartFetcher:
 
 
 class _Content:
-    """The body of an answer as a PieceSource."""
+    """The body of an answer as a PieceSource. A part is read in many small pieces (lengths, names, hashes):
+    they are cut from what has come."""
 
     def __init__(self, stream: aiohttp.StreamReader) -> None:
         self._stream = stream
+        self._held = b""
+        self._at = 0
 
     async def read(self, limit: int) -> bytes:
-        return await self._stream.read(limit)
+        if self._at == len(self._held):
+            self._held, self._at = await self._stream.readany(), 0
+        piece = self._held[self._at : self._at + limit]
+        self._at += len(piece)
+        return piece
 
 
 def _version(response: aiohttp.ClientResponse, part: PartName, *, newest: int) -> int:
