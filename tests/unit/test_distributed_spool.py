@@ -1,0 +1,271 @@
+"""Names, files and batches of a spool, on a real disk; definitions; whom a block is given to."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.distributed.batches import BatchRecord, token_of
+from engine.distributed.definition import DistributedDefinition
+from engine.distributed.delivery import AllReplicasFailed, Block, Deliveries, Policy
+from engine.distributed.peers import Peer, PeerShard
+from engine.distributed.replica_choice import LoadBalancing
+from engine.distributed.spool_disk import LocalDisk
+from engine.distributed.spool_file import FileHead, body_of, check_file, write_file
+from engine.distributed.spool_names import destination_of, is_destination, number_of
+from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
+from engine.env import SystemEnv
+from engine.errors import Corrupt, NodeUnavailable, ReplyLost, SqlError
+from engine.names import HostId
+
+HEAD = FileHead("token", ("k", "ключ"), 3, {"insert_quorum": "2"})
+
+
+async def rows(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+
+
+def peer(shard: int, replica: int, *, database: str = "") -> Peer:
+    name = f"host-{shard}-{replica}"
+    return Peer(
+        HostId(name, 9000),
+        name,
+        8123,
+        shard_number=shard,
+        replica_number=replica,
+        default_database=database,
+    )
+
+
+SHARDS = (
+    PeerShard(1, 1, True, (peer(1, 1), peer(1, 2))),
+    PeerShard(2, 1, False, (peer(2, 1, database="my db"),)),
+)
+
+
+# -- definitions ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Distributed('c', 'db', 't')",
+        "Distributed('c', 'db', 't', rand())",
+        "Distributed('c', '', 'it\\'s', cityHash64(a, b, tuple(1, 2)), 'default')",
+        "Distributed('c', 'db', 't', k) SETTINGS bytes_to_throw_insert = 5, fsync_after_insert = 1",
+    ],
+)
+def test_a_definition_is_shown_as_it_was_made(text: str) -> None:
+    definition = DistributedDefinition.parse(text)
+    assert definition.engine_full == text
+    assert DistributedDefinition.parse(f"{text} COMMENT 'x'") == definition
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("Distributed(c, d)", 42),
+        ("Distributed", 42),
+        ("Distributed(c, d, t, k, p, more)", 42),
+        ("Distributed(c, d, 1 + 1)", 36),
+        ("Distributed(c, d, t) SETTINGS nope = 1", 115),
+        ("Distributed(c, d, t) SETTINGS fsync_after_insert = -1", 36),
+        ("Distributed(c, d, t) SETTINGS bytes_to_throw_insert = 1, bytes_to_delay_insert = 2", 69),
+    ],
+)
+def test_a_wrong_definition_is_refused(text: str, code: int) -> None:
+    with pytest.raises(SqlError) as raised:
+        DistributedDefinition.parse(text)
+    assert raised.value.code == code
+
+
+def test_old_names_of_settings_and_current_database_are_known() -> None:
+    text = "Distributed(c, currentDatabase(), t) SETTINGS monitor_batch_inserts = true"
+    definition = DistributedDefinition.parse(text, current_database="mine")
+    assert (definition.database, definition.settings) == ("mine", {"background_insert_batch": "1"})
+
+
+# -- names ---------------------------------------------------------------------------------------------------
+
+
+def test_directories_of_both_kinds_name_their_replicas() -> None:
+    assert destination_of("shard1_all_replicas", SHARDS).peers == SHARDS[0].peers
+    assert destination_of("shard1_replica2", SHARDS).peers == (SHARDS[0].peers[1],)
+    old = "default:secret@host%2D2%2D1:9000#my%20db"
+    assert destination_of(old, SHARDS).peers == SHARDS[1].peers
+    both = "default@host%2D1%2D1:9000,default@host%2D1%2D2:9000"
+    assert destination_of(both, SHARDS).peers == SHARDS[0].peers
+
+
+@pytest.mark.parametrize(
+    "name", ["shard3_all_replicas", "shard0_replica1", "shard1_replica9", "a@b:1", "tmp"]
+)
+def test_a_directory_of_nobody_is_refused(name: str) -> None:
+    with pytest.raises(SqlError) as raised:
+        destination_of(name, SHARDS)
+    assert raised.value.code == 79
+
+
+def test_only_numbers_are_files_and_only_destinations_are_directories() -> None:
+    assert [number_of(name) for name in ("7.bin", "07.bin", "x.bin", "7.bin.tmp", "-1.bin")] == [
+        7,
+        7,
+        None,
+        None,
+        None,
+    ]
+    assert not is_destination("tmp") and not is_destination("broken")
+
+
+# -- files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_file_gives_back_what_was_put_in(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk, env = LocalDisk(tmp_path), SystemEnv()
+        await write_file(disk, "a.bin", HEAD, rows(b"one", b"", b"two"))
+        file = await check_file(disk, "a.bin", env)
+        assert file.head == HEAD
+        assert b"".join([chunk async for chunk in body_of(disk, file)]) == b"onetwo"
+
+    asyncio.run(run())
+
+
+def test_any_flipped_bit_and_any_cut_is_recognised(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk, env = LocalDisk(tmp_path), SystemEnv()
+        await write_file(disk, "a.bin", HEAD, rows(b"some rows"))
+        whole = (tmp_path / "a.bin").read_bytes()
+        for at in range(len(whole)):
+            bad = bytearray(whole)
+            bad[at] ^= 1 << (at % 8)
+            (tmp_path / "b.bin").write_bytes(bytes(bad))
+            with pytest.raises(Corrupt):
+                await check_file(disk, "b.bin", env)
+            (tmp_path / "b.bin").write_bytes(whole[:at])
+            with pytest.raises(Corrupt):
+                await check_file(disk, "b.bin", env)
+
+    asyncio.run(run())
+
+
+def test_a_spool_goes_on_with_its_numbers_and_forgets_what_was_temporary(tmp_path: Path) -> None:
+    async def run() -> None:
+        spool = TableSpool(LocalDisk(tmp_path), SpoolOptions(fsync_files=True, fsync_directories=True))
+        spool.load()
+        block = SpoolBlock(("shard1_replica1", "shard1_replica2"), HEAD, rows(b"x"))
+        await spool.put([block])
+        (tmp_path / "tmp" / "9.bin").write_bytes(b"half of a file")
+        again = TableSpool(LocalDisk(tmp_path), SpoolOptions())
+        assert "shard1_replica1" in again.load()
+        await again.put([SpoolBlock(("shard1_replica1",), HEAD, rows(b"y"))])
+        assert again.pending("shard1_replica1") == [1, 2]
+        assert again.pending("shard1_replica2") == [1]
+        assert not list((tmp_path / "tmp").iterdir())
+        again.truncate()
+        assert again.pending_bytes() == 0
+
+    asyncio.run(run())
+
+
+def test_a_batch_record_is_read_back_and_a_cut_one_is_refused(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = LocalDisk(tmp_path)
+        disk.make_directory("d")
+        record = BatchRecord(disk, "d")
+        assert record.current() == ()
+        await record.begin([3, 12])
+        assert record.current() == (3, 12)
+        (tmp_path / "d" / "current_batch.txt").write_text("2\n3\n1\n4\n")
+        with pytest.raises(Corrupt) as raised:
+            record.current()
+        assert raised.value.code == 588
+
+    asyncio.run(run())
+
+
+def test_the_token_of_a_batch_is_that_of_its_files_in_their_order() -> None:
+    heads = [FileHead(str(n), ("k",)) for n in range(3)]
+    assert token_of(heads[:1]) == "0"
+    assert token_of(heads) == token_of(list(heads))
+    assert len({token_of(heads), token_of(heads[:2]), token_of(heads[::-1])}) == 3
+
+
+# -- delivery ------------------------------------------------------------------------------------------------
+
+
+class FixedEnv(SystemEnv):
+    """Time stands still, chance is seeded."""
+
+    def __init__(self) -> None:
+        self._rng = random.Random(1)  # type: ignore[assignment]
+
+    def monotonic_s(self) -> float:
+        return 100.0
+
+    def new_uuid(self) -> uuid.UUID:
+        return uuid.UUID(int=1)
+
+
+class Answers:
+    """A sink: what each host answers; remembers who was asked."""
+
+    def __init__(self, **answers: Exception | None) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, bool]] = []
+
+    async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
+        self.asked.append((peer.host, with_token))
+        error = self.answers.get(peer.host.replace("-", "_"))
+        if isinstance(error, SqlError) and error.code == 115 and not with_token:
+            return
+        if error is not None:
+            raise error
+
+
+BLOCK = Block("db", "t", ("k",), "token", lambda: rows(b"x"))
+IN_ORDER = Policy(LoadBalancing.IN_ORDER)
+
+
+def deliver(sink: Answers, times: int = 1) -> Deliveries:
+    deliveries = Deliveries(sink, FixedEnv(), own_host="me")
+
+    async def run() -> None:
+        for _ in range(times):
+            await deliveries.to_any(SHARDS[0].peers, BLOCK, IN_ORDER)
+
+    asyncio.run(run())
+    return deliveries
+
+
+def test_the_next_replica_gets_what_the_first_certainly_did_not() -> None:
+    sink = Answers(host_1_1=NodeUnavailable("down"))
+    deliveries = deliver(sink, times=2)
+    assert [host for host, _ in sink.asked] == ["host-1-1", "host-1-2", "host-1-2"]
+    assert deliveries.errors_count(HostId("host-1-1", 9000)) == 1
+
+
+def test_a_lost_answer_is_the_callers_to_repeat() -> None:
+    sink = Answers(host_1_1=ReplyLost("lost"))
+    with pytest.raises(ReplyLost):
+        deliver(sink)
+    assert [host for host, _ in sink.asked] == ["host-1-1"]
+
+
+def test_when_nobody_can_be_reached_all_are_named() -> None:
+    with pytest.raises(AllReplicasFailed) as raised:
+        deliver(Answers(host_1_1=NodeUnavailable("down"), host_1_2=NodeUnavailable("gone")))
+    assert raised.value.code == 279
+    assert "host-1-1:9000: down" in raised.value.message and "gone" in raised.value.message
+
+
+def test_an_old_server_gets_no_token_from_then_on() -> None:
+    sink = Answers(host_1_1=SqlError(115, "Unknown setting insert_deduplication_token"))
+    deliver(sink, times=2)
+    assert sink.asked == [("host-1-1", True), ("host-1-1", False), ("host-1-1", False)]
