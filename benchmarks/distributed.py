@@ -51,7 +51,7 @@ QUERIES = {
     "top 10": "SELECT id, name FROM all_rows ORDER BY value DESC, id LIMIT 10",
     "join": (
         "SELECT count(), sum(value) FROM all_rows ALL INNER JOIN "
-        "(SELECT id FROM all_rows WHERE many < 50000) USING (id)"
+        "(SELECT id FROM all_rows WHERE many < 50000) AS picked USING (id)"
     ),
 }
 """A join of two Distributed tables is GLOBAL on real ClickHouse, which refuses it otherwise."""
