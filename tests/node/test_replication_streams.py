@@ -242,6 +242,39 @@ async def test_a_replica_whose_disk_is_full_reads_on_and_catches_up_when_there_i
     assert len(left) == 1
 
 
+async def test_what_is_acknowledged_while_a_table_comes_and_goes_is_on_every_replica(
+    replicas: Replicas,
+) -> None:
+    """While it is detached or attached chDB has a table that has no replica; nobody may write into that."""
+    first, second, _ = HOSTS
+    acknowledged: list[int] = []
+    codes: set[int] = set()
+    is_over = asyncio.Event()
+
+    async def write(writer: int) -> None:
+        number = writer
+        while not is_over.is_set():
+            number += 2
+            said = await replicas.ask(first, f"INSERT INTO {TABLE} (id) VALUES ({number})")
+            if said.is_acknowledged:
+                acknowledged.append(number)
+            codes.add(said.code)
+
+    async def come_and_go() -> None:
+        for _ in range(12):
+            await replicas.query(first, f"DETACH TABLE {TABLE}")
+            await replicas.query(first, f"ATTACH TABLE {TABLE}")
+            await replicas.until_done(first, insert(500, 1))
+        is_over.set()
+
+    await asyncio.gather(write(0), write(1), come_and_go())
+    print(len(acknowledged), codes)
+    assert codes <= {0, 60, READONLY}, "an insert was left hanging"
+    await check_all(replicas, TABLE, PATH)
+    here = await replicas.query(second, f"SELECT id FROM {TABLE} ORDER BY id FORMAT TSVRaw")
+    assert set(acknowledged) <= {int(number) for number in here.split()}
+
+
 # -- one name, two nodes -------------------------------------------------------------------------------------
 
 

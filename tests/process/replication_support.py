@@ -2,8 +2,9 @@
 hold when all is quiet.
 
 Replaying: every test prints its seed. `ONCLUSTER_REPLICATION_SEED=7` begins with that seed instead of 1,
-`ONCLUSTER_REPLICATION_ROUNDS=5` does five seeds in place of one. The seed decides on statements and on the
-times between faults; when a statement comes to a certain point is the machine's affair.
+`ONCLUSTER_REPLICATION_ROUNDS=5` does five seeds in place of one, and more in each. The seed decides on
+statements and on the times between faults; when a statement comes to a certain point is the machine's
+affair.
 """
 
 from __future__ import annotations
@@ -34,6 +35,11 @@ PATIENCE_S = 120.0
 STATEMENT_S = 30.0
 SESSION_MS = 4000
 """Longer for a session than a loaded machine lets a process wait."""
+
+
+def amount(*, default: int, in_rounds: int) -> int:
+    """How much a test does when it is one of many, and when rounds are asked for."""
+    return in_rounds if "ONCLUSTER_REPLICATION_ROUNDS" in os.environ else default
 
 
 def seeds(*, default: int = 1) -> list[int]:

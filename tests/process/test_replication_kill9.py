@@ -23,6 +23,7 @@ from tests.process.replication_support import (
     PARTS,
     Fault,
     Replicas,
+    amount,
     check_all,
     hurt,
     quiet,
@@ -33,7 +34,9 @@ from tests.process.replication_workload import OTHER, OTHER_PATH, PATH, TABLE, W
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
-BLOCKS, WRITERS, FAULTS = 14, 2, 7
+WRITERS = 2
+BLOCKS = amount(default=8, in_rounds=14)
+FAULTS = amount(default=4, in_rounds=7)
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -51,11 +54,11 @@ async def test_replicas_killed_at_any_moment_end_alike_with_every_acknowledged_r
         work = Workload(replicas, seed, has_alters=has_alters)
         await asyncio.gather(
             *(work.insert(worker, blocks=BLOCKS) for worker in range(WRITERS)),
-            work.insert_in_two(times=6),
-            work.mark(times=5),
-            work.disturb(times=8),
-            work.command(times=6),
-            *([work.alter(times=4)] if has_alters else []),
+            work.insert_in_two(times=amount(default=3, in_rounds=6)),
+            work.mark(times=amount(default=3, in_rounds=5)),
+            work.disturb(times=amount(default=5, in_rounds=8)),
+            work.command(times=amount(default=4, in_rounds=6)),
+            *([work.alter(times=amount(default=2, in_rounds=4))] if has_alters else []),
             hurt(replicas, work.rng("hurt"), times=FAULTS, between_s=1.2, faults=faults),
         )
         print(dict(work.done))
@@ -98,14 +101,14 @@ async def test_a_replica_that_is_dropped_and_made_again_under_kills_has_what_the
         expected: list[int] = []
 
         async def write() -> None:
-            for number in range(24):
+            for number in range(amount(default=8, in_rounds=24)):
                 sql = f"INSERT INTO {TABLE} (id) VALUES ({number})"
                 await replicas.until_done(kept, sql, insert_deduplication_token=str(number))
                 expected.append(number)
                 await ENV.sleep(rng.uniform(0.0, 0.3))
 
         async def drop_and_make() -> None:
-            for _ in range(4):
+            for _ in range(amount(default=1, in_rounds=4)):
                 host = rng.choice(others)
                 asking = asyncio.create_task(replicas.ask(host, f"DROP TABLE IF EXISTS {TABLE} SYNC"))
                 await ENV.sleep(rng.uniform(0.0, 0.3))

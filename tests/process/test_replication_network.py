@@ -14,12 +14,22 @@ from pathlib import Path
 import pytest
 
 from engine.testing.proxy import Way
-from tests.process.replication_support import ENV, HOSTS, Replicas, check_all, quiet, rows_by_partition, seeds
+from tests.process.replication_support import (
+    ENV,
+    HOSTS,
+    Replicas,
+    amount,
+    check_all,
+    quiet,
+    rows_by_partition,
+    seeds,
+)
 from tests.process.replication_workload import PATH, TABLE, Workload, create
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-CUTS = 24
+CUTS = amount(default=14, in_rounds=40)
+BLOCKS = amount(default=6, in_rounds=16)
 MAX_CUT_BYTES = 2500
 """A single-row insert sends and gets about that much."""
 READONLY = 242
@@ -44,11 +54,11 @@ async def test_connections_with_keeper_that_break_at_any_byte_lose_and_double_no
                 await ENV.sleep(rng.uniform(0.05, 0.4))
 
         await asyncio.gather(
-            work.insert(0, blocks=12),
-            work.insert(1, blocks=12),
-            work.mark(times=3),
-            work.disturb(times=5),
-            work.command(times=4),
+            work.insert(0, blocks=BLOCKS),
+            work.insert(1, blocks=BLOCKS),
+            work.mark(times=2),
+            work.disturb(times=3),
+            work.command(times=3),
             work.alter(times=2),
             cut(),
         )

@@ -24,6 +24,7 @@ from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
 from engine.replication.host import ReplicaHost
+from engine.replication.replica.context import Broadcast
 from engine.sql import parse_statement
 from engine.testing.simulation import SimulationEnv, run_simulation
 
@@ -161,7 +162,9 @@ class _Part:
 class Maker:
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         part: Any = _Part()
-        ctx: Any = SimpleNamespace(name=local.name, me=record.me, readonly_reason="")
+        ctx: Any = SimpleNamespace(
+            name=local.name, me=record.me, readonly_reason="", is_ending=False, term_began=Broadcast()
+        )
         return RunningTable(record, ctx, part, part)
 
 

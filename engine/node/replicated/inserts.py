@@ -101,6 +101,18 @@ class ReplicatedInserts:
     ) -> QueryResult:
         settings = {**asked.session.settings, **asked.settings, **text.settings}
         options = options_of(settings)
+        with table.in_use():
+            return await self._write_into(asked, table, text, write, settings, options)
+
+    async def _write_into(
+        self,
+        asked: Asked,
+        table: RunningTable,
+        text: InsertSql,
+        write: Write,
+        settings: Mapping[str, str],
+        options: InsertOptions,
+    ) -> QueryResult:
         inserter = Inserter(table.ctx)
         await inserter.check(options)
         async with table.store.insert_stage() as stage:

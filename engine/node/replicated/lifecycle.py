@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _RETRY_PAUSE_S = 2.0
 _KEEPER_WAIT_S = 5.0
 _ACTIVE_WAIT_S = 10.0
+_WRITERS_WAIT_S = 15.0
 
 
 class TableFactory(Protocol):
@@ -161,7 +162,7 @@ class TableLifecycle:
         await table.store.close()
 
     async def _stop(self, table: RunningTable) -> None:
-        await table.replica.stop()
+        await table.end(timeout_s=_WRITERS_WAIT_S)
         self.tables.discard(table)
         self.on_change()
 

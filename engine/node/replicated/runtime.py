@@ -6,9 +6,10 @@ it is read-only its replica has no session, and says so to whoever wants to writ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -78,6 +79,31 @@ class RunningTable:
     ctx: ReplicaContext
     replica: Replica
     store: NodePartStore
+    users: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """While a statement writes through the store, which is not to be closed, nor opened by another."""
+        self.users += 1
+        self.idle.clear()
+        try:
+            yield
+        finally:
+            self.users -= 1
+            if not self.users:
+                self.idle.set()
+
+    async def end(self, *, timeout_s: float) -> None:
+        """Stop the replica and let statements that write end, which they do with 242; those that wait for a
+        quorum are not waited for longer than that."""
+        self.ctx.is_ending = True
+        await self.replica.stop()
+        self.ctx.term_began.announce()
+        if self.users:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await self.idle.wait()
 
     @property
     def name(self) -> TableName:

@@ -146,6 +146,8 @@ async def insert_group(
                 failure = error
             if len(done) == len(group):
                 return [done[index] for index in range(len(group))]
+            if ctx.is_ending:
+                break
     finally:
         for each in group:
             await _discard(ctx, each)

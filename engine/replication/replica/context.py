@@ -122,6 +122,8 @@ class ReplicaContext:
     keeper: Keeper | None = None
     readonly_reason: str = "the replica has not been activated yet"
     readonly_since_s: float = 0.0
+    is_ending: bool = False
+    """The table is being detached or dropped: there is no other term to wait for."""
     metadata_version: int = 0
     is_leader: bool = False
     last_keeper_error: str = ""
