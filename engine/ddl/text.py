@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 
 from engine.errors import Code, MalformedEntry
+from engine.sql.tokens import ESCAPES
 
 _ESCAPED = re.compile(r"[\b\f\n\r\t\0\\']")
 _ESCAPES = {
@@ -21,17 +22,6 @@ _ESCAPES = {
     "\0": "\\0",
     "\\": "\\\\",
     "'": "\\'",
-}
-_DECODED = {
-    "b": "\b",
-    "f": "\f",
-    "n": "\n",
-    "r": "\r",
-    "t": "\t",
-    "0": "\0",
-    "a": "\a",
-    "v": "\v",
-    "e": "\x1b",
 }
 _PLAIN_AFTER_BACKSLASH = frozenset("\\'`\"/")
 _ESCAPE_SEQUENCE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
@@ -74,8 +64,8 @@ def _unescape_one(match: re.Match[str]) -> str:
     if match.group(1) is not None:
         return decode_bytes(bytes([int(match.group(1), 16)]))
     char = match.group(2)
-    if char in _DECODED:
-        return _DECODED[char]
+    if char in ESCAPES:
+        return ESCAPES[char]
     if char == "N":
         return ""
     return char if char in _PLAIN_AFTER_BACKSLASH else "\\" + char

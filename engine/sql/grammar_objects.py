@@ -6,6 +6,8 @@ draft as far as it got: judging it is ClickHouse's part.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from engine.sql.cursor import Role
 from engine.sql.draft import Draft
 from engine.sql.grammar_access import CREATE_ACCESS, DROP_ACCESS, access_entity, drop_access
@@ -106,16 +108,10 @@ def _create_other(d: Draft) -> None:
         d.accept_if_not_exists()
         _index(d)
         return
-    for words, kind in _NAMED.items():
-        if d.accept(*words):
-            d.kind = kind
-            d.accept_if_not_exists()
-            d.name = d.identifier()
-            if d.name is not None:
-                d.on_cluster_here()
-                if kind is K.CREATE_FUNCTION:
-                    d.body = d.at
-            return
+    if _named(d, _NAMED, d.accept_if_not_exists):
+        if d.kind is K.CREATE_FUNCTION and d.name is not None:
+            d.body = d.at
+        return
     for words, kind in CREATE_ACCESS.items():
         if d.accept(*words):
             d.kind = kind
@@ -212,6 +208,19 @@ def _as(d: Draft) -> None:
     _storage_behind_as(d)
 
 
+def _named(d: Draft, kinds: Mapping[tuple[str, ...], K], accept_exists: Callable[[], object]) -> bool:
+    """What has a name, may have a cluster, and nothing more that matters. False if it is none of `kinds`."""
+    for words, kind in kinds.items():
+        if d.accept(*words):
+            d.kind = kind
+            accept_exists()
+            d.name = d.identifier()
+            if d.name is not None:
+                d.on_cluster_here()
+            return True
+    return False
+
+
 def _storage_behind_as(d: Draft) -> None:
     if d.skip_to("ENGINE"):
         d.at += 1
@@ -228,14 +237,8 @@ def drop(d: Draft, verb: str) -> None:
             d.accept_if_exists()
             _index(d)
             return
-        for words, kind in _DROP_NAMED.items():
-            if d.accept(*words):
-                d.kind = kind
-                d.accept_if_exists()
-                d.name = d.identifier()
-                if d.name is not None:
-                    d.on_cluster_here()
-                return
+        if _named(d, _DROP_NAMED, d.accept_if_exists):
+            return
         for words, kind in DROP_ACCESS.items():
             if d.accept(*words):
                 d.kind = kind

@@ -199,7 +199,7 @@ def _where(sql: str, at: int, what: str) -> str:
     return f"Syntax error: {what}: failed at position {at + 1} (line {line})"
 
 
-_ESCAPES = {
+ESCAPES = {
     "b": "\b",
     "f": "\f",
     "n": "\n",
@@ -210,6 +210,8 @@ _ESCAPES = {
     "v": "\v",
     "e": "\x1b",
 }
+"""What a letter after a backslash stands for, in literals of SQL and in escaped text alike."""
+
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(?s:(.)))|(''|``|\"\")")
 
 
@@ -244,7 +246,7 @@ def _unescape(match: re.Match[str], quote: str) -> str:
         return chr(int(match.group(1), 16))
     if match.group(2) is not None:
         # An escape ClickHouse does not know keeps its backslash, but a quote or a backslash loses it.
-        return _ESCAPES.get(match.group(2)) or (
+        return ESCAPES.get(match.group(2)) or (
             match.group(2) if match.group(2) in "\\'\"`/=" else match.group(0)
         )
     return quote if match.group(3)[0] == quote else match.group(3)
