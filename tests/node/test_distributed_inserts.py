@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,14 @@ pytestmark = pytest.mark.slow
 
 HOSTS = ("n1", "n2", "n3", "n4")
 SHARDS = (("n1", "n2"), ("n3", "n4"))
+WEIGHTED = """
+<w>
+  <shard><weight>1</weight><replica><host>n1</host><port>9000</port></replica></shard>
+  <shard><weight>0</weight><replica><host>n2</host><port>9000</port></replica></shard>
+  <shard><weight>2</weight><replica><host>n3</host><port>9000</port></replica>
+    <replica><host>n4</host><port>9000</port></replica></shard>
+</w>
+"""
 
 
 class Cluster:
@@ -60,7 +69,8 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("distributed")
     file = directory / "clusters.xml"
-    file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
+    text = clusters_xml({"c": [list(shard) for shard in SHARDS]})
+    file.write_text(text.replace("</remote_servers>", f"{WEIGHTED}</remote_servers>"))
     with blocking_cluster(directory / "cluster", cluster_file=file) as (local, call):
         yield Cluster(local, call)
 
@@ -190,3 +200,93 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert node.query(
         "SELECT count() FROM system.tables WHERE engine = 'Distributed' AND name = 'renamed'"
     ) == ("0\n")
+
+
+def test_weights_and_copies_made_by_the_distributed_table(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query("CREATE TABLE plain ON CLUSTER c (k Int64) ENGINE = MergeTree ORDER BY k")
+    n1.query("CREATE TABLE plain_d (k Int64) ENGINE = Distributed(w, default, plain, k)")
+    for settings in (FOREGROUND, {}):
+        n1.query("INSERT INTO plain_d SELECT number FROM numbers(30)", **settings)
+        n1.query("SYSTEM FLUSH DISTRIBUTED plain_d")
+    n1.query("INSERT INTO plain_d VALUES (-1)", **FOREGROUND)  # 2^64 - 1 is a multiple of 3
+    found = {
+        host: node.query("SELECT count(), sum(k % 3 = 0) FROM plain") for host, node in cluster.nodes.items()
+    }
+    assert found == {"n1": "21\t20\n", "n2": "0\t0\n", "n3": "40\t0\n", "n4": "40\t0\n"}
+
+
+HASHES = (
+    15279939326958687716,
+    15458318771369903492,
+    15252398272164712357,
+    3397354176248411641,
+    5738714200752914129,
+    4200167888133657719,
+    14015045182238828181,
+    5650261921585181169,
+    7743458259446521642,
+    11010841782303903726,
+)
+"""cityHash64('order_0') and so on, as a ClickHouse 18.16 server has them; it sends rows to `hash % 2`."""
+
+
+def test_shards_are_those_that_a_server_chooses(cluster: Cluster) -> None:
+    name = cluster.tables(key="cityHash64(v)")
+    cluster.n1.query(
+        f"INSERT INTO {name}_d SELECT number, concat('order_', toString(number)) FROM numbers(10)",
+        **FOREGROUND,
+    )
+    expected = [[k for k, value in enumerate(HASHES) if value % 2 == shard] for shard in (0, 1)]
+    assert cluster.rows(name) == expected
+
+
+def test_a_random_key_is_drawn_for_each_row(cluster: Cluster) -> None:
+    name = cluster.tables(key="rand()")
+    cluster.n1.query(f"INSERT INTO {name}_d SELECT number, '' FROM numbers(10000)", **FOREGROUND)
+    one, two = cluster.rows(name, "count()")
+    assert one + two == 10000
+    assert 4500 < one < 5500
+
+
+def test_a_broken_file_is_put_aside_and_the_others_are_sent(cluster: Cluster) -> None:
+    name = cluster.tables()
+    n1 = cluster.n1
+    n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    n1.query(f"INSERT INTO {name}_d VALUES (1, 'a')")
+    n1.query(f"INSERT INTO {name}_d VALUES (3, 'b')")
+    first = sorted(Path(queue(n1, f"{name}_d")["data_path"]).glob("*.bin"))[0]
+    data = bytearray(first.read_bytes())
+    data[-40] ^= 1
+    first.write_bytes(data)
+    n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    row = queue(n1, f"{name}_d")
+    assert (row["data_files"], row["broken_data_files"]) == (0, 1)
+    assert "is broken" in row["last_exception"]
+    assert cluster.rows(name) == [[], [3]]
+
+
+def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
+    n1 = cluster.n1
+    n1.query("CREATE TABLE ring (k UInt8) ENGINE = Distributed(w, default, ring, 0)")
+    assert refused(n1, "INSERT INTO ring VALUES (1)", **FOREGROUND).code == 581
+    n1.query("DROP TABLE ring")
+
+
+def test_on_cluster_ddl_and_like_another_distributed_table(cluster: Cluster) -> None:
+    name = cluster.tables()
+    n1, n3 = cluster.n1, cluster.nodes["n3"]
+    n1.query(f"CREATE TABLE like_{name} AS {name}_d")
+    assert f"Distributed('c', 'default', '{name}', k)" in n1.query(
+        f"SHOW CREATE TABLE like_{name} FORMAT TSVRaw"
+    )
+    n1.query(f"CREATE TABLE as_{name} AS {name} ENGINE = Distributed('c', currentDatabase(), {name}, k)")
+    n1.query(f"INSERT INTO as_{name} VALUES (5, 'x')", **FOREGROUND)
+    assert cluster.rows(name) == [[], [5]]
+    n1.query(f"RENAME TABLE {name}_d TO {name}_e ON CLUSTER c")
+    n3.query(f"INSERT INTO {name}_e VALUES (6, 'x')", **FOREGROUND)
+    assert cluster.rows(name) == [[6], [5]]
+    n1.query(f"DROP TABLE {name}_e ON CLUSTER c")
+    sql = f"SELECT count() FROM system.tables WHERE name = '{name}_e'"
+    assert [node.query(sql) for node in cluster.nodes.values()] == ["0\n"] * 4
+    assert n3.query(f"SELECT count() FROM {name}") == "1\n"
