@@ -36,9 +36,7 @@ from engine.etl.launch import (
 )
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadMode, LoadRequest, parse_day
-from engine.etl.targets import CLUSTER, require_targets
-
-FIRST_DAY, LAST_DAY = "2013-01-01", "2013-12-31"
+from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY, require_targets
 
 
 @click.group(name="etl")

@@ -6,6 +6,8 @@ from engine.errors import ConfigError
 from engine.etl.check import Counts
 
 CLUSTER = "order_cluster"
+# All of the sample data. Its last evening in New York is the next year in UTC.
+FIRST_DAY, LAST_DAY = "2013-01-01", "2014-01-01"
 TARGETS = ("flights.flights_all", "flights.flights_quarantine_all", "flights.daily_delays_all")
 
 

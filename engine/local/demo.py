@@ -20,7 +20,8 @@ from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, NoNode, OnclusterError
 from engine.keeper.base import Keeper
 from engine.local.airflow_api import AirflowApi, Question, TaskInstance
-from engine.local.demo_flights import load_flights
+from engine.local.demo_etl import EtlResult, has_targets, load_with_spark
+from engine.local.demo_flights import TABLE, ReplicaContent, contents_of, load_flights
 from engine.local.demo_result import DemoResult, read_ledger, read_schemas
 from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack, StackOptions, require_stopped
@@ -29,6 +30,7 @@ from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
 _RUN_TIMEOUT_S = 600.0
+_ASKED_AGAIN_S = 5.0
 
 Interference = Callable[[Steps], Coroutine[None, None, None]]
 """Runs beside the migrations; the demo waits for its end too."""
@@ -128,12 +130,25 @@ async def migrate_all(
                         steps.failed("outage", "came too late: everything was applied")
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
-    steps.running("reading the ledger")
-    clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
-    schemas = await read_schemas(state, clusters)
-    steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
-    data = await load_flights(state, steps, env=env)
-    return DemoResult(clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0, data=data)
+        steps.running("reading the ledger")
+        clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
+        schemas = await read_schemas(state, clusters)
+        steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
+        etl, data = await _load(api, state, steps, env=env)
+    return DemoResult(
+        clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0, data=data, etl=etl
+    )
+
+
+async def _load(
+    api: AirflowApi, state: StackState, steps: Steps, *, env: Env
+) -> tuple[EtlResult | None, tuple[ReplicaContent, ...]]:
+    """With Spark, where the migrations have made the tables for that; else by plain inserts."""
+    if not await has_targets(state):
+        return None, await load_flights(state, steps, env=env)
+    etl = await load_with_spark(api, state, steps, env=env)
+    counts = [table.rows_per_shard for table in etl.report.tables if table.local == TABLE]
+    return etl, await contents_of(state, counts[0], env=env) if counts else ()
 
 
 async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> None:
@@ -169,16 +184,22 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
 async def _answer(
     api: AirflowApi, cluster: str, run_id: str, steps: Steps, answered: list[str], *, env: Env
 ) -> None:
-    """Say yes to every question of the run, once each."""
-    done: set[tuple[str, int]] = set()
+    """Say yes to every question of the run.
+
+    A question that is still open some time after it was answered is asked by another try of the task: on a
+    slow machine Airflow may end the one that got the answer.
+    """
+    answered_s: dict[tuple[str, int], float] = {}
     while True:
         for question in await api.questions(dag_id(cluster), run_id):
             key = (question.task_id, question.map_index)
-            if key not in done:
-                done.add(key)
-                await api.answer(question, _yes(question))
+            if key in answered_s and env.monotonic_s() < answered_s[key] + _ASKED_AGAIN_S:
+                continue
+            await api.answer(question, _yes(question))
+            if key not in answered_s:
                 answered.append(question.subject)
                 steps.done("approval", f"answered {_yes(question)!r} for you: {question.subject}")
+            answered_s[key] = env.monotonic_s()
         await env.sleep(_POLL_S)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import importlib.util
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -84,6 +84,22 @@ async def load_flights(state: StackState, steps: Steps, *, env: Env) -> tuple[Re
         _STEP, f"{sum(counts):,} rows on {len(shards.shards)} replicas, equal on all {len(shards.replicas)}"
     )
     return tuple(content for contents in found for content in contents)
+
+
+async def contents_of(
+    state: StackState, rows_per_shard: Mapping[int, int], *, env: Env
+) -> tuple[ReplicaContent, ...]:
+    """What each replica has of `TABLE`, once all of a shard have the same, of so many rows.
+
+    Raises as `load_flights`.
+    """
+    shards = load_topology(Path(state.config_file)).clusters[CLUSTER].shards
+    async with aiohttp.ClientSession() as http:
+        nodes = _Nodes(state.nodes, http)
+        found = await asyncio.gather(
+            *(_until_equal(nodes, shard, rows_per_shard.get(shard.number, 0), env=env) for shard in shards)
+        )
+    return tuple(replace(content, inserted=0) for contents in found for content in contents)
 
 
 class _Nodes:

@@ -19,6 +19,7 @@ from rich.text import Text
 from engine.config.load import load_topology
 from engine.env import Env
 from engine.errors import NodeUnavailable
+from engine.local.demo_etl import EtlResult, answer_table, rows_table
 from engine.local.demo_flights import TABLE, ReplicaContent
 from engine.local.state import StackState
 from engine.migrations.ledger import Ledger
@@ -88,6 +89,7 @@ class DemoResult:
     answered: tuple[str, ...]
     seconds: float
     data: tuple[ReplicaContent, ...] = ()
+    etl: EtlResult | None = None
 
     def taking(self, seconds: float) -> DemoResult:
         return replace(self, seconds=seconds)
@@ -105,7 +107,8 @@ class DemoResult:
     @property
     def succeeded(self) -> bool:
         applied = bool(self.clusters) and all(cluster.succeeded for cluster in self.clusters)
-        return applied and self.same_schema and self.same_data
+        loaded = self.etl is None or self.etl.succeeded
+        return applied and self.same_schema and self.same_data and loaded
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -115,6 +118,7 @@ class DemoResult:
             "schemas": self.schemas,
             "same_data": self.same_data,
             "data": [asdict(content) for content in self.data],
+            "etl": self.etl.as_json() if self.etl else None,
             "approved_by_the_demo": self.answered,
             "ledger": {cluster.cluster: [asdict(row) for row in cluster.rows] for cluster in self.clusters},
         }
@@ -211,6 +215,9 @@ def show_result(result: DemoResult, console: Console) -> None:
     if result.data:
         console.print()
         console.print(_replicas(result.data))
+    if result.etl:
+        console.print(rows_table(result.etl))
+        console.print(answer_table(result.etl))
     word = "Every migration is applied on every host." if result.succeeded else "NOT everything is applied."
     console.print(Text(f"{word} {result.seconds:.0f} s" if result.seconds else word, style="bold"))
 

@@ -14,7 +14,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, Param
 
 from engine.etl.request import LoadMode
-from engine.etl.targets import CLUSTER
+from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY
 from oncluster_airflow.migration_dag import schema_asset
 from oncluster_airflow.notifier import OnclusterNotifier
 from oncluster_airflow.operators.etl import LOAD_TASK, CheckOperator, LoadOperator, TargetsOperator
@@ -43,12 +43,8 @@ def data_asset(cluster: str) -> Asset:
 def parameters() -> dict[str, Param]:
     """The form."""
     return {
-        "first_day": Param(
-            "2013-01-01", type="string", format="date", title="First day", description="In UTC."
-        ),
-        "last_day": Param(
-            "2013-12-31", type="string", format="date", title="Last day", description="Included."
-        ),
+        "first_day": Param(FIRST_DAY, type="string", format="date", title="First day", description="In UTC."),
+        "last_day": Param(LAST_DAY, type="string", format="date", title="Last day", description="Included."),
         "mode": Param(
             LoadMode.OVERWRITE.value,
             type="string",

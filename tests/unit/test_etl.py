@@ -131,6 +131,11 @@ def test_counts_that_do_not_add_up_are_named(report: LoadReport, problem: str) -
     assert any(problem in found for found in report.problems)
 
 
+def test_a_table_that_stands_on_each_shard_in_full_is_not_summed() -> None:
+    airlines = TableReport("d.airlines", "d.airlines", 16, {1: 16, 2: 16})
+    assert replace(REPORT, tables=(FLIGHTS, airlines)).problems == ()
+
+
 @pytest.mark.parametrize("text", ["", "[]", '{"version": 2}', '{"version": 1, "job_id": "j"}', "{"])
 def test_a_report_that_cannot_be_read_is_no_success(tmp_path: Path, text: str) -> None:
     file = tmp_path / "report.json"
