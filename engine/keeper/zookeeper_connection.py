@@ -27,7 +27,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from kazoo.exceptions import EXCEPTIONS, AuthFailedError, ConnectionLoss, NoNodeError
 from kazoo.protocol.serialization import (
@@ -45,12 +45,12 @@ from kazoo.protocol.serialization import (
 
 from engine.env import Env
 from engine.keeper.set_watches import split_watches
+from engine.keeper.zookeeper_wire import Wire
 
 log = logging.getLogger(__name__)
 
 _EVENT_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _EVENT_TYPES = {1: "CREATED", 2: "DELETED", 3: "CHANGED", 4: "CHILD"}
-_LONGEST_FRAME_BYTES = 256 << 20
 _RETRY_PAUSE_S = 0.05
 _LONGEST_RETRY_PAUSE_S = 1.0
 
@@ -100,53 +100,6 @@ class _Request:
         self.xid = 0
 
 
-class _Wire(asyncio.Protocol):
-    """Cuts what arrives into frames."""
-
-    def __init__(self, owner: ZooKeeperConnection) -> None:
-        self._owner = owner
-        self._rest = b""
-        self.transport: asyncio.Transport | None = None
-        self.first_frame: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self._rest:
-            data = self._rest + data
-        at, size = 0, len(data)
-        while size - at >= 4:
-            length = int_struct.unpack_from(data, at)[0]
-            if not 0 <= length <= _LONGEST_FRAME_BYTES:
-                self.drop(f"a frame of {length} bytes")
-                return
-            end = at + 4 + length
-            if end > size:
-                break
-            if not self.first_frame.done():
-                self.first_frame.set_result(data[at + 4 : end])
-            else:
-                self._owner._frame_received(self, data, at + 4)
-            at = end
-        self._rest = data[at:]
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if not self.first_frame.done():
-            self.first_frame.set_exception(error or ConnectionResetError("the server closed the connection"))
-            self.first_frame.exception()
-        self._owner._connection_lost(self)
-
-    def write_frame(self, payload: bytes) -> None:
-        assert self.transport is not None
-        self.transport.write(int_struct.pack(len(payload)) + payload)
-
-    def drop(self, why: str) -> None:
-        log.warning("keeper.connection_dropped why=%s", why)
-        if self.transport is not None:
-            self.transport.abort()
-
-
 class ZooKeeperConnection:
     """One session over one connection after the other."""
 
@@ -163,7 +116,7 @@ class ZooKeeperConnection:
         self._timeout_s = options.session_timeout_s
         self._seen_zxid = 0
         self._xid = 0
-        self._wire: _Wire | None = None
+        self._wire: Wire | None = None
         self._unsent: deque[_Request] = deque()
         self._unanswered: deque[_Request] = deque()
         self._unanswered_auth: deque[_Request] = deque()
@@ -243,7 +196,7 @@ class ZooKeeperConnection:
     async def _connect_to(self, host: str, port: int) -> None:
         """Raises OSError, TimeoutError, struct.error (no ZooKeeper there), _SessionOver."""
         options = self._options
-        wire = _Wire(self)
+        wire = Wire(self)
         try:
             async with asyncio.timeout(options.connect_timeout_s):
                 await self._loop.create_connection(
@@ -267,7 +220,7 @@ class ZooKeeperConnection:
                 wire.transport.abort()
             raise
 
-    def _take_over(self, wire: _Wire) -> None:
+    def _take_over(self, wire: Wire) -> None:
         """The session goes on over this connection: identity first, then watches, then whatever waits."""
         self._wire = wire
         self._last_received_s = self._loop.time()
@@ -288,7 +241,7 @@ class ZooKeeperConnection:
             self.last_error = "the server refuses the identity"
             self._listener.on_lost()
 
-    def _connection_lost(self, wire: _Wire) -> None:
+    def connection_lost(self, wire: Wire) -> None:
         if wire is not self._wire:
             return  # it never was the session's
         self._wire = None
@@ -354,7 +307,7 @@ class ZooKeeperConnection:
 
     # --- receiving ----------------------------------------------------------------------------------------
 
-    def _frame_received(self, wire: _Wire, data: bytes, at: int) -> None:
+    def frame_received(self, wire: Wire, data: bytes, at: int) -> None:
         self._last_received_s = self._loop.time()
         try:
             xid, zxid, code = reply_header_struct.unpack_from(data, at)
@@ -372,7 +325,7 @@ class ZooKeeperConnection:
         except (struct.error, UnicodeDecodeError, IndexError) as error:
             wire.drop(f"a reply that cannot be read: {error}")
 
-    def _answer(self, wire: _Wire, xid: int, code: int, data: bytes, at: int) -> None:
+    def _answer(self, wire: Wire, xid: int, code: int, data: bytes, at: int) -> None:
         if not self._unanswered:
             if self._disposed is None:
                 wire.drop(f"a reply nobody asked for, xid {xid}")
