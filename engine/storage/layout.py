@@ -104,13 +104,18 @@ def _server(own: Path, settings: ChdbSettings) -> str:
 
 
 def _users(settings: ChdbSettings) -> str:
+    """`url()` asks once: what reads other nodes chooses replicas before, and a second request for the rest of
+    an answer that broke off would wait long for nothing, because answers to queries have no ranges."""
     grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
     if not settings.file_access:
         grants.append("REVOKE FILE ON *.*")
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
     return f"""\
 <clickhouse>
-  <profiles><default/></profiles>
+  <profiles><default>
+    <http_max_tries>1</http_max_tries>
+    <http_make_head_request>0</http_make_head_request>
+  </default></profiles>
   <quotas><default/></quotas>
   <users>
     <default>

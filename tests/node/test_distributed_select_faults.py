@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.node.conftest import RunningNode
+from tests.node.conftest import USERS, RunningNode, StartNode
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +94,30 @@ def test_passwords_of_peers_are_sent_and_never_shown(node: RunningNode) -> None:
         assert "secret" not in text
         assert "wrong-one" not in text
         assert "YWxpY2U6" not in text
+
+
+@pytest.mark.parametrize("session", [{}, {"session_id": "kept"}])
+def test_readers_read_distributed_tables_and_nothing_else(
+    start_node: StartNode, session: dict[str, str]
+) -> None:
+    users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
+    node = start_node(extra=users, run=False)
+    peer_xml = "<replica><host>elsewhere</host><port>9000</port><http_host>127.0.0.1</http_host>"
+    shards = f"<shard>{peer_xml}<http_port>{node.http_port}</http_port></replica></shard>"
+    config = node.config.read_text()
+    remote_servers = f"<remote_servers><c>{shards}</c></remote_servers>"
+    node.config.write_text(config.replace("</clickhouse>", remote_servers + "</clickhouse>"))
+    node.start()
+    node.query("CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY k")
+    node.query("INSERT INTO t SELECT number FROM numbers(7)")
+    node.query("CREATE TABLE d (k UInt64) ENGINE = Distributed(c, default, t)")
+    reader = {"user": "reader", "password": "read", **session}
+    assert node.query("SELECT sum(k) FROM d", **session) == "21\n"
+    assert node.query("SELECT sum(k) FROM d", **reader) == "21\n"
+    assert node.get("/?query=SELECT%20sum(k)%20FROM%20d").text == "21\n"
+    for sql in (
+        "SELECT count() FROM cluster(c, default, t)",
+        "SELECT count() FROM d, url('http://127.0.0.1:1/', Native, 'x UInt8') AS u",
+        "SELECT count() FROM d SETTINGS max_threads = 1",
+    ):
+        assert node.post(sql, **reader).code == 164

@@ -17,8 +17,8 @@ from dataclasses import replace
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
 from engine.distributed.select import SourceColumn, SourceTable, plan_select
-from engine.distributed.select.plan import Analyse
-from engine.distributed.select.template import Reference, make_template, table_names
+from engine.distributed.select.plan import Analyse, select_begins
+from engine.distributed.select.template import Reference, Template, make_template, table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId, TableName, quote_identifier, quote_string
@@ -31,6 +31,7 @@ from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.output import without_output_clauses
 from engine.storage import Scope
 
 _READING = frozenset(
@@ -39,8 +40,6 @@ _READING = frozenset(
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 _DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
 _MAX_VIEWS = 50
-_SAFE_SETTINGS = {"http_max_tries": "1", "http_make_head_request": "0"}
-"""A request that failed is not repeated by chDB: what was read before would be read again."""
 
 
 class DistributedSelects:
@@ -75,10 +74,33 @@ class DistributedSelects:
             return asked
         refs, names = found
         template = make_template(sql, refs, databases=names)
+        if asked.session.is_readonly:
+            asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
         plan = await plan_select(template, self._analyse(asked), self._describe(asked))
         await self._check(asked, plan.sql)
-        settings = {**asked.settings, **_SAFE_SETTINGS}
-        return replace(asked, sql=plan.sql, settings=settings)
+        return replace(asked, sql=plan.sql)
+
+    async def _as_reader(self, asked: Asked, template: Template, names: Sequence[TableName | None]) -> Asked:
+        """For a user who may only read: chDB has to allow the statement as if the tables were its own. Then
+        it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164."""
+        if any(name is None for name in names):
+            raise SqlError(Code.READONLY, "Cannot read other servers by a table function in readonly mode.")
+        text = template.fill([name.quoted for name in names if name is not None])
+        check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
+        session = asked.session.clone()
+        try:
+            await session.query(check, format="Null", params=asked.params, scope=_scope(asked))
+        except SqlError as error:
+            if error.code == Code.READONLY:
+                raise
+        finally:
+            await session.close()
+        reading = self._health.pool.session(
+            database=asked.current_database,
+            settings={**asked.session.settings, "readonly": "2"},
+            one_shot=True,
+        )
+        return replace(asked, session=reading)
 
     # -- what is read ----------------------------------------------------------------------------------------
 
