@@ -70,6 +70,7 @@ async def execute_alter(ctx: ReplicaContext, queued: QueuedEntry) -> None:
                 raise
             await create_if_not_exists(keeper, ctx.me.metadata_version)
     ctx.metadata_version = action.alter_version
+    ctx.mutation_news.announce()  # its data may be rewritten now
     ctx.merge_wanted.set()
     log.info("replica.altered table=%s version=%d", ctx.name, action.alter_version)
 

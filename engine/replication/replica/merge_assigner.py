@@ -268,6 +268,10 @@ def _choose_mutations(ctx: ReplicaContext, predicate: MergePredicate, room: int)
         version = predicate.wanted_version(part)
         if version is not None:
             last = ctx.queue.mutation_commands(part, version)[-1]
+            if last.alter_version is not None and last.alter_version > ctx.metadata_version:
+                # It would wait in the queue for metadata that wait for an earlier ALTER's data. Enough of
+                # them leave no room for that ALTER's mutations: all would wait for ever.
+                continue
             chosen.append(MutatePart(part, part.mutated(version), alter_version=last.alter_version))
     return chosen
 
