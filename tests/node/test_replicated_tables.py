@@ -414,6 +414,40 @@ def test_a_plain_table_is_converted_at_the_next_start(nodes: Nodes) -> None:
     assert nodes.n1.query("SELECT count() FROM d.conv") == "31\n"
 
 
+def test_a_detached_plain_table_is_attached_as_a_replicated_one(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.was_plain (a UInt64) ENGINE = ReplacingMergeTree ORDER BY a")
+    nodes.n1.query("INSERT INTO d.was_plain VALUES (1), (2)")
+    nodes.n1.query("INSERT INTO d.was_plain VALUES (3)")
+    refused(nodes.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 57)
+    nodes.n1.query("DETACH TABLE d.was_plain")
+    refused(nodes.n1.post("ATTACH TABLE d.was_plain AS NOT REPLICATED"), 48)
+    refused(nodes.n1.post("ATTACH TABLE d.never_was AS REPLICATED"), 60)
+    nodes.n1.query("ATTACH TABLE d.was_plain AS REPLICATED")
+    assert nodes.n1.query("SELECT sum(a) FROM d.was_plain") == "6\n"
+    refused(nodes.n1.post("INSERT INTO d.was_plain VALUES (4)"), 242)
+    nodes.n1.query("SYSTEM RESTORE REPLICA d.was_plain")
+    nodes.n1.query("INSERT INTO d.was_plain VALUES (4)")
+    shown = nodes.n1.query("SHOW CREATE TABLE d.was_plain FORMAT TSVRaw")
+    assert "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}'" in shown
+    [uuid] = nodes.n1.query("SELECT uuid FROM system.tables WHERE name = 'was_plain'").split()
+    nodes.n2.query(
+        f"CREATE TABLE d.was_plain UUID '{uuid}' (a UInt64) ENGINE = ReplicatedReplacingMergeTree ORDER BY a"
+    )
+    eventually(lambda: nodes.n2.query("SELECT sum(a) FROM d.was_plain"), "10\n")
+    nodes.n1.query("DETACH TABLE d.was_plain")
+    refused(nodes.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 36)
+    nodes.n1.query("ATTACH TABLE d.was_plain")
+    assert nodes.n1.query("SELECT sum(a) FROM d.was_plain") == "10\n"
+
+
+def test_a_table_that_cannot_be_replicated_stays_detached(nodes: Nodes) -> None:
+    nodes.n1.query("CREATE TABLE d.a_log (a UInt64) ENGINE = Log")
+    nodes.n1.query("DETACH TABLE d.a_log")
+    refused(nodes.n1.post("ATTACH TABLE d.a_log AS REPLICATED"), 36)
+    nodes.n1.query("ATTACH TABLE d.a_log")
+    nodes.n1.query("DROP TABLE d.a_log SYNC")
+
+
 def test_on_cluster_one_replica_of_a_shard_changes_the_table_for_all(nodes: Nodes) -> None:
     nodes.on_cluster(
         "CREATE TABLE d.once_per_shard ON CLUSTER all (a UInt64, p UInt8) "

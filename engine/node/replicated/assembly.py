@@ -20,6 +20,7 @@ from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
 from engine.node.replicated.alter import AlterStatements
+from engine.node.replicated.attach_as import AttachAsStatements
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
 from engine.node.replicated.consistent_reads import ConsistentReads
@@ -107,8 +108,10 @@ class ReplicatedNode:
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
+        self._converter = Converter(self.life, self._create, env, pool.path)
         self.handlers = StatementHandlers(
             [
+                AttachAsStatements(self.life, self._converter),
                 self._create,
                 DropRenameStatements(self.life),
                 ShowStatements(self.life),
@@ -140,7 +143,7 @@ class ReplicatedNode:
         await self.life.start(force=flag.exists())
         flag.unlink(missing_ok=True)
         self.life.later(drop_leftovers(self.life), "drop what replacements left")
-        await Converter(self.life, self._create, self._env, self._pool.path).run()
+        await self._converter.run()
 
     async def stop(self) -> None:
         await self.life.stop()

@@ -14,6 +14,9 @@ Safety argument. It runs at the node's start. No part is copied or deleted, and 
    left alone: the table stays read-only, and the log says why.
 6. The record is ATTACHED.
 
+`ATTACH TABLE … AS REPLICATED` does 2 to 4 and 6 with a table that was detached, and leaves 5 to SYSTEM
+RESTORE REPLICA: until then it is read-only. A crash before 6 makes the next start do 5, too.
+
 Source: ClickHouse's DatabaseOrdinary (convert_to_replicated).
 """
 
@@ -28,6 +31,7 @@ from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState, write_whole
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.definition_sql import Definition
@@ -47,6 +51,7 @@ FLAG = "convert_to_replicated"
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _PAUSE_S = 0.2
 _RETRY_PAUSE_S = 2.0
+_KEEPER_WAIT_S = 5.0
 
 
 def take_flags(path: Path) -> None:
@@ -65,7 +70,7 @@ def _wanted(path: Path) -> Path:
 
 
 class Converter:
-    """Use it once, when the tables of the catalog are attached."""
+    """`run` it once, when the tables of the catalog are attached."""
 
     def __init__(self, life: TableLifecycle, create: CreateStatements, env: Env, path: Path) -> None:
         self._life = life
@@ -84,42 +89,78 @@ class Converter:
         for record in self._life.catalog.all():
             if record.state is TableState.CONVERTING:
                 try:
-                    await self._prepare(record)
+                    for local in (await self._life.local.by_uuid([record.uuid])).values():
+                        table = await self._prepare(record, local)
+                        self._life.later(self._finish(table, local), f"convert {record.name}")
                 except OnclusterError as error:
                     log.error("replicated.not_converted table=%s error=%s", record.name, error)
 
+    async def attach(self, name: TableName) -> None:
+        """ATTACH TABLE … AS REPLICATED. Raises SqlError: 57 for a table that is not detached, 60 for none, 36
+        for one that cannot be converted, 253 if its replica is in Keeper; then it stays detached."""
+        life = self._life
+        if await life.local.named(name) is not None:
+            raise SqlError(
+                Code.TABLE_ALREADY_EXISTS,
+                f"Table {name} is attached.",
+                hint="DETACH TABLE it first.",
+            )
+        uuids = [uuid for uuid, detached in (await life.local.detached()).items() if detached == name]
+        if not uuids:
+            raise SqlError(Code.UNKNOWN_TABLE, f"Table {name} does not exist.")
+        if life.catalog.get(uuids[0]) is not None:
+            raise SqlError(
+                Code.BAD_ARGUMENTS, f"Table {name} is replicated already.", hint="ATTACH TABLE is enough."
+            )
+        keeper = await life.holder.get(timeout_s=_KEEPER_WAIT_S)
+        await life.local.run(f"ATTACH TABLE {name.quoted}")
+        try:
+            [local] = (await life.local.by_uuid(uuids)).values()
+            record = self._record_of(local)
+            if await keeper.exists(record.me.root) is not None:
+                raise SqlError(
+                    Code.REPLICA_ALREADY_EXISTS,
+                    f"Replica {record.me.root} already exists.",
+                    hint="If its server is gone for good, SYSTEM DROP REPLICA removes it.",
+                )
+        except OnclusterError:
+            await life.local.run(f"DETACH TABLE {name.quoted}")
+            raise
+        life.catalog.put(record)
+        table = await self._prepare(record, local)
+        table.record = replace(record, state=TableState.ATTACHED)
+        life.catalog.put(table.record)
+        await table.replica.start()
+
     async def _record(self, local: LocalTable) -> None:
         """Step 2."""
-        life = self._life
-        if life.catalog.get(local.uuid) is not None:
+        if self._life.catalog.get(local.uuid) is not None:
             return
-        definition = Definition(local.create_query)
         try:
-            if not local.is_merge_tree:
-                raise SqlError(Code.BAD_ARGUMENTS, f"Its engine is {local.engine}.")
-            place = self._create.default_place(local.name, local.uuid)
+            self._life.catalog.put(self._record_of(local))
         except SqlError as error:
             log.error("replicated.not_converted table=%s error=%s", local.name, error)
-            return
-        life.catalog.put(
-            TableRecord(
-                uuid=local.uuid,
-                name=local.name,
-                zookeeper_path=place.paths.root,
-                replica=place.me.name,
-                shown_path=place.shown_path,
-                shown_replica=place.shown_replica,
-                state=TableState.CONVERTING,
-                user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
+
+    def _record_of(self, local: LocalTable) -> TableRecord:
+        if not local.is_merge_tree:
+            raise SqlError(
+                Code.BAD_ARGUMENTS, f"Table {local.name} cannot be replicated: its engine is {local.engine}."
             )
+        place = self._create.default_place(local.name, local.uuid)
+        return TableRecord(
+            uuid=local.uuid,
+            name=local.name,
+            zookeeper_path=place.paths.root,
+            replica=place.me.name,
+            shown_path=place.shown_path,
+            shown_replica=place.shown_replica,
+            state=TableState.CONVERTING,
+            user_settings=Definition(local.create_query).hidden_from_user(HIDDEN_SETTINGS),
         )
 
-    async def _prepare(self, record: TableRecord) -> None:
+    async def _prepare(self, record: TableRecord, local: LocalTable) -> RunningTable:
         """Steps 3 and 4."""
         life = self._life
-        local = (await life.local.by_uuid([record.uuid])).get(record.uuid)
-        if local is None:
-            return
         name = local.name.quoted
         await life.local.run(f"ALTER TABLE {name} MODIFY SETTING {_assignments(HIDDEN_SETTINGS)}")
         await life.local.run(f"SYSTEM STOP MERGES {name}")
@@ -135,7 +176,7 @@ class Converter:
             await life.local.run(f"SYSTEM START MERGES {name}")
         table = await life.attach(record, local, is_started=False)
         await table.store.load()
-        life.later(self._finish(table, local), f"convert {record.name}")
+        return table
 
     async def _finish(self, table: RunningTable, local: LocalTable) -> None:
         """Steps 5 and 6."""

@@ -35,7 +35,7 @@ from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.host import ReplicaHost
 from engine.replication.paths import ReplicaPaths, TablePaths
-from engine.sql import Statement, StatementKind, expand_macros, tokenize
+from engine.sql import Statement, StatementKind, expand_macros
 
 _K = StatementKind
 _KEEPER_WAIT_S = 5.0
@@ -139,15 +139,7 @@ class CreateStatements:
         return Definition(definition.like(shown))
 
     async def _protect(self, asked: Asked, statement: Statement) -> None:
-        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back, and chDB
-        must make no plain table a replicated one."""
-        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
-        if statement.kind is _K.ATTACH_TABLE and "REPLICATED" in words and "AS" in words:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                "ATTACH TABLE … AS [NOT] REPLICATED is not supported.",
-                hint="The file `convert_to_replicated` in its directory converts a table at the next start.",
-            )
+        """CREATE OR REPLACE of anything must not take a replicated table's place behind our back."""
         if not statement.or_replace or not statement.tables:
             return
         table = self._life.tables.find_for(asked, statement.tables[0])
