@@ -32,24 +32,13 @@ from engine.errors import KeeperUnavailable
 from engine.keeper.java import find_java
 from engine.keeper.server_files import Peer, find_jars, server_arguments, write_files
 from engine.lifetime import Startable
+from engine.ports import free_ports
 
 log = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 _POLL_S = 0.02
 _PR_SET_PDEATHSIG = 1
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on at this moment."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [int(each.getsockname()[1]) for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 async def four_letter_word(port: int, word: str, *, host: str = HOST, timeout_s: float = 2.0) -> str:
@@ -155,7 +144,7 @@ class EmbeddedZooKeeper(Startable):
         java = self._java or find_java()
         jars = find_jars()
         if not self.client_port:
-            self.client_port = free_ports(1)[0]
+            [self.client_port] = free_ports(1, env=self._env)
         self._check_port()
         write_files(
             self.directory,
@@ -314,7 +303,7 @@ class EmbeddedEnsemble(Startable):
         java: Path | None = None,
         env: Env | None = None,
     ) -> None:
-        ports = free_ports(3 * size)
+        ports = free_ports(3 * size, env=env)
         peers = [Peer(i + 1, ports[3 * i], ports[3 * i + 1]) for i in range(size)]
         self.servers = tuple(
             EmbeddedZooKeeper(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from engine.env import Env
 from engine.errors import Busy, ConfigError
-from engine.testing.ports import free_ports, holder_of, is_free
+from engine.ports import free_ports, holder_of, is_free
 
 DEFAULT_BASE = 18_100
 _NODES, _AIRFLOW, _ZOOKEEPER = 23, 80, 81

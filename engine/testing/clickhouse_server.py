@@ -36,8 +36,8 @@ from engine.env import Env
 from engine.errors import Code, ConfigError, NodeUnavailable, ReplyLost, SqlError
 from engine.lifetime import Startable
 from engine.names import HostId
+from engine.ports import free_ports
 from engine.testing.clickhouse_config import ClickHouseConfig, ServerSpec
-from engine.testing.ports import free_ports
 from engine.testing.processes import ChildProcess
 
 _CANDIDATES = ("clickhouse-server", "/usr/sbin/clickhouse-server", "/usr/bin/clickhouse-server")

@@ -34,9 +34,9 @@ from engine.keeper.base import Keeper
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.lifetime import Startable
 from engine.names import HostId
+from engine.ports import free_ports
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
-from engine.testing.ports import free_ports
 from engine.testing.processes import ChildProcess, ProcessId, sweep
 
 log = logging.getLogger(__name__)

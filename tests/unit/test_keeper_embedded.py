@@ -15,7 +15,7 @@ import pytest
 from engine.env import SystemEnv
 from engine.errors import ConfigError, KeeperUnavailable
 from engine.keeper import CreateMode, zookeeper
-from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word, free_ports
+from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word
 from engine.keeper.java import bundled_java, find_java, java_version
 
 
@@ -235,7 +235,3 @@ async def test_a_pid_file_of_another_process_is_not_believed(tmp_path):
     assert server.pid is None
     server._signal(signal.SIGKILL)
     await server.stop()
-
-
-def test_free_ports_are_different():
-    assert len(set(free_ports(20))) == 20
