@@ -125,6 +125,7 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
                 f"INSERT INTO s{n}.{table} SELECT * FROM one.{table} "
                 f"WHERE cityHash64(id) % {SHARDS} = {n - 1}"
             )
+    bench.ask("CREATE TABLE extra ENGINE = MergeTree ORDER BY id AS SELECT number * 2 AS id FROM numbers(30)")
     yield bench
     loop.run_until_complete(pool.close())
     loop.close()

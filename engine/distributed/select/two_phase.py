@@ -144,6 +144,8 @@ def _has_the_shape(root: Node, table: Node) -> bool:
     for node in root.walk():
         if node is not root and node.kind in ("QUERY", "UNION", "WINDOW", "INTERPOLATE", "ARRAY_JOIN"):
             return False
+        if node is not table and node.kind in ("TABLE", "TABLE_FUNCTION"):
+            return False  # the right side of IN, which is here and not on the shards
         if node.kind == "SORT" and "with_fill: 1" in node.rest:
             return False
         if node.kind == "FUNCTION":

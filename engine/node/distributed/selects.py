@@ -40,6 +40,8 @@ _READING = frozenset(
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 _DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
 _MAX_VIEWS = 50
+_MAX_DESCRIBED = 256
+"""Types of states and keys are remembered by the text that they come from: it names no table."""
 
 
 class DistributedSelects:
@@ -61,6 +63,7 @@ class DistributedSelects:
         self._topology = topology
         self._is_local = is_local
         self._shards_of = shards_of
+        self._described_before: dict[tuple[str, str], list[tuple[str, str]]] = {}
 
     async def prepare(self, asked: Asked, statement: Statement) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
@@ -260,6 +263,9 @@ class DistributedSelects:
 
     def _describe(self, asked: Asked) -> Describe:
         async def describe(sql: str) -> list[tuple[str, str]]:
+            key = (sql, repr(sorted({**settings_of(asked), **asked.params}.items())))
+            if key in self._described_before:
+                return self._described_before[key]
             session = asked.session.clone()
             try:
                 result = await session.query(
@@ -267,7 +273,11 @@ class DistributedSelects:
                 )
             finally:
                 await session.close()
-            return [(row[0], row[1]) for row in json.loads(result.text)["data"]]
+            described = [(row[0], row[1]) for row in json.loads(result.text)["data"]]
+            if len(self._described_before) >= _MAX_DESCRIBED:
+                self._described_before.clear()
+            self._described_before[key] = described
+            return described
 
         return describe
 

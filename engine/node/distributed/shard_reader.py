@@ -153,8 +153,9 @@ class ShardReader:
                 _TOO_DEEP, "Maximum distributed depth exceeded", name="TOO_LARGE_DISTRIBUTED_DEPTH"
             )
         parts = []
-        for shard in await self._needed(select):
-            peer = await self._peer(shard)
+        shards = await self._needed(select)
+        peers = await asyncio.gather(*(self._peer(shard) for shard in shards))
+        for shard, peer in zip(shards, peers, strict=True):
             if peer is not None:
                 parts.append(await self._read(shard, peer, select))
         return union_all(parts, [column for _, column in select.columns])

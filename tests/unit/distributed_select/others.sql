@@ -52,3 +52,5 @@ SELECT city, lagInFrame(city) OVER w FROM events WINDOW w AS (ORDER BY id) ORDER
 SELECT _shard_num IN (1, 2, 3) AS ok, id FROM events ORDER BY id LIMIT 4
 SELECT id FROM events WHERE NOT (note = 'x1') OR note IS NULL ORDER BY id
 SELECT sum(DISTINCT id % 7) FROM events
+SELECT count() FROM events WHERE id IN extra
+SELECT e.id FROM events AS e JOIN extra AS x USING (id) WHERE e.city = 'Rome' ORDER BY e.id
