@@ -273,6 +273,13 @@ def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
     n1.query("DROP TABLE ring")
 
 
+def test_materialized_views_at_a_distributed_table_are_refused(cluster: Cluster) -> None:
+    name = cluster.tables()
+    view = f"CREATE MATERIALIZED VIEW view_{name}"
+    assert refused(cluster.n1, f"{view} TO {name}_d AS SELECT k, v FROM {name}").code == 48
+    assert refused(cluster.n1, f"{view} TO {name} AS SELECT k, v FROM default.{name}_d").code == 48
+
+
 def test_on_cluster_ddl_and_like_another_distributed_table(cluster: Cluster) -> None:
     name = cluster.tables()
     n1, n3 = cluster.n1, cluster.nodes["n3"]

@@ -20,6 +20,8 @@ from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.sql import AlterCommand, Statement, StatementKind, tokenize
+from engine.sql.cursor import Cursor
+from engine.sql.sources import read_tables
 
 _K = StatementKind
 _ALTERS = frozenset(
@@ -133,12 +135,13 @@ class DistributedDdl:
                 )
 
     async def _refuse_view(self, asked: Asked, statement: Statement) -> None:
-        """chDB would write the view's rows into a table that keeps none."""
-        for name in statement.targets:
+        """chDB would write the view's rows into a table that keeps none, and never see an INSERT into it."""
+        sources = [ref.name for ref in read_tables(Cursor(asked.sql), 0)]
+        for name in (*statement.targets, *sources):
             if await self._tables.find_for(asked, name) is not None:
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
-                    f"A materialized view cannot write to the Distributed table {name}.",
+                    f"A materialized view cannot read from, or write to, the Distributed table {name}.",
                     hint="Let it write to a table on each shard.",
                 )
 
