@@ -24,6 +24,7 @@ rows for (REPLACE on one shard is DROP on the shards where the job has no rows o
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, ShardPlan
 from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
+
+_REMEMBERED_S = 1800
+"""So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
 
 
 class RowsMissing(OnclusterError):
@@ -82,7 +86,7 @@ def carry_out(plan: Plan, target: Target, servers: Sequence[Server]) -> Written:
                     zip(plan.shards, servers, strict=True),
                 )
             )
-            ids = sorted({partition_id for _, rows in gathered for partition_id in rows})
+            ids = sorted({*plan.partitions, *(partition_id for _, rows in gathered for partition_id in rows)})
             moves = [
                 pool.submit(_move_all, plan, number, server, target, table, rows, ids)
                 for number, (server, (table, rows)) in enumerate(zip(servers, gathered, strict=True))
@@ -217,7 +221,13 @@ class _Move:
             if known:
                 raise self._equal()
             before = self._count()
-            self._intend({"hashes": sorted(hashes), "before": before})
+            self._intend({"hashes": sorted(hashes), "before": before, "at": int(time.time())})
+        elif hashes <= self._blocks():
+            return
+        elif int(time.time()) - int(str(intent["at"])) > _REMEMBERED_S:
+            there = self._count()
+            if there != int(str(intent["before"])):
+                raise self._unknown(intent, there)
         self._alter("ATTACH")
         absent = hashes - self._blocks()
         if absent:
@@ -243,13 +253,7 @@ class _Move:
         elif there == int(str(intent["before"])) + self.rows:
             return
         elif there != int(str(intent["before"])):
-            raise UnknownOutcome(
-                f"{self.server}: nobody can tell whether the {self.rows} rows of job {self.job} are in "
-                f"partition {self.partition_id} of {self.target.table}: "
-                f"it had {intent['before']} rows before, and has {there}.",
-                hint="Somebody else wrote there meanwhile. Look, and record the partition in "
-                f"{staging.DATABASE}.ledger as attached if they are; or use a replicated table.",
-            )
+            raise self._unknown(intent, there)
         before = there
         self._alter("ATTACH")
         there = self._count()
@@ -285,6 +289,15 @@ class _Move:
                 error.code, f"Cannot read the blocks of {self.target.table}: {error.message}"
             ) from error
         return {name.removeprefix(prefix) for name in names}
+
+    def _unknown(self, intent: Mapping[str, object], there: int) -> UnknownOutcome:
+        return UnknownOutcome(
+            f"{self.server}: nobody can tell whether the {self.rows} rows of job {self.job} are in "
+            f"partition {self.partition_id} of {self.target.table}: "
+            f"it had {intent['before']} rows before, and has {there}.",
+            hint="Somebody else wrote there meanwhile. Look, and record the partition in "
+            f"{staging.DATABASE}.ledger as attached if they are.",
+        )
 
     def _missing(self, what: str) -> RowsMissing:
         return RowsMissing(

@@ -36,6 +36,7 @@ class Options:
     `shards` (servers and weight of each shard) stands in for a Distributed table, together with
     `sharding_key`: `table` is then the local table of each shard. `job_id` is the identity under which a
     load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils.
+    `partitions` are ids that an overwriting load replaces also where it has no rows for them.
     """
 
     table: TableName
@@ -43,6 +44,7 @@ class Options:
     job_id: str = ""
     path: Path = Path.STAGED
     filter: str = ""
+    partitions: tuple[str, ...] = ()
     pushdown: Pushdown = Pushdown.OFF
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
@@ -86,6 +88,7 @@ class Options:
             job_id=values.get("job_id", ""),
             path=_one_of(Path, values, "write_path", Path.STAGED),
             filter=values.get("filter", ""),
+            partitions=tuple(one.strip() for one in values.get("partitions", "").split(",") if one.strip()),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
@@ -99,7 +102,7 @@ class Options:
 
 _KNOWN = {
     "url", "user", "password", "job_id", "write_path", "shards", "sharding_key", "cluster_file", "http_port",
-    "block_rows", "filter", "pushdown", "table", "path", "checkpointlocation",
+    "block_rows", "filter", "pushdown", "partitions", "table", "path", "checkpointlocation",
 }  # fmt: skip
 
 

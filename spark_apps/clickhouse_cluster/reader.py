@@ -2,8 +2,8 @@
 
 Columns are those of the schema: give a narrower one with `.schema(…)`, since Spark 4.2 tells a Python
 source nothing about the columns that a query uses. Filters travel where ClickHouse and Spark agree on every
-value, if the option `pushdown` is on. It is off by default: Spark 4.2 keeps a source's filters with the frame,
-and a second query on the same frame that has none itself gets those of the first, and too few rows.
+value, if the option `pushdown` is on. It is off by default: Spark 4.2 keeps a source's filters with the
+frame, and a second query on the same frame that has none itself gets those of the first, and too few rows.
 """
 
 from __future__ import annotations

@@ -58,7 +58,10 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One decision: what a job's commit moves into the table. `at` is the time in seconds."""
+    """One decision: what a job's commit moves into the table. `at` is the time in seconds.
+
+    `partitions` are replaced also where there are no rows for them.
+    """
 
     job: str
     epoch: str
@@ -66,6 +69,7 @@ class Plan:
     mode: str
     at: int
     shards: tuple[ShardPlan, ...]
+    partitions: tuple[str, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -77,7 +81,7 @@ class Plan:
             ShardPlan(shard["host"], shard["port"], tuple(Staged(**one) for one in shard["staged"]))
             for shard in raw.pop("shards")
         )
-        return cls(**raw, shards=shards)
+        return cls(**raw | {"shards": shards, "partitions": tuple(raw["partitions"])})
 
 
 def decide(coordinator: Server, plan: Plan) -> Plan:

@@ -230,4 +230,5 @@ def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:
         )
         for shard in job.target.shards
     )
-    return Plan(job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards)
+    also = job.options.partitions if job.mode is Mode.OVERWRITE_PARTITIONS else ()
+    return Plan(job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards, also)

@@ -68,7 +68,8 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
         )
     everything = read(spark, servers, name).cache()
     for condition in (
-        "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL", "n IS NOT NULL AND n < 9",
+        "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL",
+        "n IS NOT NULL AND n < 9",
         "s LIKE '1%'",
         "s LIKE '%7\\\\%_'", "s = '5%_'", "d >= DATE '1970-01-20'", "n <=> 4",
         "NOT (n <=> 4)",

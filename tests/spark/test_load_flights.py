@@ -1,0 +1,132 @@
+"""The flights load: every raw line is a flight or in quarantine, and a repeated load changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from engine.testing.local_cluster import LocalCluster
+from spark_apps.load_flights import _COLUMNS, Load, Request
+from tests.spark.conftest import Servers
+
+pytestmark = pytest.mark.slow
+
+TABLES = {
+    "airlines": "(carrier LowCardinality(String), name String) ORDER BY carrier",
+    "airports": "(faa LowCardinality(String), name String, lat Float64, lon Float64, alt Int32, tz Int8, "
+    "dst LowCardinality(String), tzone LowCardinality(String)) ORDER BY faa",
+    "aircraft": "(tailnum String, year Nullable(UInt16), type LowCardinality(String), manufacturer String, "
+    "model String, engines UInt8, seats UInt16, speed Nullable(UInt16), engine String) ORDER BY tailnum",
+    "weather": "(origin LowCardinality(String), year UInt16, month UInt8, day UInt8, hour UInt8, "
+    "temp Nullable(Float32), dewp Nullable(Float32), humid Nullable(Float32), wind_dir Nullable(Float32), "
+    "wind_speed Nullable(Float32), wind_gust Nullable(Float32), precip Float32, pressure Nullable(Float32), "
+    "visib Float32, time_hour DateTime('UTC')) ORDER BY (origin, time_hour)",
+    "flights": "(year UInt16, month UInt8, day UInt8, dep_time Nullable(UInt16), sched_dep_time UInt16, "
+    "dep_delay Nullable(Int16), is_cancelled UInt8 ALIAS dep_time IS NULL, arr_time Nullable(UInt16), "
+    "sched_arr_time UInt16, arr_delay Nullable(Int16), "
+    "is_late UInt8 MATERIALIZED ifNull(arr_delay, 0) > 15, carrier LowCardinality(String), flight UInt16, "
+    "tailnum String, origin LowCardinality(String), dest LowCardinality(String), air_time Nullable(UInt16), "
+    "distance UInt16, hour UInt8, minute UInt8, time_hour DateTime('UTC'), "
+    "INDEX tailnum_bloom tailnum TYPE bloom_filter(0.01) GRANULARITY 4) "
+    "PARTITION BY toYYYYMM(time_hour) ORDER BY (origin, carrier, time_hour, flight)",
+    "flights_quarantine": "(job_id String, loaded_for Date, line_number UInt64, "
+    "reason LowCardinality(String), line String CODEC(ZSTD(3))) "
+    "PARTITION BY toYYYYMM(loaded_for) ORDER BY (reason, line_number)",
+    "daily_delays": "(day Date, origin LowCardinality(String), carrier LowCardinality(String), "
+    "flights UInt32, cancelled UInt32, late UInt32, delay_sum Int64) "
+    "PARTITION BY toYYYYMM(day) ORDER BY (origin, carrier, day)",
+}
+KEYS = {
+    "flights": "cityHash64(tailnum, time_hour)",
+    "flights_quarantine": "line_number",
+    "daily_delays": "cityHash64(origin, carrier, day)",
+}
+GOOD = (
+    "2013,1,{day},517,515,2,830,819,11,UA,{flight},N14228,EWR,IAH,227,1400,5,15,2013-01-{day:02d}T10:00:00Z"
+)
+CANCELLED = "2013,1,3,NA,1900,NA,NA,2211,NA,UA,9,NA,EWR,IAH,NA,1400,19,0,2013-01-04T00:00:00Z"
+FEBRUARY = "2013,2,1,517,515,2,830,819,11,UA,7,N14228,EWR,IAH,227,1400,5,15,2013-02-01T10:00:00Z"
+BAD = {
+    "2013,1,1": "wrong number of fields",
+    GOOD.format(day=1, flight=1): "the same flight again",
+    GOOD.format(day=1, flight=50).replace("UA", "ZZ"): "unknown carrier",
+    GOOD.format(day=1, flight=51).replace("N14228", "NA"): "left without a tail number",
+    GOOD.format(day=1, flight=52).replace("517", "5h17"): "dep_time is no number",
+    GOOD.format(day=1, flight=53).replace("2013-01-01T10:00:00Z", "soon"): "time_hour is no time",
+}
+
+
+@pytest.fixture(scope="module")
+def flights(nodes: Servers) -> Servers:
+    for number, shard in enumerate(nodes.shards, start=1):
+        for replica, server in enumerate(shard, start=1):
+            server.execute("CREATE DATABASE flights")
+            for name, text in TABLES.items():
+                columns, rest = text[: text.rindex(")", 0, _clause(text)) + 1], text[_clause(text) :]
+                engine = f"ReplicatedMergeTree('/flights/{number}/{name}', 'r{replica}')"
+                server.execute(f"CREATE TABLE flights.{name} {columns} ENGINE = {engine} {rest}")
+            for name, key in KEYS.items():
+                engine = f"Distributed(two, flights, {name}, {key})"
+                server.execute(f"CREATE TABLE flights.{name}_all AS flights.{name} ENGINE = {engine}")
+    return nodes
+
+
+def _clause(text: str) -> int:
+    """Where PARTITION BY or ORDER BY begins."""
+    found = text.find("PARTITION BY")
+    return found if found >= 0 else text.index("ORDER BY")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    good = [GOOD.format(day=day, flight=flight) for day in range(1, 4) for flight in range(1, 41)]
+    lines = [",".join(_COLUMNS), *good, CANCELLED, FEBRUARY, *BAD]
+    (tmp_path / "flights.csv").write_text("\n".join(lines) + "\n")
+    (tmp_path / "airlines.csv").write_text("carrier,name\nUA,United\n")
+    (tmp_path / "airports.csv").write_text(
+        "faa,name,lat,lon,alt,tz,dst,tzone\nEWR,Newark,40.6,-74.1,18,-5,A,America/New_York\n"
+    )
+    (tmp_path / "planes.csv").write_text(
+        "tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN14228,1999,Fixed,B,7,2,149,NA,Fan\n"
+    )
+    (tmp_path / "weather.csv").write_text(
+        "origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,time_hour\n"
+        "EWR,2013,1,1,1,39.02,26.06,59.37,270,10.35,NA,0,1012,10,2013-01-01T06:00:00Z\n"
+    )
+    return tmp_path
+
+
+def load(spark: SparkSession, local: LocalCluster, source: Path, *more: str) -> dict[str, Any]:
+    arguments: Sequence[str] = (
+        *("--config", str(local.config_file), "--cluster", "two", "--source", str(source)),
+        *("--from", "2013-01-01", "--to", "2013-01-31", "--report", str(source / "report.json"), *more),
+    )
+    return Load(spark, Request.parse(arguments), source).run()
+
+
+def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
+    spark: SparkSession, local: LocalCluster, flights: Servers, source: Path
+) -> None:
+    report = load(spark, local, source, "--job-id", "january")
+    assert (report["read"], report["written"], report["quarantined"]) == (127, 121, 6)
+    assert flights.ask("SELECT reason, line FROM flights.flights_quarantine") == sorted(
+        f"{reason}\t{line}" for line, reason in BAD.items()
+    )
+    assert flights.ask(
+        "SELECT sum(flights), sum(cancelled), sum(delay_sum) FROM flights.daily_delays WHERE 1"
+    )
+    before = flights.ask("SELECT * FROM flights.flights")
+    for table in report["tables"]:
+        for number, shard in enumerate(flights.shards, start=1):
+            where = f" WHERE {table['where']}" if table["where"] else ""
+            count = int(shard[0].text(f"SELECT count() FROM {table['local']}{where}"))
+            assert count == table["rows_per_shard"][str(number)], table
+    again = load(spark, local, source, "--job-id", "january")
+    assert (again["repeated"], again["written"]) == (True, 121)
+    other = load(spark, local, source, "--job-id", "january once more")
+    assert (other["repeated"], other["written"]) == (False, 121)
+    assert flights.ask("SELECT * FROM flights.flights") == before
