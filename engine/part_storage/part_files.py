@@ -78,7 +78,7 @@ def link_part(source: Path, target: Path, *, name: PartName | None) -> None:
         _link_files(source, target)
         if name is not None:
             (target / UUID_FILE).write_text(str(uuid_of(name)))
-    except BaseException:
+    except BaseException:  # whatever it is: half a part must not stay
         shutil.rmtree(target, ignore_errors=True)
         raise
 

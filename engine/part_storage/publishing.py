@@ -140,7 +140,7 @@ class Publisher:
         staged.rename(state.detached / passing)
         try:
             connection.execute(f"ALTER TABLE {state.table.quoted} ATTACH PART {quote_string(passing)}")
-        except BaseException:
+        except BaseException:  # whatever it is: the part goes back to where it was staged
             for prefix in ("", "attaching_"):
                 with contextlib.suppress(OSError):
                     (state.detached / f"{prefix}{passing}").rename(staged)

@@ -228,7 +228,7 @@ class ChdbSession:
                 await self._uninterrupted(lambda: connection.insert_append(handle, first))
                 async for piece in others:
                     await self._uninterrupted(partial(connection.insert_append, handle, piece))
-            except BaseException:
+            except BaseException:  # also a cancellation: half an INSERT must not stay open
                 await self._uninterrupted(lambda: _cancel_insert(connection, handle))
                 raise
             return await self._uninterrupted(lambda: connection.insert_done(handle))
@@ -243,7 +243,7 @@ class ChdbSession:
             if data:
                 try:
                     connection.insert_append(handle, data)
-                except BaseException:
+                except BaseException:  # whatever it is: half an INSERT must not stay open
                     _cancel_insert(connection, handle)
                     raise
             return connection.insert_done(handle)
@@ -306,7 +306,7 @@ class ChdbSession:
                 wanted["readonly"] = "2"
             if wanted:
                 connection.query(set_statement(wanted))
-        except BaseException:
+        except BaseException:  # whatever it is: a connection that nobody gets is closed
             if is_new:
                 connection.close()
             raise
