@@ -83,6 +83,21 @@ def test_insert_and_create_from_a_distributed_table(cluster: Cluster) -> None:
     assert cluster.n1.query("SELECT count() FROM copy") == "2000\n"
     cluster.n1.query("INSERT INTO copy SELECT * FROM events_d WHERE id < 10")
     assert cluster.n1.query("SELECT count() FROM copy") == "2010\n"
+    cluster.n1.query(
+        f"CREATE TABLE again ON CLUSTER c ({COLUMNS}) "
+        "ENGINE = ReplicatedMergeTree('/t/again/{c_shard}', '{replica}') ORDER BY id"
+    )
+    cluster.n1.query(
+        f"CREATE TABLE again_d ON CLUSTER c ({COLUMNS}) ENGINE = Distributed(c, default, again, id)"
+    )
+    cluster.n1.query(
+        "INSERT INTO again_d SELECT * FROM events_d WHERE id < 100", distributed_foreground_insert="1"
+    )
+    for node in cluster.nodes.values():
+        node.query("SYSTEM SYNC REPLICA again")
+    assert cluster.n1.query("SELECT count(), uniqExact(id) FROM again_d") == "100\t100\n"
+    params = {"param_least": "1990"}
+    assert cluster.n1.query("SELECT count() FROM events_d WHERE id >= {least:UInt64}", **params) == "10\n"
     assert "url" in cluster.n1.query("EXPLAIN SYNTAX SELECT count() FROM events_d").lower()
 
 
