@@ -1,0 +1,60 @@
+"""What is put off: the removal of executed entries, and the copies of a replica's own inserts."""
+
+from __future__ import annotations
+
+from engine.keeper.recipes import try_remove
+from engine.keeper.session import RequestKind
+from tests.unit.replication_support import PATHS, Bench, Replica, simulated
+
+
+async def executed_and_not_removed(bench: Bench) -> Replica:
+    """The second of two replicas, when it has fetched three parts and their entries are still there."""
+    one, two = await bench.cluster(2)
+    for key in range(3):
+        await one.insert(key)
+    while two.values != [0, 1, 2]:
+        await bench.env.sleep(0.001)
+    assert two.ctx.queue.entries
+    return two
+
+
+@simulated
+async def test_entries_are_removed_once_when_the_reply_is_lost(bench: Bench) -> None:
+    two = await executed_and_not_removed(bench)
+    bench.server.lose_next_reply(two.ctx.session().session_id, kind=RequestKind.MULTI)
+    await bench.until(lambda: not two.ctx.queue.entries)
+    assert not await bench.queue("r2")
+    assert two.values == [0, 1, 2]
+
+
+@simulated
+async def test_entries_are_removed_when_the_request_is_lost(bench: Bench) -> None:
+    two = await executed_and_not_removed(bench)
+    bench.server.lose_next_request(two.ctx.session().session_id, kind=RequestKind.MULTI)
+    await bench.until(lambda: not two.ctx.queue.entries)
+    assert not await bench.queue("r2")
+
+
+@simulated
+async def test_an_entry_that_somebody_else_removed_does_not_keep_the_others(bench: Bench) -> None:
+    two = await executed_and_not_removed(bench)
+    await try_remove(bench.admin, two.ctx.me.queue_entry(two.ctx.queue.entries[0].name))
+    await bench.until(lambda: not two.ctx.queue.entries)
+    assert not await bench.queue("r2")
+
+
+@simulated
+async def test_own_inserts_are_copied_in_the_end_and_at_once_with_those_of_others(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    pointer = PATHS.replica("r1").log_pointer
+    assert (await bench.admin.get(pointer)).data in (b"", b"0")
+    began_s = bench.env.monotonic_s()
+    await two.insert(2)
+    await bench.until(lambda: one.values == [1, 2])
+    assert bench.env.monotonic_s() - began_s < 0.1
+    await one.insert(3)
+    await bench.quiet(one, two)
+    assert (await bench.admin.get(pointer)).data == b"3"
+    assert not one.ctx.own_inserts
+    assert one.values == two.values == [1, 2, 3]
