@@ -23,6 +23,8 @@ from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlE
 from engine.names import HostId, quote_identifier
 
 TOKEN_SETTING = "insert_deduplication_token"
+DEPTH_SETTING = "max_distributed_depth"
+"""How many more tables may be Distributed on the way; each takes one off. 0 is no limit."""
 
 _CANNOT_NOW = frozenset(
     {

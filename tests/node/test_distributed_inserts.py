@@ -271,6 +271,12 @@ def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
     n1.query("CREATE TABLE ring (k UInt8) ENGINE = Distributed(w, default, ring, 0)")
     assert refused(n1, "INSERT INTO ring VALUES (1)", **FOREGROUND).code == 581
     n1.query("DROP TABLE ring")
+    # Round two nodes: n1 sends to shard 2 of c, and n3, whose key says so, back to shard 1.
+    for host, key in (("n1", 1), ("n2", 1), ("n3", 0), ("n4", 0)):
+        cluster.nodes[host].query(
+            f"CREATE TABLE ring (k UInt8) ENGINE = Distributed(c, default, ring, {key})"
+        )
+    assert refused(n1, "INSERT INTO ring VALUES (1)", **FOREGROUND).code == 581
 
 
 def test_materialized_views_at_a_distributed_table_are_refused(cluster: Cluster) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 
-from engine.distributed.delivery import TOKEN_SETTING, Block, Deliveries, Policy
+from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries, Policy
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import PeerShard
 from engine.distributed.replica_choice import LoadBalancing
@@ -37,6 +37,8 @@ _STREAMING = {
     "max_threads": "1",
 }
 """For rows that come as a stream: what chDB keeps in memory is measured in bytes then, not only in rows."""
+
+MAX_DEPTH = 5
 
 _NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
 _PASSED_ON = ("insert_quorum", "insert_quorum_timeout", "insert_quorum_parallel", "insert_deduplicate")
@@ -103,6 +105,9 @@ class DistributedInserts:
         if table is None:
             return None
         settings = {**asked.session.settings, **asked.settings, **text.settings}
+        depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
+        if depth == 1:
+            raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
         shards = self._shards_of(table.definition.cluster)
         owner = await self._owner(table, shards, settings)
         is_foreground = _is_foreground(settings)
@@ -163,6 +168,11 @@ class DistributedInserts:
         parts = await stage.parts()
         token = settings.get(TOKEN_SETTING) or self._env.new_uuid().hex
         passed_on = {name: settings[name] for name in _PASSED_ON if name in settings}
+        depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
+        if depth > 0:
+            passed_on[DEPTH_SETTING] = str(depth - 1)
+        if is_foreground:
+            passed_on["insert_distributed_sync"] = "1"  # the name that servers of all versions know
         by_shard: dict[int, list[Block]] = {}
         for part in parts:
             blocks = by_shard.setdefault(part.shard, [])

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextvars import ContextVar
-from dataclasses import replace
 
 from engine.client import NodeClient
 from engine.config.model import User
-from engine.distributed.delivery import TOKEN_SETTING, Block
+from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block
 from engine.distributed.peers import Peer
 from engine.env import Env
-from engine.errors import SqlError
 from engine.node.statement import Answer, Asked
 from engine.storage import ChdbPool
 from engine.storage.statement_text import InsertText
 
-MAX_DEPTH = 5
-_TOO_LARGE_DEPTH = 581
 _FOR_ONE_BLOCK = {"min_insert_block_size_rows": "100000000", "min_insert_block_size_bytes": "0"}
 """The receiver makes one block of what it is sent, also of a batch: the token names all of it."""
-
-_depth: ContextVar[int] = ContextVar("distributed_depth", default=0)
 
 InsertStream = Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[Answer]]
 """`StatementRouter.insert`."""
@@ -42,6 +35,8 @@ class NodeSink:
         settings = {**block.settings}
         if with_token:
             settings |= {TOKEN_SETTING: block.token}
+        else:
+            settings.pop(DEPTH_SETTING, None)  # so old a server does not know it either
         if peer.is_local and self.insert_here is not None:
             await self._here(self.insert_here, peer, block, settings)
             return
@@ -54,20 +49,13 @@ class NodeSink:
         )
 
     async def _here(self, insert: InsertStream, peer: Peer, block: Block, settings: dict[str, str]) -> None:
-        depth = _depth.get()
-        if depth >= MAX_DEPTH:
-            raise SqlError(
-                _TOO_LARGE_DEPTH, "Maximum distributed depth exceeded", name="TOO_LARGE_DISTRIBUTED_DEPTH"
-            )
         session = self._pool.session(one_shot=True)
         head = block.insert_sql(peer)
         asked = Asked(sql=head, user=User(peer.user), session=session, format="Null", settings=settings)
-        mark = _depth.set(depth + 1)
         try:
-            answer = await insert(replace(asked), InsertText(head, "Native", 0), block.body())
+            answer = await insert(asked, InsertText(head, "Native", 0), block.body())
             await answer.finish()
         finally:
-            _depth.reset(mark)
             await session.close()
 
     def _client(self, peer: Peer) -> NodeClient:
