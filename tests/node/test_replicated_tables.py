@@ -399,6 +399,9 @@ def test_a_plain_table_is_converted_at_the_next_start(nodes: Nodes) -> None:
     (Path(path) / "convert_to_replicated").touch()
     nodes.call(nodes.local.node("n1").restart())
     eventually(lambda: nodes.n1.query("SELECT count(), sum(a) FROM d.conv"), before)
+    # Rows are seen before the table is in Keeper: whoever made a replica there now would be the first one.
+    eventually(lambda: nodes.n1.query("SELECT is_readonly FROM system.replicas WHERE table = 'conv'"), "0\n")
+    eventually(lambda: nodes.n1.query("SELECT count(), sum(a) FROM d.conv"), before)
     shown = nodes.n1.query("SHOW CREATE TABLE d.conv FORMAT TSVRaw")
     assert "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}'" in shown
     assert not (Path(path) / "convert_to_replicated").exists()
