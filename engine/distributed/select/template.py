@@ -135,12 +135,6 @@ class Reference:
     table: SourceTable
 
 
-def references(tables: Mapping[tuple[int, int], SourceTable], refs: Sequence[NameRef]) -> list[Reference]:
-    """References for `make_template`, in the order of the text."""
-    found = [Reference(ref.start, ref.end, ref.name.table, tables[ref.start, ref.end]) for ref in refs]
-    return sorted(found, key=lambda one: one.start)
-
-
 def table_names(sql: str, begin: int = 0) -> list[NameRef]:
     """Every name of a table that the statement reads, from token `begin` on."""
     return read_tables(Cursor(sql), begin)
