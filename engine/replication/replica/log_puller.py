@@ -12,6 +12,9 @@ Safety argument. One pull at a time (`ctx.pulling`), and only within a term: `is
    meanwhile), `ctx.is_queue_in_doubt` stays set: memory takes over what `queue/` holds, after a sync, before
    anything else is copied.
 
+Only the loop (`run`) lets the replica's own inserts wait for more of them, and only as long as the log holds
+nothing else that is new; whoever calls `pull` gets all there is.
+
 It never passes an entry over: an entry that does not parse stops the pull for good and its error is shown, an
 entry that is missing although it was not copied ends the term (the replica was given up as lost).
 
