@@ -22,13 +22,6 @@ class Pushdown(enum.Enum):
     ON = "on"
 
 
-class Path(enum.Enum):
-    """How rows come into the table."""
-
-    STAGED = "staged"
-    DIRECT = "direct"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the user asks for.
@@ -42,7 +35,6 @@ class Options:
     table: TableName
     servers: tuple[Server, ...]
     job_id: str = ""
-    path: Path = Path.STAGED
     filter: str = ""
     partitions: tuple[str, ...] = ()
     pushdown: Pushdown = Pushdown.OFF
@@ -86,7 +78,6 @@ class Options:
             table=TableName(database, table) if dot else TableName("default", database),
             servers=urls or tuple(one for _, servers in shards for one in servers),
             job_id=values.get("job_id", ""),
-            path=_one_of(Path, values, "write_path", Path.STAGED),
             filter=values.get("filter", ""),
             partitions=tuple(one.strip() for one in values.get("partitions", "").split(",") if one.strip()),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
@@ -101,7 +92,7 @@ class Options:
 
 
 _KNOWN = {
-    "url", "user", "password", "job_id", "write_path", "shards", "sharding_key", "cluster_file", "http_port",
+    "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
     "block_rows", "filter", "pushdown", "partitions", "table", "path", "checkpointlocation",
 }  # fmt: skip
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from engine.errors import SqlError
 from engine.names import TableName
@@ -26,7 +26,7 @@ from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
 
-SCHEMA = "a long, s string"
+SCHEMA = StructType([StructField("a", LongType()), StructField("s", StringType())])
 ROWS = 60
 
 
@@ -39,7 +39,7 @@ def begin(servers: Servers, table: str, *, job_id: str = "job", mode: Mode = Mod
     options = Options.parse(
         {"table": table, "shards": servers.option, "sharding_key": "cityHash64(a)", "job_id": job_id}
     )
-    return Job.begin(options, StructType.fromDDL(SCHEMA), mode)
+    return Job.begin(options, SCHEMA, mode)
 
 
 def attempt(job: Job, *, task: int, number: int, first: int = 0, last: int = ROWS) -> TaskStaged:

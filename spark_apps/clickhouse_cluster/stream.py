@@ -1,0 +1,36 @@
+"""Structured streaming: each micro-batch is a job of its own, by the query's id and the batch's number.
+
+Both come from the checkpoint: a batch that is repeated after a crash has the same, and so is written once.
+
+    query = stream.writeStream.foreachBatch(batch_writer("flights.flights_all", url="http://node01:8123"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+
+from engine.errors import ConfigError
+from spark_apps.clickhouse_cluster.options import FORMAT, Options
+
+_QUERY_ID = "sql.streaming.queryId"
+
+
+def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]:
+    """For `foreachBatch`. Appends each batch once; raises as `save` does, and the query stops then.
+
+    `job_id` among the options takes the place of the query's id: for a query whose checkpoint is made anew
+    over the same batches.
+    """
+    Options.parse({**options, "table": table})
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        context = batch.sparkSession.sparkContext
+        query_id = options.get("job_id") or context.getLocalProperty(_QUERY_ID)
+        if not query_id:
+            raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
+        job = {**options, "job_id": f"{query_id}/{batch_id}"}
+        batch.write.format(FORMAT).options(**job).mode("append").save(table)
+
+    return write
