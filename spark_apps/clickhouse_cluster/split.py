@@ -38,7 +38,8 @@ def chdb_connection() -> Any:
     if _connection is None:
         import chdb
 
-        _connection = chdb.connect(":memory:")
+        library: Any = chdb  # its functions have no types
+        _connection = library.connect(":memory:")
     return _connection
 
 
