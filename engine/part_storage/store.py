@@ -45,6 +45,8 @@ from engine.replication.table_definition import TableDefinition, parse_definitio
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 
+_UNDERSCORES_OF_A_MUTATED_PART = 4
+
 
 @dataclass(eq=False, slots=True)
 class _Waiting:
@@ -121,6 +123,15 @@ class ChdbPartStore:
         """The table has another name now."""
         self._state.table = table
         self._scratch.forget_definition()
+
+    def relabelled(self) -> Mapping[str, PartName]:
+        """Active parts that an ALTER of chDB's own made, by chDB's name. Their `uuid.txt` was written behind
+        chDB's back: `system.parts` shows no UUID for them until they are loaded again."""
+        return {
+            local.visible.name: name
+            for name, local in self._state.active.items()
+            if local.visible.name.count("_") == _UNDERSCORES_OF_A_MUTATED_PART
+        }
 
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""

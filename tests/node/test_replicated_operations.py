@@ -364,6 +364,23 @@ def test_merges_are_stopped_for_all_tables(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\t2\n"
 
 
+def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {t}")
+    pair.n1.query(f"ALTER TABLE {t} RENAME COLUMN v TO w SETTINGS alter_sync = 0")
+    for node in pair.both:
+        wait_for(lambda at=node: at.post(f"SELECT w FROM {t}").text == "a\n")  # type: ignore[misc]
+    names = f"SELECT name FROM system.parts WHERE table = '{t}'"
+    assert pair.same(names) == "1_0_0_0\n"
+    for node in pair.both:
+        node.query(f"SYSTEM START MERGES {t}")
+        wait_for(lambda at=node: at.query(names) == "1_0_0_0_1\n")  # type: ignore[misc]
+    assert pair.rows(t) == "1\ta\n"
+
+
 def test_a_replica_is_restarted(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")

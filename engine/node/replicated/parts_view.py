@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping
 from engine.names import quote_string
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.statement import Asked
+from engine.part_storage.part_uuid import uuid_of
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.insert_times import unix_s
@@ -67,10 +68,27 @@ class PartsView:
             f"if({named}, {level}, level) AS level, "
             f"if({named}, if({mutation} = 0, toUInt64({low}), {mutation}), data_version) AS data_version, "
             f"if({ours}, concat('Replicated', engine), engine) AS engine, "
-            f"if({named}, {_NO_UUID}, uuid) AS uuid) FROM (SELECT * FROM system.{self.name} "
+            f"if({named}, {_NO_UUID}, uuid) AS uuid) FROM (SELECT * FROM ({self._with_all_uuids()}) "
             f"WHERE database != {quote_string(SCRATCH_DATABASE)} "
             # chDB covers what it drops by empty parts without a name; nobody's rows are in them.
             f"AND (NOT {ours} OR (active AND (rows > 0 OR {named})))))"
+        )
+
+    def _with_all_uuids(self) -> str:
+        """chDB's table, with the UUIDs of parts that chDB has not read yet."""
+        uuids = {
+            (str(table.ctx.name.database), str(table.ctx.name.table), local): str(uuid_of(part))
+            for table in self._tables.all()
+            for local, part in sorted(table.store.relabelled().items())
+        }
+        if not uuids:
+            return f"SELECT * FROM system.{self.name}"
+        keys = ", ".join(f"({', '.join(map(quote_string, key))})" for key in uuids)
+        values = ", ".join(map(quote_string, uuids.values()))
+        place = f"indexOf([{keys}], (database, table, name))"
+        return (
+            f"SELECT * REPLACE (if({place} = 0, uuid, toUUID([{values}][greatest({place}, 1)])) AS uuid) "
+            f"FROM system.{self.name}"
         )
 
 

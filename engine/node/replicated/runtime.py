@@ -7,7 +7,7 @@ it is read-only its replica has no session, and says so to whoever wants to writ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -17,6 +17,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord
 from engine.node.statement import Asked
+from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, PartStore
 from engine.replication.replica.context import ReplicaContext
 
@@ -43,6 +44,11 @@ class NodePartStore(PartStore, Protocol):
 
     def renamed(self, name: TableName) -> None:
         """chDB's table has another name from now on."""
+        ...
+
+    def relabelled(self) -> Mapping[str, PartName]:
+        """Active parts that chDB made itself, by chDB's name: it does not know their UUID before it loads
+        them again."""
         ...
 
     async def close(self) -> None:
