@@ -36,7 +36,7 @@ from engine.replication.replica import (
     runner,
     startup_check,
 )
-from engine.replication.replica.context import InFlight, ReplicaContext
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_predicate import MergePredicate
 from engine.replication.replica.mutation_book import MutationBook, MutationState
 from engine.replication.replica.queue import QueuedEntry
@@ -221,14 +221,6 @@ def a_dropped_range_lets_inserts_into_it_through(monkeypatch: pytest.MonkeyPatch
         return None
 
     monkeypatch.setattr(drop_range, "cancel_committing", leave)
-
-
-@BUGS.add("R3", has_partition_commands=True, has_slow_replica=True, steps=14, seeds=600)
-def a_dropped_range_does_not_wait_for_inserts_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(self: InFlight, covering: PartName) -> None:
-        return None
-
-    monkeypatch.setattr(InFlight, "settled", at_once)
 
 
 @BUGS.add("R3", has_partition_commands=True, steps=14, seeds=300)
