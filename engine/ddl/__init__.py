@@ -7,7 +7,7 @@ Submit and watch: `prepare`, `DDLQueueClient`. Execute: `DDLWorker` with a `Loca
 from engine.ddl.cleaner import CleanedEntry, CleanReport, DDLCleaner, Reason, Removal
 from engine.ddl.client import DDLQueueClient, Submission, SubmitOutcome
 from engine.ddl.entry import DDLLogEntry
-from engine.ddl.executor import Blocks, FencedExecutor, FenceLost, Fingerprint, LocalExecutor
+from engine.ddl.executor import Blocks, Execution, FencedExecutor, FenceLost, Fingerprint, LocalExecutor
 from engine.ddl.identity import FixedResolver, NodeIdentity, Resolver, SystemResolver
 from engine.ddl.initiator import PreparedStatement, prepare, token_of, without_token
 from engine.ddl.intents import Intent, IntentKey, IntentStore, SqliteIntentStore
@@ -28,6 +28,7 @@ __all__ = [
     "DDLQueueClient",
     "DDLWorker",
     "EntryStatus",
+    "Execution",
     "ExecutionStatus",
     "FenceLost",
     "FencedExecutor",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from engine.errors import SqlError
@@ -17,12 +17,21 @@ from engine.names import TableName
 from engine.sql.statement import Statement
 
 
+@dataclass(frozen=True, slots=True)
+class Execution:
+    """A statement that is to be run, with what holds for it alone. The ids and `user` say who asked."""
+
+    sql: str
+    settings: Mapping[str, str] = field(default_factory=dict)
+    query_id: str = ""
+    initial_query_id: str = ""
+    user: str = "default"
+
+
 class LocalExecutor(Protocol):
     """Runs statements on this host. All methods may be called concurrently."""
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
+    async def execute(self, execution: Execution) -> None:
         """Run one statement to its end; its effect is durable when this returns.
 
         Raises SqlError with ClickHouse's code when the statement failed, and then it had no effect.
@@ -54,16 +63,7 @@ class LocalExecutor(Protocol):
 class FencedExecutor(Protocol):
     """An executor whose replicated tables change in Keeper and can make that change conditional."""
 
-    async def execute_fenced(
-        self,
-        sql: str,
-        *,
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
-        fence: Sequence[Op],
-    ) -> None:
+    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
         """As `execute`; the effect is committed in one transaction with `fence`, or not at all.
 
         Raises FenceLost when the fence does not hold any more.
@@ -77,17 +77,13 @@ class RecordingExecutor(Protocol):
 
     async def execute_recorded(
         self,
-        sql: str,
+        execution: Execution,
         *,
         statement: Statement,
         database: str,
         record: Callable[[str], None],
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
     ) -> None:
-        """Call `record` with the digest of what `statement` would change, then execute `sql`.
+        """Call `record` with the digest of what `statement` would change, then execute.
 
         `record` may block and is called on any thread. What it raises is raised, and nothing was executed.
         Otherwise as `LocalExecutor.execute`.

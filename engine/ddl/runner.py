@@ -15,9 +15,9 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
 
 from engine.ddl.executor import (
+    Execution,
     FencedExecutor,
     FenceLost,
     Fingerprint,
@@ -65,15 +65,6 @@ def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
         error.display_text if isinstance(error, SqlError) else f"Code: {error.code}. DB::Exception: {error}"
     )
     return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
-
-
-class _Execution(TypedDict):
-    """How a statement is to be run."""
-
-    settings: Mapping[str, str]
-    query_id: str
-    initial_query_id: str
-    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +289,7 @@ class StatementRunner:
 
         try:
             await executor.execute_recorded(
-                task.executed_text,
-                statement=task.statement,
-                database=task.database,
-                record=record,
-                **self._execution(task),
+                self._execution(task), statement=task.statement, database=task.database, record=record
             )
         finally:
             for intent in recorded:
@@ -321,20 +308,21 @@ class StatementRunner:
         task, executor = attempt.task, self._executor
         execution = self._execution(task)
         if attempt.fence is not None and isinstance(executor, FencedExecutor):
-            await executor.execute_fenced(task.executed_text, fence=attempt.fence, **execution)
+            await executor.execute_fenced(execution, fence=attempt.fence)
         else:
-            await executor.execute(task.executed_text, **execution)
+            await executor.execute(execution)
 
-    def _execution(self, task: Task) -> _Execution:
+    def _execution(self, task: Task) -> Execution:
         query_id = str(self._env.new_uuid())
         settings = {**self._profile_settings(), **task.entry.setting_values}
         settings.pop("implicit_transaction", None)
-        return {
-            "settings": settings,
-            "query_id": query_id,
-            "initial_query_id": task.entry.initial_query_id or query_id,
-            "user": task.entry.initiator_user or "default",
-        }
+        return Execution(
+            task.executed_text,
+            settings=settings,
+            query_id=query_id,
+            initial_query_id=task.entry.initial_query_id or query_id,
+            user=task.entry.initiator_user or "default",
+        )
 
     async def _finish(
         self, intent: Intent, status: ExecutionStatus, *, can_wait: bool = False

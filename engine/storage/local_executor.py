@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from engine.ddl.executor import Fingerprint
+from engine.ddl.executor import Execution, Fingerprint
 from engine.errors import SqlError
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
@@ -44,28 +44,22 @@ class ChdbExecutor:
         self._peek: Any = None
         self._peek_lock = threading.Lock()
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
+    async def execute(self, execution: Execution) -> None:
         """Run one statement to its end. Raises SqlError; the statement had no effect then.
 
-        `user` and the query ids are for the log; chDB has one user and makes its own ids.
+        User and query ids are for the log; chDB has one user and makes its own ids.
         """
-        check_statement(parse_statement(sql))
+        check_statement(parse_statement(execution.sql))
         async with self._session() as session:
-            await session.query(sql, format="Null", scope=Scope(settings=settings))
+            await session.query(execution.sql, format="Null", scope=Scope(settings=execution.settings))
 
     async def execute_recorded(
         self,
-        sql: str,
+        execution: Execution,
         *,
         statement: Statement,
         database: str,
         record: Callable[[str], None],
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
     ) -> None:
         """`RecordingExecutor`: for CREATE and DROP of tables one change of thread instead of three."""
         tables = definitions_of(statement, database or "default")
@@ -76,7 +70,9 @@ class ChdbExecutor:
             check_statement(statement)
 
         async with self._session() as session:
-            await session.query(sql, format="Null", scope=Scope(settings=settings), before=before)
+            await session.query(
+                execution.sql, format="Null", scope=Scope(settings=execution.settings), before=before
+            )
 
     async def _digest_or_nothing(self, statement: Statement, database: str) -> str:
         try:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from engine.ddl.executor import Blocks, FenceLost, Fingerprint
+from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
 from engine.env import Env
 from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Op
@@ -106,22 +106,11 @@ class ModelExecutor:
 
     # --- LocalExecutor ------------------------------------------------------------------------------------
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
-        await self._execute(sql, ())
+    async def execute(self, execution: Execution) -> None:
+        await self._execute(execution.sql, ())
 
-    async def execute_fenced(
-        self,
-        sql: str,
-        *,
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
-        fence: Sequence[Op],
-    ) -> None:
-        await self._execute(sql, fence)
+    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
+        await self._execute(execution.sql, fence)
 
     async def table_engine(self, table: TableName) -> str | None:
         found = self._database.tables.get(_qualified(table))
@@ -273,18 +262,14 @@ class RecordingModelExecutor(ModelExecutor):
 
     async def execute_recorded(
         self,
-        sql: str,
+        execution: Execution,
         *,
         statement: Statement,
         database: str,
         record: Callable[[str], None],
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
     ) -> None:
         record(await self.definition_digest(statement, database))
-        await self._execute(sql, ())
+        await self._execute(execution.sql, ())
 
 
 async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from engine.config.model import Cluster, DistributedDdl, Topology, ZooKeeper
 from engine.ddl.client import DDLQueueClient
+from engine.ddl.executor import Execution
 from engine.ddl.initiator import PreparedStatement, prepare
 from engine.ddl.outcome import EntryStatus
 from engine.env import SystemEnv
@@ -121,14 +122,12 @@ class ModelExecutor:
     def __post_init__(self) -> None:
         self.may_go_on.set()
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
+    async def execute(self, execution: Execution) -> None:
         await self.may_go_on.wait()
         for part, error in self.failures.items():
-            if part in sql:
+            if part in execution.sql:
                 raise error
-        self.executed.append(sql.partition("*/ ")[2])
+        self.executed.append(execution.sql.partition("*/ ")[2])
 
     async def table_engine(self, table: TableName) -> str | None:
         return "MergeTree"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
-from collections.abc import Mapping
 from uuid import UUID
 
 import pytest
 
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.executor import Execution
 from engine.ddl.identity import FixedResolver
 from engine.ddl.initiator import without_token
 from engine.ddl.intents import Intent, IntentKey
@@ -30,22 +30,16 @@ REPLICATED = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTre
 ADD = "ALTER TABLE d.t ON CLUSTER c ADD COLUMN b Int8"
 CAPTURES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "ddl_captures.json").read_text())
 
-Call = tuple[str, dict[str, str], str, str]
 
-
-def listen(bench: Bench, name: str) -> list[Call]:
+def listen(bench: Bench, name: str) -> list[Execution]:
     """What reaches the local server of a host that has been started."""
-    calls: list[Call] = []
+    calls: list[Execution] = []
     executor = bench.executors[name]
     original = executor.execute
 
-    async def execute(
-        sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
-        calls.append((sql, dict(settings), initial_query_id, user))
-        await original(
-            sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
-        )
+    async def execute(execution: Execution) -> None:
+        calls.append(execution)
+        await original(execution)
 
     executor.execute = execute  # type: ignore[method-assign]
     return calls
@@ -64,12 +58,17 @@ def test_the_executed_text_names_the_entry_and_has_no_cluster() -> None:
         bench.start("a", "b")
         calls = listen(bench, "a")
         await bench.ddl(CREATE, "token-1", settings={"max_threads": "3"})
-        sql, settings, initial_query_id, user = calls[0]
+        call = calls[0]
+        sql = call.sql
         assert sql.startswith("/* ddl_entry=query-0000000000 */ ")
         assert without_token(sql.removeprefix("/* ddl_entry=query-0000000000 */ ")) == (
             "CREATE TABLE d.t (a Int8) ENGINE = MergeTree"
         )
-        assert (settings, initial_query_id, user) == ({"max_threads": "3"}, "token-1", "default")
+        assert (call.settings, call.initial_query_id, call.user) == (
+            {"max_threads": "3"},
+            "token-1",
+            "default",
+        )
 
     run(main)
 

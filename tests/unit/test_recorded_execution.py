@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.ddl.executor import Execution
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, SqliteIntentStore
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.errors import Corrupt, SqlError
@@ -29,14 +30,10 @@ async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
 
 async def _run(executor: ChdbExecutor, sql: str, record: list[str] | None = None, **settings: str) -> None:
     await executor.execute_recorded(
-        sql,
+        Execution(sql, settings=settings),
         statement=parse_statement(sql),
         database="default",
         record=(record if record is not None else []).append,
-        settings=settings,
-        query_id="",
-        initial_query_id="",
-        user="",
     )
 
 
@@ -73,14 +70,10 @@ async def test_nothing_is_executed_when_the_record_cannot_be_written(executor: C
 
     with pytest.raises(Corrupt):
         await executor.execute_recorded(
-            "CREATE TABLE t (a UInt8) ENGINE = Memory",
+            Execution("CREATE TABLE t (a UInt8) ENGINE = Memory"),
             statement=parse_statement("CREATE TABLE t (a UInt8) ENGINE = Memory"),
             database="default",
             record=refuse,
-            settings={},
-            query_id="",
-            initial_query_id="",
-            user="",
         )
 
     assert await executor.table_engine(TableName("default", "t")) is None

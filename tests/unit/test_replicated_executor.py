@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from engine.ddl.executor import FenceLost, Fingerprint
+from engine.ddl.executor import Execution, FenceLost, Fingerprint
 from engine.errors import BadVersion, MultiFailed
 from engine.keeper.base import Check
 from engine.names import TableName
@@ -24,7 +24,10 @@ from engine.sql import Statement, parse_statement
 T = TypeVar("T")
 NAME = TableName("d", "t")
 FENCE = [Check("/queue/tries", 3)]
-HOW: dict[str, Any] = {"settings": {"a": "1"}, "query_id": "q", "initial_query_id": "q", "user": "u"}
+
+
+def execution(sql: str) -> Execution:
+    return Execution(sql, settings={"a": "1"}, query_id="q", initial_query_id="q", user="u")
 
 
 class Session:
@@ -41,12 +44,14 @@ class Inner:
     def new_session(self) -> Session:
         return Session()
 
-    async def execute(self, sql: str, **_: object) -> None:
-        self.ran.append(sql)
+    async def execute(self, execution: Execution) -> None:
+        self.ran.append(execution.sql)
 
-    async def execute_recorded(self, sql: str, *, record: Callable[[str], None], **_: object) -> None:
+    async def execute_recorded(
+        self, execution: Execution, *, record: Callable[[str], None], **_: object
+    ) -> None:
         record("chDB's")
-        self.ran.append(sql)
+        self.ran.append(execution.sql)
 
     async def table_engine(self, table: TableName) -> str | None:
         return "MergeTree"
@@ -95,7 +100,7 @@ class World:
         digests: list[str] = []
         run(
             self.executor.execute_recorded(
-                sql, statement=parse_statement(sql), database="d", record=digests.append, **HOW
+                execution(sql), statement=parse_statement(sql), database="d", record=digests.append
             )
         )
         return digests
@@ -111,13 +116,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def test_statements_on_replicated_tables_go_the_clients_way_with_the_queues_fence(world: World) -> None:
-    run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
     [asked] = world.handlers.seen
     assert (list(asked.fence), asked.settings, world.inner.ran) == (FENCE, {"a": "1"}, [])
 
 
 def test_everything_else_is_chdbs_and_may_have_changed_a_view(world: World) -> None:
-    run(world.executor.execute_fenced("TRUNCATE TABLE d.other", fence=FENCE, **HOW))
+    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.other"), fence=FENCE))
     assert world.inner.ran == ["TRUNCATE TABLE d.other"]
     assert world.changes == 1
 
@@ -129,10 +134,10 @@ def _refused(path: str) -> MultiFailed:
 def test_a_fence_that_does_not_hold_is_lost_and_any_other_refusal_is_itself(world: World) -> None:
     world.handlers.raises = _refused("/queue/tries")
     with pytest.raises(FenceLost):
-        run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
     world.handlers.raises = _refused("/t/metadata")
     with pytest.raises(MultiFailed):
-        run(world.executor.execute_fenced("TRUNCATE TABLE d.t", fence=FENCE, **HOW))
+        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
 
 
 def test_the_engine_says_that_the_table_replicates(world: World) -> None:

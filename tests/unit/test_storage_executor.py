@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.ddl.executor import Fingerprint
+from engine.ddl.executor import Execution, Fingerprint
 from engine.errors import SqlError
 from engine.names import TableName
 from engine.sql import parse_statement
@@ -23,7 +23,7 @@ async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
 
 
 async def run(executor: ChdbExecutor, sql: str, **settings: str) -> None:
-    await executor.execute(sql, settings=settings, query_id="", initial_query_id="", user="")
+    await executor.execute(Execution(sql, settings=settings))
 
 
 async def digest(executor: ChdbExecutor, sql: str) -> str:

@@ -6,9 +6,10 @@ are fingerprints: a Distributed table is there exactly when its table in chDB is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from engine.config.model import User
+from engine.ddl.executor import Execution
 from engine.distributed.definition import ENGINE
 from engine.keeper.base import Op
 from engine.names import TableName
@@ -31,32 +32,18 @@ class DistributedExecutor:
         self._node = node
         self._new_session = new_session
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
-        await self.execute_fenced(
-            sql,
-            settings=settings,
-            query_id=query_id,
-            initial_query_id=initial_query_id,
-            user=user,
-            fence=(),
-        )
+    async def execute(self, execution: Execution) -> None:
+        await self.execute_fenced(execution, fence=())
 
-    async def execute_fenced(
-        self,
-        sql: str,
-        *,
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
-        fence: Sequence[Op],
-    ) -> None:
-        statement = parse_statement(sql)
+    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
+        statement = parse_statement(execution.sql)
         if await self._is_ours(statement, ""):
             asked = Asked(
-                sql=sql, user=User(user), session=self._new_session(), query_id=query_id, settings=settings
+                sql=execution.sql,
+                user=User(execution.user),
+                session=self._new_session(),
+                query_id=execution.query_id,
+                settings=execution.settings,
             )
             try:
                 answer = await self._node.handlers.run(asked, statement)
@@ -65,44 +52,22 @@ class DistributedExecutor:
             if answer is not None:
                 await answer.finish()
                 return
-        await self._inner.execute_fenced(
-            sql,
-            settings=settings,
-            query_id=query_id,
-            initial_query_id=initial_query_id,
-            user=user,
-            fence=fence,
-        )
+        await self._inner.execute_fenced(execution, fence=fence)
         await self._node.finished(statement)
 
     async def execute_recorded(
         self,
-        sql: str,
+        execution: Execution,
         *,
         statement: Statement,
         database: str,
         record: Callable[[str], None],
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
     ) -> None:
         if await self._is_ours(statement, database):
             record(await self._inner.definition_digest(statement, database))
-            await self.execute(
-                sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
-            )
+            await self.execute(execution)
             return
-        await self._inner.execute_recorded(
-            sql,
-            statement=statement,
-            database=database,
-            record=record,
-            settings=settings,
-            query_id=query_id,
-            initial_query_id=initial_query_id,
-            user=user,
-        )
+        await self._inner.execute_recorded(execution, statement=statement, database=database, record=record)
         await self._node.finished(statement)
 
     async def table_engine(self, table: TableName) -> str | None:

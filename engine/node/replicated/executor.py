@@ -14,11 +14,11 @@ or undone by itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.config.model import User
-from engine.ddl.executor import Blocks, FenceLost, Fingerprint
+from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
 from engine.errors import MultiFailed
 from engine.keeper.base import Op
 from engine.names import TableName
@@ -44,39 +44,21 @@ class ReplicatedExecutor:
         self._life = life
         self._handlers = handlers
 
-    async def execute(
-        self, sql: str, *, settings: Mapping[str, str], query_id: str, initial_query_id: str, user: str
-    ) -> None:
-        await self.execute_fenced(
-            sql,
-            settings=settings,
-            query_id=query_id,
-            initial_query_id=initial_query_id,
-            user=user,
-            fence=(),
-        )
+    async def execute(self, execution: Execution) -> None:
+        await self.execute_fenced(execution, fence=())
 
-    async def execute_fenced(
-        self,
-        sql: str,
-        *,
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
-        fence: Sequence[Op],
-    ) -> None:
+    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
         asked = Asked(
-            sql=sql,
-            user=User(user),
+            sql=execution.sql,
+            user=User(execution.user),
             session=self._inner.new_session(),
-            query_id=query_id,
-            settings=settings,
+            query_id=execution.query_id,
+            settings=execution.settings,
             fence=tuple(fence),
         )
         guarded = {op.path for op in fence}
         try:
-            answer = await self._handlers.run(asked, parse_statement(sql))
+            answer = await self._handlers.run(asked, parse_statement(execution.sql))
             if answer is not None:
                 await answer.finish()
                 return
@@ -86,40 +68,25 @@ class ReplicatedExecutor:
             raise
         finally:
             await asked.session.close()
-        await self._inner.execute(
-            sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
-        )
+        await self._inner.execute(execution)
         self._life.on_change()
 
     async def execute_recorded(
         self,
-        sql: str,
+        execution: Execution,
         *,
         statement: Statement,
         database: str,
         record: Callable[[str], None],
-        settings: Mapping[str, str],
-        query_id: str,
-        initial_query_id: str,
-        user: str,
     ) -> None:
         if not self._may_concern(statement, database):
             await self._inner.execute_recorded(
-                sql,
-                statement=statement,
-                database=database,
-                record=record,
-                settings=settings,
-                query_id=query_id,
-                initial_query_id=initial_query_id,
-                user=user,
+                execution, statement=statement, database=database, record=record
             )
             self._life.on_change()
             return
         record(await self.definition_digest(statement, database))
-        await self.execute(
-            sql, settings=settings, query_id=query_id, initial_query_id=initial_query_id, user=user
-        )
+        await self.execute(execution)
 
     async def table_engine(self, table: TableName) -> str | None:
         engine = await self._inner.table_engine(table)
