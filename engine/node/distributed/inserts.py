@@ -8,7 +8,7 @@ that a client that repeats an INSERT writes nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries, Policy
@@ -25,31 +25,22 @@ from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.waiting import flag, number
+from engine.node.staged_insert import StagedInserts, Write, streaming
 from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.sql import Statement, StatementKind
-from engine.storage import QueryResult
-from engine.storage.statement_text import InsertText
-
-_STREAMING = {
-    "max_insert_block_size_bytes": str(64 << 20),
-    "min_insert_block_size_bytes": str(64 << 20),
-    "input_format_parallel_parsing": "0",
-    "max_threads": "1",
-}
-"""For rows that come as a stream: what chDB keeps in memory is measured in bytes then, not only in rows."""
 
 MAX_DEPTH = 5
 
 _NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
 _PASSED_ON = ("insert_quorum", "insert_quorum_timeout", "insert_quorum_parallel", "insert_deduplicate")
 
-Write = Callable[[Asked, str], Awaitable[QueryResult]]
 ShardsOf = Callable[[str], Sequence[PeerShard]]
 """The shards of the cluster of this name. Raises SqlError 701."""
 
 
-class DistributedInserts:
-    """Handles INSERT, and takes inserts whose rows come as a stream."""
+class DistributedInserts(StagedInserts):
+    """INSERT into Distributed tables."""
+
+    streaming_settings = streaming(block_bytes=64 << 20)
 
     def __init__(
         self,
@@ -68,37 +59,7 @@ class DistributedInserts:
         self._shards_of = shards_of
         self._env = env
 
-    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
-        """INSERT … SELECT, and INSERT … VALUES that is one text with its rows."""
-        if statement.kind is not StatementKind.INSERT:
-            return None
-
-        async def write(asked: Asked, sql: str) -> QueryResult:
-            return await asked.session.query(
-                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
-            )
-
-        return await self._insert(asked, InsertSql(asked.sql), write)
-
-    async def insert(
-        self,
-        asked: Asked,
-        insert: InsertText,
-        rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
-    ) -> Answer | None:
-        """INSERT … FORMAT, with rows that follow. `write_input` runs one that reads from `input()`."""
-
-        async def write(asked: Asked, head: str) -> QueryResult:
-            settings = {**_STREAMING, **asked.session.settings, **asked.settings}
-            asked = replace(asked, settings=settings)
-            if insert.input_structure:
-                return await write_input(asked, replace(insert, head=head), rows)
-            return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)
-
-        return await self._insert(asked, InsertSql(insert.head), write)
-
-    async def _insert(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
+    async def insert_into_stage(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
         if text.table is None or not len(self._tables):
             return None
         table = await self._tables.find_for(asked, text.table)

@@ -11,7 +11,7 @@ alive for its quorum, and when the table has too many parts.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
@@ -20,23 +20,10 @@ from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
+from engine.node.staged_insert import StagedInserts, Write, streaming
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.replication.commands.insert import AUTO_QUORUM, Inserter, InsertOptions
-from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
-from engine.storage.statement_text import InsertText
-
-_STREAMING = {
-    "max_insert_block_size_bytes": str(16 << 20),
-    "min_insert_block_size_bytes": str(64 << 20),
-    "input_format_parallel_parsing": "0",
-    "max_threads": "1",
-}
-"""For rows that come as a stream. A block is measured in bytes then, not only in rows: a million rows of a
-kilobyte are 2 GiB in chDB's memory, and parsing on several threads keeps several of them."""
-
-Write = Callable[[Asked, str], Awaitable[QueryResult]]
-"""Runs an INSERT whose text is given, with whatever rows belong to it."""
 
 _NOT_FOR_THE_STAGE = (
     "insert_quorum",
@@ -46,44 +33,16 @@ _NOT_FOR_THE_STAGE = (
 )
 
 
-class ReplicatedInserts:
-    """Implements `ReplicatedStatements` for INSERT, and takes inserts whose rows come as a stream."""
+class ReplicatedInserts(StagedInserts):
+    """INSERT into replicated tables."""
+
+    streaming_settings = streaming(block_bytes=16 << 20)
 
     def __init__(self, tables: ReplicatedTables, views: ViewPush) -> None:
         self._tables = tables
         self._views = views
 
-    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
-        """INSERT … SELECT, and INSERT … VALUES that is one text with its rows."""
-        if statement.kind is not StatementKind.INSERT:
-            return None
-
-        async def write(asked: Asked, sql: str) -> QueryResult:
-            return await asked.session.query(
-                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
-            )
-
-        return await self._insert(asked, InsertSql(asked.sql), write)
-
-    async def insert(
-        self,
-        asked: Asked,
-        insert: InsertText,
-        rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
-    ) -> Answer | None:
-        """INSERT … FORMAT, with rows that follow. `write_input` runs one that reads from `input()`."""
-
-        async def write(asked: Asked, head: str) -> QueryResult:
-            settings = {**_STREAMING, **asked.session.settings, **asked.settings}
-            asked = replace(asked, settings=settings)
-            if insert.input_structure:
-                return await write_input(asked, replace(insert, head=head), rows)
-            return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)
-
-        return await self._insert(asked, InsertSql(insert.head), write)
-
-    async def _insert(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
+    async def insert_into_stage(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
         if text.table is None:
             return None
         name = TableName(text.table.database or asked.current_database, text.table.table)

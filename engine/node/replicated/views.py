@@ -34,6 +34,7 @@ from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import InsertStage, ReplicatedTables
 from engine.node.replicated.view_sql import reading_from
 from engine.node.replicated.waiting import flag
+from engine.node.staged_insert import Write
 from engine.node.statement import Asked
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.commands.insert import Inserted, InsertOptions
@@ -47,7 +48,6 @@ _running: ContextVar[tuple[TableName, ...]] = ContextVar(
 )
 
 RunInsert = Callable[[Asked], Awaitable[None]]
-Write = Callable[[Asked, str], Awaitable[QueryResult]]
 
 
 @dataclass(frozen=True, slots=True)
