@@ -202,6 +202,7 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
                 terminated = True
                 task.cancel()
 
+        # Off the main thread, and where loops have no signals, SIGTERM keeps what it does by itself.
         with contextlib.suppress(NotImplementedError, ValueError, RuntimeError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, on_sigterm)
         return await work

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -49,7 +48,7 @@ from engine.part_storage.part_files import (
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import LocalPart, TableState
-from engine.part_storage.workers import Connection
+from engine.part_storage.workers import Connection, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -68,9 +67,10 @@ _MAX_WAIT_S = 3600.0
 class Alterer:
     """Steps of one table; the caller runs one at a time, and nothing is published meanwhile."""
 
-    def __init__(self, state: TableState, scratch: ScratchTables) -> None:
+    def __init__(self, state: TableState, scratch: ScratchTables, workers: Workers) -> None:
         self._state = state
         self._scratch = scratch
+        self._workers = workers
 
     # -- what an ALTER would do ----------------------------------------------------------------------------
 
@@ -308,15 +308,16 @@ class Alterer:
     def _wait_for_mutations(self, connection: Connection) -> None:
         table = self._state.table
         mine = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
-        deadline_s = time.monotonic() + _MAX_WAIT_S
+        clock = self._workers.pool.env.monotonic_s
+        deadline_s = clock() + _MAX_WAIT_S
         while connection.rows(
             f"SELECT 1 FROM system.mutations WHERE {mine} AND NOT is_done LIMIT 1"
         ) or connection.rows(f"SELECT 1 FROM system.merges WHERE {mine} LIMIT 1"):
-            if time.monotonic() > deadline_s:
+            if clock() > deadline_s:
                 raise SqlError(Code.TIMEOUT_EXCEEDED, f"A mutation of {table} does not end")
             if self._only_empty_parts_fail(connection, mine):
                 connection.execute(f"KILL MUTATION WHERE {mine}")
-            time.sleep(_POLL_S)
+            self._workers.pause(_POLL_S)
 
     def _only_empty_parts_fail(self, connection: Connection, mine: str) -> bool:
         """chDB covers what it drops by parts without rows. After a kill between two renames it can rewrite

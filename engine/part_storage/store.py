@@ -68,7 +68,7 @@ class ChdbPartStore:
         self._producer = Producer(state, self._scratch, workers)
         self._publisher = Publisher(state, self._scratch, self._producer, workers)
         self._detached = DetachedParts(state)
-        self._alterer = Alterer(state, self._scratch)
+        self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
         """Held while what readers see changes."""
         self._waiting: list[_Waiting] = []

@@ -8,7 +8,6 @@ content: `CHECK TABLE` on a scratch table, which reads every byte and compares e
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,7 +251,7 @@ def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Wor
         try:
             link_part(directory, target, name=None)
         except FileNotFoundError:
-            time.sleep(_LINK_PAUSE_S)
+            workers.pause(_LINK_PAUSE_S)
             continue
         files = [PartFile(file, size) for file, size in files_of(target)]
         return Outgoing(read_part(target, name), target, files, workers)

@@ -177,6 +177,12 @@ class Workers:
                 future.exception()  # seen: the caller is gone
             raise
 
+    def pause(self, delay_s: float) -> None:
+        """Called by a step: hold its thread for a while."""
+        loop = self._loop
+        assert loop is not None
+        asyncio.run_coroutine_threadsafe(self.pool.env.sleep(delay_s), loop).result()
+
     def later(self, step: Callable[[Connection], None]) -> None:
         """`in_background`, called by a step."""
         loop = self._loop

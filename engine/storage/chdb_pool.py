@@ -39,8 +39,9 @@ CANNOT_OPEN_FILE = 76
 class ChdbPool:
     """Open with `ChdbPool.open`. One per process: chDB allows one data directory."""
 
-    def __init__(self, path: Path, *, max_running: int) -> None:
+    def __init__(self, path: Path, *, max_running: int, env: Env) -> None:
         self.path = path
+        self.env = env
         self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
         self._reserved: list[ThreadPoolExecutor] = []
@@ -62,8 +63,8 @@ class ChdbPool:
 
         Raises Busy when another process uses the directory, SqlError for whatever else chDB cannot do.
         """
-        pool = cls(path, max_running=max_running)
-        connection_string = prepare(path, settings or ChdbSettings(), env or SystemEnv())
+        pool = cls(path, max_running=max_running, env=env or SystemEnv())
+        connection_string = prepare(path, settings or ChdbSettings(), pool.env)
         set_orphans_aside(path)
         try:
             await pool.control(lambda: pool._start(connection_string))
