@@ -260,8 +260,8 @@ class StatementRunner:
         except OnclusterError as error:
             raise TryAgain(error.message, code=error.code) from error
         except Exception as error:
-            # An error in the program must not end the worker. Whether the statement took effect is unknown: the
-            # intent stays, and the next attempt looks at it before anything is executed.
+            # An error in the program must not end the worker. Whether the statement took effect is unknown:
+            # the intent stays, and the next attempt looks at it before anything is executed.
             raise TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION) from error
         return await self._finish(intent, SUCCESS, can_wait=self._shows_itself(task, intent))
 
