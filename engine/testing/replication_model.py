@@ -14,11 +14,14 @@ from dataclasses import dataclass, field
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
-from engine.testing.replication_history import History, Logged
+from engine.testing.replication_history import History, Logged, SeenStaged
 from engine.testing.replication_rows import Row, Rows, mutated
 from engine.testing.replication_store import Origin
 
 _FIRST_CONTENTS = (Origin.INSERTED, Origin.ATTACHED, Origin.COPIED)
+
+Staged = dict[tuple[str, PartName], list[SeenStaged]]
+"""What was staged under a name, by replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +67,10 @@ class TableModel:
     @classmethod
     def of(cls, history: History) -> TableModel:
         model = cls(log=history.log(), failed=history.failed_parts())
-        staged: dict[tuple[str, PartName], list[tuple[int, Rows, Origin]]] = {}
+        staged: Staged = {}
         for seen in history.staged:
             if seen.origin in _FIRST_CONTENTS:
-                rows = seen.content.rows(str(seen.name))
-                staged.setdefault((seen.replica, seen.name), []).append((seen.at, rows, seen.origin))
+                staged.setdefault((seen.replica, seen.name), []).append(seen)
             elif seen.origin is Origin.EMPTY:
                 model.given_up.append(seen.name)
         for logged in model.log:
@@ -93,12 +95,13 @@ class TableModel:
         self,
         logged: Logged,
         part: PartName,
-        staged: dict[tuple[str, PartName], list[tuple[int, Rows, Origin]]],
+        staged: Staged,
     ) -> None:
         candidates = staged.get((logged.entry.source_replica, part), [])
-        before = [each for each in candidates if each[0] < logged.at]
-        _, rows, origin = before[-1] if before else (0, (), None)
-        block = Block(logged.at, part, rows, origin)
+        before = [seen for seen in candidates if seen.at < logged.at]
+        # Read here and not when it was staged: a copy of a damaged part is damaged, and nobody committed it.
+        rows = before[-1].content.rows(str(part)) if before else ()
+        block = Block(logged.at, part, rows, before[-1].origin if before else None)
         if (part.partition_id, part.min_block) in self.blocks:
             self.repeated.append(block)
         else:

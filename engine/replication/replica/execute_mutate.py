@@ -3,8 +3,8 @@
 Safety argument: as for merges (`execute_merge`). A mutation that was killed meanwhile is left out; then the
 result may differ from that of a replica that was faster, and is fetched from there. A mutation that is killed
 while it runs here is interrupted: what it has made is thrown away before anybody was told of it, and the
-entry is executed anew without it. What fails is noted with
-the mutations for `system.mutations`, and the entry is tried again later.
+entry is executed anew without it. Where all were killed the part is checked and copied. What fails is noted
+with the mutations for `system.mutations`, and the entry is tried again later.
 
 Source: ClickHouse's MutateFromLogEntryTask.
 """
@@ -54,7 +54,8 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
                 await _unless_killed(
                     ctx, states, action, ctx.store.mutate(action.source, action.result, commands)
                 )
-            else:  # all of them were killed
+            else:  # all of them were killed; nothing reads the part then, and damage must not get a new name
+                await ctx.store.verify(action.source)
                 await ctx.store.stage_copy(ctx.store, action.source, action.result)
     except PartDiffers as error:
         await suspect(ctx, [action.source], action.result, error)
