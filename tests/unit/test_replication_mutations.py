@@ -17,6 +17,7 @@ from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
+from engine.testing.replication_disk import Damage
 from tests.unit.replication_live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 
@@ -271,6 +272,23 @@ def test_a_mutation_killed_between_two_replicas_leaves_them_equal() -> None:
         await live.quiet()
         assert first.parts() == second.parts() == ["all_0_0_0_1"]
         assert first.rows() == second.rows() == [(1, 9)]
+
+    run(main)
+
+
+def test_damage_in_a_part_whose_mutations_were_killed_gets_no_new_name() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        number = await create_mutation(first.ctx, "NONSENSE")
+        with pytest.raises(SqlError, match="does not understand"):
+            await wait_for_mutation(first.ctx, number, sync=Sync.ALL)
+        first.store.disk.damage(P("all_0_0_0"), Damage.BIT_FLIP, 0)
+        await kill_mutation(first.ctx, number)
+        await live.quiet()
+        assert first.parts() == second.parts() == ["all_0_0_0_1"]
+        assert first.rows() == second.rows() == [(1, 0)]
 
     run(main)
 
