@@ -506,32 +506,6 @@ def test_check_table_reads_every_part(nodes: Nodes) -> None:
     assert message != [""]
 
 
-def test_without_keeper_a_replica_reads_and_refuses_writes_and_comes_back(nodes: Nodes) -> None:
-    nodes.on_cluster(
-        f"CREATE TABLE d.alone ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
-    )
-    nodes.n1.query("INSERT INTO d.alone VALUES (1)")
-    nodes.call(nodes.local.zookeeper.stop())
-    try:
-        eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (2)").code in (242, 319, 999), True)
-        eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (3)").code, 242, within_s=60)
-        assert nodes.n1.query("SELECT 1 FROM d.alone WHERE a = 1") == "1\n"
-        refused(nodes.n1.post("DROP TABLE d.alone"), 242)
-        refused(
-            nodes.n1.post(f"CREATE TABLE d.no {SMALL}"),
-            999,
-        )
-        nodes.call(nodes.local.node("n1").kill9())
-        nodes.local.node("n1").process.start()
-        nodes.call(nodes.local.node("n1").wait_answering())
-        assert nodes.n1.query("SELECT 1 FROM d.alone WHERE a = 1") == "1\n"
-    finally:
-        nodes.call(nodes.local.start_zookeeper())
-    eventually(lambda: nodes.n1.post("INSERT INTO d.alone VALUES (4)").status, 200, within_s=60)
-    for node in (nodes.n1, nodes.n2):
-        eventually(partial(node.query, "SELECT count() FROM d.alone WHERE a IN (1, 4)"), "2\n")
-
-
 def test_a_stream_of_a_gibibyte_adds_less_than_half_of_that_to_the_node(nodes: Nodes) -> None:
     """Rows that do not compress, sent in pieces: what is in memory is the pieces and chDB's blocks."""
     nodes.n1.query("CREATE TABLE d.big (s String) ENGINE = ReplicatedMergeTree('/big', 'r') ORDER BY tuple()")

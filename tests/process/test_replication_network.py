@@ -32,7 +32,7 @@ CUTS = amount(default=14, in_rounds=40)
 BLOCKS = amount(default=6, in_rounds=16)
 MAX_CUT_BYTES = 2500
 """A single-row insert sends and gets about that much."""
-READONLY = 242
+READONLY, NO_KEEPER = 242, 999
 
 
 @pytest.mark.parametrize("seed", seeds())
@@ -124,6 +124,7 @@ async def test_without_keeper_a_replica_reads_refuses_writes_and_comes_back(tmp_
                 said = await replicas.ask(host, f"ALTER TABLE {TABLE} {refused}")
                 assert said.code == READONLY, f"{refused}: {said}"
             assert (await replicas.ask(host, f"DROP TABLE {TABLE}")).code == READONLY
+            assert (await replicas.ask(host, create("fresh", "/tables/fresh"))).code == NO_KEEPER
         await replicas.local.start_zookeeper()
         for number, host in enumerate(HOSTS):
             await replicas.until_done(host, f"INSERT INTO {TABLE} (id) VALUES ({100 + number})")

@@ -7,10 +7,15 @@ import asyncio
 import pytest
 
 from engine.errors import SqlError
+from engine.keeper.base import Create, CreateMode, Keeper, Remove
 from engine.keeper.session import RequestKind
-from engine.replication.log_actions import MergeParts
+from engine.replication.log_actions import GetPart, MergeParts
+from engine.replication.log_entry import LogEntry
 from engine.replication.part_store import Fate
+from engine.replication.paths import ReplicaPaths
+from engine.replication.replica import clone
 from engine.replication.replica.switches import Activity
+from engine.replication.text import time_text
 from tests.unit.replication_support import PATHS, Bench, P, Replica, simulated
 
 
@@ -112,6 +117,38 @@ async def test_a_replica_that_lies_in_detached_is_attached_and_not_fetched(bench
     assert again.active == one.active
     assert P("all_3_3_0") not in [part for _, node, part in bench.network.fetches if node == "r2"][-2:]
     assert "all_7_7_0" not in again.detached
+
+
+def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1. r2 lists the queue of r1. 2. r1's part check moves a part from `parts/` to `queue/`. 3. r2 lists the
+    parts of r1."""
+    read_queue = clone._read_queue
+
+    @simulated
+    async def story(bench: Bench) -> None:
+        one = await bench.start("r1")
+        await one.insert(5)
+        await bench.quiet(one)
+        await one.stop()
+        is_moved = False
+
+        async def read_and_move(keeper: Keeper, source: ReplicaPaths) -> list[clone._Queued]:
+            nonlocal is_moved
+            found = await read_queue(keeper, source)
+            if not is_moved:
+                is_moved = True
+                fetch = LogEntry(GetPart(P("all_0_0_0")), "", time_text(bench.env.now_s()))
+                again = Create(source.queue_prefix, fetch.to_bytes(), CreateMode.PERSISTENT_SEQUENTIAL)
+                await bench.admin.multi([again, Remove(source.part(P("all_0_0_0")))])
+            return found
+
+        monkeypatch.setattr(clone, "_read_queue", read_and_move)
+        await bench.start("r2")
+        assert [entry.action for entry in await bench.queue("r2")] == [GetPart(P("all_0_0_0"))]
+
+    story()
 
 
 @simulated

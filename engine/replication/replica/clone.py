@@ -5,9 +5,11 @@ ours, so nobody else does the same.
 
 1. Choose the source: of the replicas that are not lost the one with the least to do.
 2. Empty `queue/`.
-3. List the source's parts and queue, then one multi: set `log_pointer` to the source's, with checks that the
-   source's `is_lost` and `log_pointer` have not changed since. Nothing can have been removed from the log
-   behind that pointer then, and what the source had not copied yet, this replica will copy itself.
+3. List the source's queue, then one multi: set `log_pointer` to the source's, with checks that the source's
+   `is_lost` and `log_pointer` have not changed since. Nothing can have been removed from the log behind that
+   pointer then, and what the source had not copied yet, this replica will copy itself. Then list its parts:
+   what it did meanwhile is there. And its queue again, until `parts/` has not changed in between: a part that
+   its part check found damaged is in one of the two.
 4. Parts that the source does not have, will not make, and that no later entry of the log speaks of, are taken
    out of `parts/` and moved to `detached/clone_…`. Nothing is deleted.
 5. For every part of the source that is not here: GET_PART into `queue/`; ATTACH_PART where `detached/` may
@@ -157,7 +159,8 @@ async def _clone_from(
     ctx: ReplicaContext, keeper: Keeper, source: ReplicaPaths, queue: Sequence[_Queued]
 ) -> None:
     await _adopt_metadata(ctx, keeper, source)
-    wanted = _wanted(_names((await keeper.children(source.parts)).names), queue)
+    parts, put_back = await _parts_of(keeper, source)
+    wanted = _wanted(parts, [*queue, *put_back])
     kept = ActivePartSet(wanted)
     to_come = [part for each in queue for part in each.entry.new_parts]
     for part in [*to_come, *await _named_later(ctx, keeper)]:
@@ -181,6 +184,23 @@ async def _clone_from(
     entries += [each.raw for each in queue if not isinstance(each.entry.action, GetPart | AttachPart)]
     await _append(ctx, keeper, entries)
     log.info("replica.cloned table=%s parts_to_fetch=%d entries=%d", ctx.name, len(missing), len(entries))
+
+
+async def _parts_of(keeper: Keeper, source: ReplicaPaths) -> tuple[list[PartName], list[_Queued]]:
+    """The source's parts, and the entries by which it fetches again what it had, of one moment."""
+    for _ in range(_ATTEMPTS):
+        parts = await keeper.children(source.parts)
+        put_back = [
+            each
+            for each in await _read_queue(keeper, source)
+            if isinstance(each.entry.action, GetPart | AttachPart) and not each.entry.source_replica
+        ]
+        now = await keeper.exists(source.parts)
+        if now is not None and now.cversion == parts.stat.cversion:
+            return _names(parts.names), put_back
+    raise SqlError(
+        Code.REPLICA_STATUS_CHANGED, f"The parts of replica {source.name} change faster than they are listed"
+    )
 
 
 def _names(names: Iterable[str]) -> list[PartName]:
