@@ -43,6 +43,14 @@ def chdb_connection() -> Any:
     return _connection
 
 
+def close_chdb() -> None:
+    """A process has one chDB at a time: whoever wants another one afterwards ends this one."""
+    global _connection
+    connection, _connection = _connection, None
+    if connection is not None:
+        connection.close()
+
+
 class Splitter:
     """Cuts tables whose columns are `names`, in that order."""
 

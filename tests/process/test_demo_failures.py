@@ -127,4 +127,4 @@ async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(small_d
         assert len(errors(output)) == 1, output
         assert "full" in output or "No space" in output
         assert "Traceback" not in errors(output)[0]
-        assert home.left() == []
+        await until(lambda: home.left() == [])  # who was killed may still be giving its memory back

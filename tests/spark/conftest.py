@@ -19,6 +19,7 @@ from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.split import close_chdb
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -72,6 +73,13 @@ class Servers:
     def writer(self, frame: object, *, key: str = "cityHash64(a)", **options: str) -> DataFrameWriter:
         writer = frame.write.format("clickhouse_cluster").mode("append")  # type: ignore[attr-defined]
         return writer.options(shards=self.option, sharding_key=key, **options)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def chdb_of_its_own() -> Iterator[None]:
+    """What runs after these tests in the same process opens chDB on a directory."""
+    yield
+    close_chdb()
 
 
 @pytest.fixture(scope="session")
