@@ -166,6 +166,11 @@ class QueuePaths:
         parent, _, name = self.root.rpartition("/")
         return f"{parent}/oncluster/{name}/migrations/{escape_for_file_name(cluster)}"
 
+    def operations(self, cluster: str) -> str:
+        """Where a cluster's operations keep their lock; outside the queue, like `tokens_root`."""
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/oncluster/{name}/operations/{escape_for_file_name(cluster)}"
+
     def entry(self, name: str) -> str:
         return f"{self.root}/{name}"
 

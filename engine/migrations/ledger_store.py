@@ -1,8 +1,6 @@
-"""The ledger's database: connections, transactions, and what its refusals mean.
+"""The ledger's database: its connections and transactions, and what its refusals mean.
 
-SQLite by default (a path or `sqlite:///path`), PostgreSQL by `postgresql://…` (through psycopg2). Writers of
-one SQLite file wait for each other up to `BUSY_TIMEOUT_S`; readers never wait. Connections are not kept, so
-a ledger may be used after a fork. Calls block for some milliseconds.
+Where it can be kept and how: `engine.database`. Calls block for some milliseconds.
 """
 
 from __future__ import annotations
@@ -10,25 +8,15 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from engine import database
 from engine.env import Env
-from engine.errors import ConfigError
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, MigrationRefused, StaleFence
-
-BUSY_TIMEOUT_S = 30
-_MODE = "oncluster_begin"
-_DRIVERS = {
-    "sqlite": "sqlite+pysqlite",
-    "postgres": "postgresql+psycopg2",
-    "postgresql": "postgresql+psycopg2",
-}
 
 
 class LedgerStore:
@@ -39,7 +27,10 @@ class LedgerStore:
 
     def __init__(self, url: str | Path, *, env: Env) -> None:
         self._env = env
-        self._engine = _engine(url)
+        try:
+            self._engine = database.database_engine(url, what="ledger")
+        except OSError as error:
+            raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}") from error
         self.ledger_id = self._open()
 
     @property
@@ -53,22 +44,19 @@ class LedgerStore:
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
         """A connection on which all reads see the same instant. Raises LedgerUnavailable."""
-        with self._connected("DEFERRED") as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        with self._classifying(), database.reading(self._engine) as connection:
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
         """One transaction. Raises StaleFence, MigrationRefused and LedgerUnavailable as the database says."""
-        with self._connected("IMMEDIATE") as connection:
+        with self._classifying(), database.writing(self._engine) as connection:
             yield connection
 
     @contextlib.contextmanager
-    def _connected(self, mode: str) -> Iterator[Connection]:
+    def _classifying(self) -> Iterator[None]:
         try:
-            with self._engine.connect().execution_options(**{_MODE: mode}) as connection, connection.begin():
-                yield connection
+            yield
         except SQLAlchemyError as error:
             raise _classified(error, self.url) from error
 
@@ -92,57 +80,6 @@ class LedgerStore:
                 hint="Use the version of oncluster that wrote it, or a newer one.",
             )
         return ledger_id
-
-
-# --- connecting -------------------------------------------------------------------------------------------
-
-
-def _engine(url: str | Path) -> Engine:
-    text = str(url)
-    if "://" not in text:
-        path = Path(text).absolute()
-        text = f"sqlite:///{path}"
-    try:
-        parsed = make_url(text)
-        backend = parsed.drivername.partition("+")[0]
-        if backend not in _DRIVERS:
-            raise ConfigError(
-                f"The ledger cannot be kept in {backend}.",
-                hint="Use a path or sqlite:///path, or postgresql://user:password@host/database.",
-            )
-        parsed = parsed.set(drivername=_DRIVERS[backend])
-        if backend == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
-                raise ConfigError("The ledger needs a file: a database in memory is gone with its process.")
-            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(parsed, poolclass=NullPool)
-    except (ArgumentError, NoSuchModuleError) as error:
-        raise ConfigError("The ledger's URL cannot be read.", hint=str(error)) from error
-    except ImportError as error:
-        raise ConfigError(
-            "The ledger is in PostgreSQL and its driver is missing.", hint="Install oncluster[postgres]."
-        ) from error
-    except OSError as error:
-        raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}") from error
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    return engine
-
-
-def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
-    # The driver's own handling of transactions begins them late, after the reads on which writes rest.
-    dbapi_connection.isolation_level = None
-    cursor = dbapi_connection.cursor()
-    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
-    cursor.execute("PRAGMA journal_mode = WAL")
-    cursor.execute("PRAGMA synchronous = FULL")
-    cursor.execute("PRAGMA foreign_keys = ON")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_MODE, 'IMMEDIATE')}")
 
 
 def _classified(error: SQLAlchemyError, url: str) -> Exception:

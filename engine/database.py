@@ -1,0 +1,99 @@
+"""SQL databases for records: SQLite by a path, PostgreSQL by a URL.
+
+SQLite is the default (a path or `sqlite:///path`), PostgreSQL is `postgresql://…` (through psycopg2).
+Writers of one SQLite file wait for each other up to `BUSY_TIMEOUT_S`; readers never wait. Connections are
+not kept, so an engine may be used after a fork. Calls block for some milliseconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.pool import NullPool
+
+from engine.errors import ConfigError
+
+BUSY_TIMEOUT_S = 30
+_MODE = "oncluster_begin"
+_DRIVERS = {
+    "sqlite": "sqlite+pysqlite",
+    "postgres": "postgresql+psycopg2",
+    "postgresql": "postgresql+psycopg2",
+}
+
+
+def database_engine(url: str | Path, *, what: str) -> Engine:
+    """An engine for the database at `url`, which holds `what` ("ledger"). Nothing is connected yet.
+
+    Raises ConfigError that says what a URL looks like, OSError when SQLite's folder cannot be made.
+    """
+    text = str(url)
+    if "://" not in text:
+        text = f"sqlite:///{Path(text).absolute()}"
+    try:
+        parsed = make_url(text)
+        backend = parsed.drivername.partition("+")[0]
+        if backend not in _DRIVERS:
+            raise ConfigError(
+                f"The {what} cannot be kept in {backend}.",
+                hint="Use a path or sqlite:///path, or postgresql://user:password@host/database.",
+            )
+        parsed = parsed.set(drivername=_DRIVERS[backend])
+        if backend == "sqlite":
+            if not parsed.database or parsed.database == ":memory:":
+                raise ConfigError(f"The {what} needs a file: a database in memory is gone with its process.")
+            Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = sa.create_engine(parsed, poolclass=NullPool)
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise ConfigError(f"The {what}'s URL cannot be read.", hint=str(error)) from error
+    except ImportError as error:
+        raise ConfigError(
+            f"The {what} is in PostgreSQL and its driver is missing.", hint="Install oncluster[postgres]."
+        ) from error
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+@contextlib.contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """A connection on which all reads see the same instant. Raises SQLAlchemyError."""
+    with _connected(engine, "DEFERRED") as connection:
+        if connection.dialect.name == "postgresql":
+            connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        yield connection
+
+
+@contextlib.contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction, committed at the end. Raises SQLAlchemyError."""
+    with _connected(engine, "IMMEDIATE") as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def _connected(engine: Engine, mode: str) -> Iterator[Connection]:
+    with engine.connect().execution_options(**{_MODE: mode}) as connection, connection.begin():
+        yield connection
+
+
+def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:
+    # The driver's own handling of transactions begins them late, after the reads on which writes rest.
+    dbapi_connection.isolation_level = None
+    cursor = dbapi_connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_S * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.execute("PRAGMA foreign_keys = ON")
+    cursor.close()
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    connection.exec_driver_sql(f"BEGIN {connection.get_execution_options().get(_MODE, 'IMMEDIATE')}")
