@@ -152,7 +152,7 @@ async def open_site(
             clients={
                 replica.host_id: await stack.enter_async_context(
                     NodeClient(
-                        (urls or {}).get(replica.host) or _url_of(replica),
+                        (urls or {}).get(replica.host) or url_of(replica),
                         user=user or replica.user,
                         password=password if user else replica.password,
                         timeout_s=max(patience_s, PATIENCE_S) * 6,
@@ -179,7 +179,8 @@ async def open_site(
         yield site
 
 
-def _url_of(replica: Replica) -> str:
+def url_of(replica: Replica) -> str:
+    """Where the replica's HTTP interface is."""
     host, port = replica.http_address
     scheme = "https" if replica.secure else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
