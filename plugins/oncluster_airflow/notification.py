@@ -1,4 +1,4 @@
-"""What people are told when a task failed: what, which hosts, since when, what to do, and where to look.
+"""What people are told of a task: what, which hosts, since when, what to do, and where to look.
 
 Pure: facts in, text out. `oncluster_airflow.notifier` sends it.
 """
@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowTaskTimeout, TaskDeferralTimeout
+
 from engine.ddl.outcome import HostState
+from engine.operations.alerts import Alert
+from engine.operations.alerts.message import attachment, mrkdwn
+from engine.operations.finding import Severity, digest
 from engine.sql import redact
 from oncluster_airflow.errors import DDLGone, DDLTimeout, DDLWaitError, TaskRefused, TaskUnavailable
 from oncluster_airflow.outcomes import WaitResult, host_to_json, hosts_table
+
+_RUNBOOK = "runbooks/task-failed.md"
+_COLOUR = "#c0392b"
+_COLOUR_OF = {"approval wanted": "#2e86c1", "not over yet": "#d68910", "works again": "#239b56"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +40,7 @@ class Notification:
     since: str
     link: str
     result: WaitResult | None = None
+    runbook: str = ""
 
     @property
     def subject(self) -> str:
@@ -46,8 +56,38 @@ class Notification:
         ]
         if self.result is not None and self.result.hosts:
             lines += ["", hosts_table(self.result.hosts)]
-        lines += ["", f"What to do: {self.advice}", f"Look here: {self.link}"]
+        lines += ["", f"What to do: {self.advice}"]
+        lines += [f"{name}: {link}" for name, link in self._links]
         return "\n".join(lines)
+
+    @property
+    def _links(self) -> list[tuple[str, str]]:
+        return [(n, link) for n, link in (("Look here", self.link), ("Runbook", self.runbook)) if link]
+
+    def to_slack(self) -> dict[str, Any]:
+        """`text` for notifications and programs that know nothing else, and one coloured attachment."""
+        facts = self.text.partition("What to do: ")[0].rstrip()
+        parts = [f"```{mrkdwn(facts[:2000])}```", mrkdwn(f"What to do: {self.advice}")]
+        # Only addresses can be links; a runbook may be a file's name.
+        parts += [f"<{link}|{name}>" if "://" in link else f"{name}: {link}" for name, link in self._links]
+        return {
+            "text": mrkdwn(self.subject),
+            "attachments": [attachment("\n".join(parts), _COLOUR_OF.get(self.kind, _COLOUR))],
+        }
+
+    def as_alert(self) -> Alert:
+        """The same as a trouble of the task, whichever run it is seen in."""
+        hosts = self.result.hosts if self.result else ()
+        return Alert(
+            trouble=digest(["task", self.dag_id, self.task_id]),
+            kind=f"task-{self.kind}",
+            severity=Severity.CRITICAL,
+            cluster=f"dag:{self.dag_id}",
+            what=f"{self.what}: {self.kind}: {self.reason}",
+            advice=self.advice,
+            host=", ".join(host.host.readable for host in hosts if host.state is not HostState.DONE),
+            runbook=_RUNBOOK,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The body of a webhook; `text` is what chat programs show."""
@@ -62,12 +102,13 @@ class Notification:
             "task_id": self.task_id,
             "since": self.since,
             "link": self.link,
+            "runbook": self.runbook,
             "entry": self.result.entry if self.result else "",
             "hosts": [host_to_json(host) for host in self.result.hosts] if self.result else [],
         }
 
 
-def from_context(context: Mapping[str, Any]) -> Notification:
+def from_context(context: Mapping[str, Any], *, docs_url: str = "docs/") -> Notification:
     """The message for a failure callback's context. Takes the context of a task or of a whole run."""
     ti: Any = context.get("ti") or context.get("task_instance")
     run: Any = context.get("dag_run")
@@ -88,12 +129,13 @@ def from_context(context: Mapping[str, Any]) -> Notification:
         since=started.astimezone(datetime.UTC).isoformat(timespec="seconds") if started else "",
         link=getattr(ti, "log_url", ""),
         result=error.result if isinstance(error, DDLWaitError) else None,
+        runbook=f"{docs_url.rstrip('/')}/{_RUNBOOK}",
     )
 
 
-def approval_wanted(context: Mapping[str, Any]) -> Notification:
+def approval_wanted(context: Mapping[str, Any], *, docs_url: str = "docs/") -> Notification:
     """The message of a task that waits for a person."""
-    asked = from_context(context)
+    asked = from_context(context, docs_url=docs_url)
     task: Any = context.get("task")
     return replace(
         asked,
@@ -101,6 +143,7 @@ def approval_wanted(context: Mapping[str, Any]) -> Notification:
         reason=str(getattr(task, "subject", "")),
         advice="open the run in Airflow, read the plan, and approve or reject it.",
         result=None,
+        runbook="",
     )
 
 
@@ -118,6 +161,11 @@ def kind_and_advice(error: object) -> tuple[str, str]:
             return "failed", (
                 "repair the cause on the hosts in the table that failed; the others have done it and are not "
                 "asked again. Then run the DAG again with `retry_failed`."
+            )
+        case AirflowSensorTimeout() | AirflowTaskTimeout() | TaskDeferralTimeout():
+            return "timeout", (
+                "Airflow's own limit ended the task; the cluster goes on with what it was told. Look whether "
+                "the triggerer and the scheduler are well, then clear the task: it attaches to what is there."
             )
         case TaskRefused():
             return "refused", "nothing was sent; the reason says what to change. Then run the DAG again."

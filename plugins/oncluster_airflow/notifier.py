@@ -1,131 +1,133 @@
-"""Tells people about failures and timeouts: the log always, e-mail and a webhook where connections are named.
+"""Tells people about tasks that failed, were too slow, wait for an answer, or work again.
 
-Where to is looked up when there is something to tell, the first that is set:
-
-1. the notifier's arguments,
-2. the Airflow variable `oncluster_notify`, JSON: {"email_conn_id": …, "email_to": [...],
-   "webhook_conn_id": …},
-3. the environment (`oncluster_airflow.settings`).
-
-A channel that does not work is logged and does not silence the others.
+A channel that does not work is logged and does not silence the others (`oncluster_airflow.channels`).
 """
 
 from __future__ import annotations
 
-import smtplib
+import asyncio
+import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
-from typing import Any
+from dataclasses import replace
 
-import requests
-from airflow.providers.http.hooks.http import HttpHook
-from airflow.providers.smtp.hooks.smtp import SmtpHook
-from airflow.sdk import BaseNotifier, Context, Variable
-from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
+from airflow.sdk import BaseNotifier, Context
 
+from engine.env import SystemEnv
+from engine.errors import OnclusterError
+from engine.operations.alerts import ChannelFailed, Item, Links, take_back, tell
+from engine.operations.records import Records
+from oncluster_airflow.channels import Channels, OutgoingChannel, send_over
 from oncluster_airflow.notification import Notification, approval_wanted, from_context
-from oncluster_airflow.settings import Settings
-
-VARIABLE = "oncluster_notify"
-_HTTP_TIMEOUT_S = 15
+from oncluster_airflow.settings import OperationSettings, Settings
 
 
-@dataclass(frozen=True, slots=True)
-class Channels:
-    """Where messages go besides the log."""
+class Repeats(enum.StrEnum):
+    """Whether the same task's failure in another run is told again."""
 
-    email_conn_id: str = ""
-    email_to: tuple[str, ...] = ()
-    webhook_conn_id: str = ""
+    EVERY = "every"
+    """Each failure. For DAGs that somebody starts."""
+
+    REMIND = "remind"
+    """Once, again after some hours, and once more when the task works again (`WorksAgainNotifier`). For DAGs
+    that run every few minutes."""
 
 
 class OnclusterNotifier(BaseNotifier):
     """For `on_failure_callback` of tasks and DAGs. `email_to` needs `email_conn_id`, a connection of type
-    smtp; `webhook_conn_id` is a connection of type http, whose URL gets a JSON document by POST."""
+    smtp; `webhook_conn_id` and `slack_conn_id` are connections of type http."""
 
     def __init__(
-        self, *, email_conn_id: str = "", email_to: Sequence[str] = (), webhook_conn_id: str = ""
+        self,
+        *,
+        email_conn_id: str = "",
+        email_to: Sequence[str] = (),
+        webhook_conn_id: str = "",
+        slack_conn_id: str = "",
+        repeats: Repeats = Repeats.EVERY,
     ) -> None:
         super().__init__()
-        self.channels = Channels(email_conn_id, tuple(email_to), webhook_conn_id)
+        self.channels = Channels(email_conn_id, tuple(email_to), webhook_conn_id, slack_conn_id)
+        self.repeats = repeats
 
     def notify(self, context: Context) -> None:
-        self.send(from_context(dict(context)))
+        self.send(from_context(dict(context), docs_url=Settings.from_environment().docs_url))
 
     async def async_notify(self, context: Context) -> None:
-        """For deadline alerts, which run in the triggerer; messages are short, so the loop is not blocked
-        long."""
-        self.notify(context)
+        """For callbacks in the triggerer, whose loop must not wait for a mail server."""
+        await asyncio.to_thread(self.notify, context)
 
     def send(self, notification: Notification) -> None:
         """Send one message over every channel there is."""
-        self.log.warning("oncluster.notify kind=%s\n%s", notification.kind, notification.text)
-        channels = self.resolve()
-        if channels.email_conn_id and channels.email_to:
-            try:
-                self._send_email(channels, notification)
-            except (
-                OSError,
-                smtplib.SMTPException,
-                AirflowException,
-                AirflowRuntimeError,
-                ValueError,
-            ) as error:
-                self.log.error(
-                    "oncluster.notify_failed channel=email conn=%s: %s", channels.email_conn_id, error
-                )
-        if channels.webhook_conn_id:
-            try:
-                self._post(channels.webhook_conn_id, notification)
-            except (requests.RequestException, AirflowException, AirflowRuntimeError, ValueError) as error:
-                self.log.error(
-                    "oncluster.notify_failed channel=webhook conn=%s: %s", channels.webhook_conn_id, error
-                )
+        channels = self.channels.open()
+        if self.repeats is Repeats.REMIND and (records := open_records(self.log)) is not None:
+            for channel in channels:
+                _tell_once(records, channel, notification, self.log)
+            return
+        send_over(channels, notification)
 
     def resolve(self) -> Channels:
         """The channels in force."""
-        settings = Settings.from_environment()
-        variable = self._variable()
-        return Channels(
-            email_conn_id=self.channels.email_conn_id or variable.email_conn_id or settings.email_conn_id,
-            email_to=self.channels.email_to or variable.email_to or settings.email_to,
-            webhook_conn_id=self.channels.webhook_conn_id
-            or variable.webhook_conn_id
-            or settings.webhook_conn_id,
-        )
-
-    def _variable(self) -> Channels:
-        try:
-            value: Any = Variable.get(VARIABLE, default={}, deserialize_json=True)
-            return Channels(
-                str(value.get("email_conn_id", "")),
-                tuple(value.get("email_to", ())),
-                str(value.get("webhook_conn_id", "")),
-            )
-        except (AirflowRuntimeError, AirflowException, ValueError, AttributeError) as error:
-            self.log.error("oncluster.notify_failed variable=%s: %s", VARIABLE, error)
-            return Channels()
-
-    @staticmethod
-    def _send_email(channels: Channels, notification: Notification) -> None:
-        with SmtpHook(smtp_conn_id=channels.email_conn_id) as smtp:
-            smtp.send_email_smtp(
-                to=list(channels.email_to),
-                from_email=smtp.from_email or "oncluster@localhost",
-                subject=notification.subject,
-                html_content=f"<pre>{escape(notification.text)}</pre>",
-            )
-
-    @staticmethod
-    def _post(conn_id: str, notification: Notification) -> None:
-        HttpHook(method="POST", http_conn_id=conn_id).run(
-            json=notification.to_json(), extra_options={"timeout": _HTTP_TIMEOUT_S}
-        )
+        return self.channels.resolve()
 
 
 class ApprovalWantedNotifier(OnclusterNotifier):
     """Tells people that a plan waits for their answer."""
 
     def notify(self, context: Context) -> None:
-        self.send(approval_wanted(dict(context)))
+        self.send(approval_wanted(dict(context), docs_url=Settings.from_environment().docs_url))
+
+
+class WorksAgainNotifier(OnclusterNotifier):
+    """For `on_success_callback` of tasks whose failures are told with `Repeats.REMIND`: says once that the
+    task works again, where people were told that it does not."""
+
+    def notify(self, context: Context) -> None:
+        records = open_records(self.log)
+        if records is None:
+            return
+        worked = from_context(dict(context))
+        over = replace(worked, kind="works again", reason=f"run {worked.run_id} went well")
+        for channel in self.channels.open():
+            sender = _Sender(channel, over)
+            try:
+                take_back(records, sender, over.as_alert())
+            except (ChannelFailed, OnclusterError) as error:
+                self.log.error("oncluster.notify_failed channel=%s %s", channel.name, error)
+
+
+def open_records(log: object) -> Records | None:
+    """The memory of what was told; None, and a line in the log, where it cannot be used."""
+    try:
+        return Records(Settings.from_environment().records_url, env=SystemEnv())
+    except OnclusterError as error:
+        log.error("oncluster.notify_without_memory: %s", error)  # type: ignore[attr-defined]
+        return None
+
+
+class _Sender:
+    """Sends a notification where the engine would send its own message: it says more of a task."""
+
+    def __init__(self, channel: OutgoingChannel, notification: Notification) -> None:
+        self._channel = channel
+        self._notification = notification
+        self.name = channel.name
+
+    def send(self, _: object) -> None:
+        self._channel.send(self._notification)
+
+
+def _tell_once(
+    records: Records, channel: OutgoingChannel, notification: Notification, log: object
+) -> Item | None:
+    policy = OperationSettings.from_environment().policy
+    try:
+        return tell(
+            records, _Sender(channel, notification), notification.as_alert(), links=Links(), policy=policy
+        )
+    except ChannelFailed as error:
+        log.error("oncluster.notify_failed channel=%s %s", channel.name, error)  # type: ignore[attr-defined]
+    except OnclusterError as error:
+        # Without a memory people are told once too often rather than not at all.
+        log.error("oncluster.notify_without_memory: %s", error)  # type: ignore[attr-defined]
+        send_over((channel,), notification)
+    return None
