@@ -41,16 +41,12 @@ class System:
     start: Callable[[int], Awaitable[None]]
     stop: Callable[[int], Awaitable[object]]
     pids: Callable[[], Sequence[int | None]]
+    zookeeper_pid: Callable[[], int | None]
+    """The server of both systems; it works for whichever is measured."""
 
     def processor_time_s(self) -> float:
         """What all its running processes have used up to now, in ticks of 10 ms."""
-        used_s = 0.0
-        for pid in self.pids():
-            if pid is not None:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    times = psutil.Process(pid).cpu_times()
-                    used_s += times.user + times.system
-        return used_s
+        return sum(map(processor_time_s, self.pids()))
 
     async def query(self, http: aiohttp.ClientSession, sql: str, *, node: int = 0) -> str:
         """Run `sql` on one node and read the whole answer. Raises RuntimeError with the server's message."""
@@ -59,6 +55,15 @@ class System:
             if reply.status != 200:
                 raise RuntimeError(f"{self.name}: {sql}: {text.strip()}")
             return text
+
+
+def processor_time_s(pid: int | None) -> float:
+    """What a process has used up to now, in ticks of 10 ms; 0 for one that is no more."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        if pid is not None:
+            times = psutil.Process(pid).cpu_times()
+            return float(times.user + times.system)
+    return 0.0
 
 
 def engine_cluster(directory: Path, *, env: Env) -> LocalCluster:
@@ -80,6 +85,7 @@ def engine_system(cluster: LocalCluster) -> System:
         start=lambda i: nodes[i].start(),
         stop=lambda i: nodes[i].stop(),
         pids=lambda: [node.process.pid for node in nodes],
+        zookeeper_pid=lambda: cluster.zookeeper.pid,
     )
 
 
@@ -99,7 +105,7 @@ def real_cluster(directory: Path, *, zookeeper: ZooKeeper, env: Env) -> RealClus
     )
 
 
-async def real_system(cluster: RealCluster) -> System:
+async def real_system(cluster: RealCluster, *, zookeeper_pid: Callable[[], int | None]) -> System:
     servers = cluster.servers
     version = await servers[0].version()
     return System(
@@ -110,6 +116,7 @@ async def real_system(cluster: RealCluster) -> System:
         start=lambda i: servers[i].start(),
         stop=lambda i: servers[i].stop(),
         pids=lambda: [server.process.pid for server in servers],
+        zookeeper_pid=zookeeper_pid,
     )
 
 

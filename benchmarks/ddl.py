@@ -44,6 +44,7 @@ from benchmarks._clusters import (
     System,
     engine_cluster,
     engine_system,
+    processor_time_s,
     real_cluster,
     real_system,
 )
@@ -106,13 +107,15 @@ class Bench:
 
     async def drain(self, system: System, entries: int) -> None:
         """All nodes live."""
-        used_s = system.processor_time_s()
+        used_s, keeper_used_s = system.processor_time_s(), processor_time_s(system.zookeeper_pid())
         started_s = self._env.monotonic_s()
         names = await self._enqueue(system, entries)
         await self._wait(system, names, system.hosts)
         what = f"drain {entries} entries, {NODES} live nodes"
         self._note(system, what, self._env.monotonic_s() - started_s)
         self._note(system, f"{what}, processor time", system.processor_time_s() - used_s)
+        keeper_s = processor_time_s(system.zookeeper_pid()) - keeper_used_s
+        self._note(system, f"{what}, ZooKeeper's processor time", keeper_s)
         await self._forget(system, names)
 
     async def backlog(self, system: System, entries: int, *, node: int) -> None:
@@ -261,7 +264,7 @@ async def run(
         real = real_cluster(directory, zookeeper=ours.zookeeper_config, env=env) if with_real else None
         if real is not None:
             await stack.enter_async_context(real)
-            systems.append(await real_system(real))
+            systems.append(await real_system(real, zookeeper_pid=systems[0].zookeeper_pid))
         keeper = await zookeeper.connect(ours.zookeeper_config, env)
         stack.push_async_callback(keeper.close)
         # A new connection for each request: real servers close idle ones after three seconds.
