@@ -158,6 +158,15 @@ class QueuePaths:
     def outcome(self, name: str) -> str:
         return f"{self.outcomes_root}/{name}"
 
+    @property
+    def abandoned_root(self) -> str:
+        """Where persons say which hosts will never do their part of an entry."""
+        parent, _, name = self.root.rpartition("/")
+        return f"{parent}/oncluster/{name}/abandoned"
+
+    def abandoned(self, name: str) -> str:
+        return f"{self.abandoned_root}/{name}"
+
     def token(self, token: str) -> str:
         return f"{self.tokens_root}/{escape_for_file_name(token)}"
 

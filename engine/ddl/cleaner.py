@@ -7,7 +7,8 @@ Safety argument, per entry, oldest first.
 
 1. Leave it if `active` has children: somebody is executing. Leave it if another cleaner, of 18.16, holds
    `lock`.
-2. Read what the hosts reported. A host of the list without outcome is *expired*.
+2. Read what the hosts reported. A host of the list without outcome is *abandoned* if a person said so,
+   else *expired*. An operator's cleaning (`Expiry.BY_AGE`) leaves entries that would expire by number only.
 3. One multi{check entry, remove active, remove shards/…, remove finished/…, remove finished, remove entry,
    write outcomes/<entry>}. ClickHouse goes the same way in several requests; in one, a crash leaves the
    entry whole or gone, and no half of it that would kill a worker of 18.16. `active` that got a child
@@ -32,10 +33,11 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl
+from engine.ddl.abandonment import AbandonedHosts
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import OutcomeRecord
@@ -84,6 +86,14 @@ class Reason(enum.StrEnum):
     """A person named it."""
 
 
+class Expiry(enum.Enum):
+    """What lets an entry go that a host has no outcome for."""
+
+    BY_AGE_AND_NUMBER = "age and number"
+    """As ClickHouse does it."""
+    BY_AGE = "age"
+
+
 class Removal(enum.StrEnum):
     """What became of the attempt."""
 
@@ -92,6 +102,8 @@ class Removal(enum.StrEnum):
     LOCKED = "locked"
     GONE = "gone"
     CHANGING = "changing"
+    UNFINISHED = "unfinished"
+    """Over the number, but a host has no outcome and that was not to be expired for it."""
     PLANNED = "planned"
 
 
@@ -160,8 +172,19 @@ class DDLCleaner:
 
     # --- once ---------------------------------------------------------------------------------------------
 
-    async def clean(self, *, dry_run: bool = False) -> CleanReport:
-        """Remove what is due; with `dry_run` only say what would be removed."""
+    async def clean(
+        self,
+        *,
+        dry_run: bool = False,
+        only: Collection[str] | None = None,
+        expiry: Expiry = Expiry.BY_AGE_AND_NUMBER,
+        lanes: int = 1,
+    ) -> CleanReport:
+        """Remove what is due; with `dry_run` only say what would be removed.
+
+        `only` names entries; others stay, and so does what is not due among them. Up to `lanes` entries are
+        worked on at once, oldest first.
+        """
         keeper = await self._source.session()
         await keeper.sync(self._paths.root)
         try:
@@ -170,14 +193,22 @@ class DDLCleaner:
             return CleanReport((), ())
         names = [name for name in children.names if entry_number(name) is not None]
         now_s = await self._now_s(keeper)
-        cleaned = []
+        due: list[tuple[str, Reason]] = []
         for start in range(0, len(names), _BATCH):
             batch = names[start : start + _BATCH]
             stats = await keeper.exists_many([self._paths.entry(name) for name in batch])
             for name, stat in zip(batch, stats, strict=True):
                 reason = self._reason(name, stat, now_s, names) if stat is not None else None
-                if reason is not None:
-                    cleaned.append(await self._clean_one(keeper, name, reason, dry_run=dry_run))
+                if reason is not None and (only is None or name in only):
+                    due.append((name, reason))
+        cleaned: list[CleanedEntry] = []
+        for start in range(0, len(due), max(1, lanes)):
+            cleaned += await asyncio.gather(
+                *(
+                    self._clean_one(keeper, name, reason, dry_run=dry_run, expiry=expiry)
+                    for name, reason in due[start : start + max(1, lanes)]
+                )
+            )
         stale = await self._clean_replicas(keeper, now_s, dry_run=dry_run)
         if not dry_run:
             await self._prune_outcomes(keeper)
@@ -189,7 +220,9 @@ class DDLCleaner:
         """Remove one entry that a person named, with the same care as every other."""
         keeper = await self._source.session()
         await keeper.sync(self._paths.root)
-        return await self._clean_one(keeper, name, Reason.ASKED, dry_run=dry_run)
+        return await self._clean_one(
+            keeper, name, Reason.ASKED, dry_run=dry_run, expiry=Expiry.BY_AGE_AND_NUMBER
+        )
 
     def _reason(self, name: str, stat: Stat, now_s: float, names: list[str]) -> Reason | None:
         if stat.ctime_ms / 1000 + self._queue.task_max_lifetime_s < now_s:
@@ -209,9 +242,14 @@ class DDLCleaner:
 
     # --- one entry ----------------------------------------------------------------------------------------
 
-    async def _clean_one(self, keeper: Keeper, name: str, reason: Reason, *, dry_run: bool) -> CleanedEntry:
+    async def _clean_one(
+        self, keeper: Keeper, name: str, reason: Reason, *, dry_run: bool, expiry: Expiry
+    ) -> CleanedEntry:
+        keep_unfinished = expiry is Expiry.BY_AGE and reason is Reason.NUMBER
         try:
-            removal, expired = await self._remove(keeper, name, dry_run=dry_run)
+            removal, expired = await self._remove(
+                keeper, name, dry_run=dry_run, keep_unfinished=keep_unfinished
+            )
         except NoNode:
             removal, expired = Removal.GONE, ()
         except (MultiFailed, NotEmpty, NodeExists, BadVersion) as error:
@@ -222,12 +260,14 @@ class DDLCleaner:
         return CleanedEntry(name, reason, removal, expired)
 
     async def _remove(
-        self, keeper: Keeper, name: str, *, dry_run: bool
+        self, keeper: Keeper, name: str, *, dry_run: bool, keep_unfinished: bool
     ) -> tuple[Removal, tuple[HostId, ...]]:
         for _ in range(_TRIES):
             found = await self._survey(keeper, name)
             if isinstance(found, Removal):
                 return found, ()
+            if keep_unfinished and found.record.expired:
+                return Removal.UNFINISHED, found.record.expired
             if dry_run:
                 return Removal.PLANNED, found.record.expired
             ops = found.removal_ops()
@@ -264,6 +304,16 @@ class DDLCleaner:
             host = _parse_host(path[len(finished) :])
             if host is not None and isinstance(status_node, Node):
                 outcomes[host] = _outcome(host, status_node, node.stat)
+        word: tuple[Op, ...] = ()
+        try:
+            said = await keeper.get(self._paths.abandoned(name))
+        except NoNode:
+            pass
+        else:
+            word = (Remove(self._paths.abandoned(name), said.stat.version),)
+            abandoned = AbandonedHosts.from_bytes(said.data)
+            if abandoned.czxid == node.stat.czxid:
+                outcomes = {h: said.outcome(h) for h, said in abandoned.hosts.items()} | outcomes
         try:
             entry = DDLLogEntry.from_bytes(node.data, where=name)
         except MalformedEntry:
@@ -276,12 +326,13 @@ class DDLCleaner:
         else:
             record = record.merged(OutcomeRecord.from_bytes(earlier.data))
             write = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
-        return _Found(name, self._paths.entry(name), tuple(tree), record, write)
+        return _Found(name, self._paths.entry(name), tuple(tree), record, (write, *word))
 
     async def _remove_stepwise(self, keeper: Keeper, found: _Found) -> Removal:
         """Step 4."""
         await create_ancestors(keeper, self._paths.outcome(found.name))
         await create_or_update(keeper, self._paths.outcome(found.name), found.record.to_bytes())
+        # A person's word about the entry stays behind; it goes with old outcomes.
         answer = await try_remove(keeper, self._paths.active(found.name))
         if isinstance(answer, NotEmpty):
             return Removal.ACTIVE
@@ -321,6 +372,7 @@ class DDLCleaner:
         except NoNode:
             return
         for name in names[: max(0, len(names) - OUTCOMES_KEPT)]:
+            await try_remove(keeper, self._paths.abandoned(name))
             await try_remove(keeper, self._paths.outcome(name))
 
 
@@ -332,7 +384,7 @@ class _Found:
     path: str
     below: tuple[str, ...]
     record: OutcomeRecord
-    write_record: Op
+    write_record: tuple[Op, ...]
 
     def removal_ops(self) -> list[Op]:
         """ClickHouse's order: `active` first, `finished` and the entry last."""
@@ -342,7 +394,7 @@ class _Found:
         ops += [Remove(path) for path in deepest_first if path == active]
         ops += [Remove(path) for path in deepest_first if path not in (active, finished)]
         ops += [Remove(path) for path in deepest_first if path == finished]
-        return [*ops, Remove(self.path), self.write_record]
+        return [*ops, Remove(self.path), *self.write_record]
 
 
 async def _descendants(keeper: Keeper, path: str) -> dict[str, Stat]:

@@ -22,10 +22,17 @@ class HostState(enum.StrEnum):
     """Not started, and the host is known to be away."""
     EXPIRED = "expired"
     """The entry was removed, by age or number, before the host had an outcome."""
+    ABANDONED = "abandoned"
+    """A person said, with a reason, that the host will never do it; nobody has to wait for it."""
 
     @property
     def is_final(self) -> bool:
-        return self in (HostState.DONE, HostState.FAILED, HostState.EXPIRED)
+        return self in (HostState.DONE, HostState.FAILED, HostState.EXPIRED, HostState.ABANDONED)
+
+    @property
+    def is_reported(self) -> bool:
+        """The host itself has said so."""
+        return self in (HostState.DONE, HostState.FAILED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,11 @@ class EntryStatus:
     def unfinished(self) -> tuple[HostOutcome, ...]:
         """Hosts that may still report."""
         return tuple(o for o in self.hosts if not o.state.is_final)
+
+    @property
+    def abandoned(self) -> tuple[HostOutcome, ...]:
+        """Hosts that a person said not to wait for."""
+        return tuple(o for o in self.hosts if o.state is HostState.ABANDONED)
 
     @property
     def is_done_on_all_hosts(self) -> bool:

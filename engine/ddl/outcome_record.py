@@ -1,8 +1,8 @@
 """What became of an entry that is not in the queue any more.
 
 The cleaner writes it, outside the queue's directory, before it removes an entry: the outcomes that hosts
-reported, and *expired* for those that did not. `done` or `failed` in a record is never turned into
-`expired` later.
+reported, *abandoned* for those of which a person said that they never will, and *expired* for the others.
+`done` or `failed` in a record is never turned into anything else later.
 """
 
 from __future__ import annotations
@@ -101,12 +101,17 @@ class OutcomeRecord:
         if earlier is None or earlier.czxid != self.czxid:
             return self
         known = {o.host: o for o in earlier.hosts if o.state is not HostState.EXPIRED}
-        hosts = tuple(known.get(o.host, o) if o.state is HostState.EXPIRED else o for o in self.hosts)
+        hosts = tuple(o if o.state.is_reported else known.get(o.host, o) for o in self.hosts)
         return dataclasses.replace(self, hosts=hosts)
 
     @property
     def expired(self) -> tuple[HostId, ...]:
         return tuple(o.host for o in self.hosts if o.state is HostState.EXPIRED)
+
+    @property
+    def unreported(self) -> tuple[HostId, ...]:
+        """Hosts that have not said anything themselves."""
+        return tuple(o.host for o in self.hosts if not o.state.is_reported)
 
     def to_status(self) -> EntryStatus:
         return EntryStatus(
@@ -131,7 +136,8 @@ async def read_outcome_record(keeper: Keeper, paths: QueuePaths, entry: str) -> 
 async def correct_outcome_record(
     keeper: Keeper, paths: QueuePaths, entry: str, czxid: int, outcome: HostOutcome
 ) -> bool:
-    """A host comes late with an outcome for an entry that was recorded as expired for it: the truth goes in.
+    """A host comes late with an outcome for an entry that was recorded as expired (or abandoned) for it: the
+    truth goes in.
 
     False when there is no such record, or it already holds an outcome of that host.
     """
@@ -141,7 +147,7 @@ async def correct_outcome_record(
         except NoNode:
             return False
         record = OutcomeRecord.from_bytes(node.data)
-        if record.czxid != czxid or outcome.host not in record.expired:
+        if record.czxid != czxid or outcome.host not in record.unreported:
             return False
         hosts = tuple(outcome if o.host == outcome.host else o for o in record.hosts)
         corrected = dataclasses.replace(record, hosts=hosts)

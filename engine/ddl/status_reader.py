@@ -14,10 +14,11 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from engine.ddl.abandonment import Abandonment, read_abandoned
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import without_token
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState, ShardOutcome
@@ -52,6 +53,7 @@ class _View:
     active: frozenset[str] = frozenset()
     started_ms: dict[str, int] = field(default_factory=dict)
     away: frozenset[HostId] = frozenset()
+    abandoned: Mapping[HostId, Abandonment] = field(default_factory=dict)
     has_active_dir: bool = False
     has_finished_dir: bool = False
     ids: dict[str, HostId] = field(default_factory=dict)
@@ -77,6 +79,8 @@ class _View:
     def _present_state(self, host: HostId) -> HostOutcome:
         if str(host) in self.active:
             return HostOutcome(host, HostState.RUNNING, started_ms=self.started_ms.get(str(host)))
+        if host in self.abandoned:
+            return self.abandoned[host].outcome(host)
         return HostOutcome(host, HostState.INACTIVE if host in self.away else HostState.WAITING)
 
     def record(self, host: HostId, data: bytes, stat: Stat) -> None:
@@ -284,12 +288,17 @@ class StatusReader:
                 view.started_ms[name] = stat.ctime_ms
 
     async def _read_presence(self, keeper: Keeper, view: _View, *, watch: Watch | None) -> None:
-        """Which unfinished hosts are known to be away.
+        """Which unfinished hosts are known to be away, and which need not be waited for.
 
         A host whose directory never held an `active` may be a server that does not know of the directory, and
         nothing is said about it.
         """
         hosts = view.unfinished
+        if not hosts:
+            return
+        if watch is not None:  # first: what is said between the two is seen twice, never missed
+            await keeper.exists(self._paths.abandoned(view.name), watch=watch)
+        view.abandoned = await read_abandoned(keeper, self._paths, view.name, view.stat.czxid)
         found = await asyncio.gather(
             *(self._list(keeper, self._paths.replica(host), watch) for host in hosts)
         )

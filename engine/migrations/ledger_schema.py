@@ -50,7 +50,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 SCHEMA_VERSION = 1
-FINAL_STATES = ("done", "failed", "expired")
+FINAL_STATES = ("done", "failed", "expired", "abandoned")
 _INT64_MAX = 2**63 - 1
 
 

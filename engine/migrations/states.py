@@ -3,7 +3,9 @@
     pending      nothing was sent
     running      sent, not finished; hosts are at work or statements are still to be sent
     waiting      everything was sent, and only hosts that are off line are missing; they catch up by
-    themselves failed       a host failed, or its task expired before it came back; nothing further is sent
+    themselves
+    failed       a host failed, or its task expired before it came back, or was abandoned by a person; nothing
+                 further is sent
     applied      every required host is done (M6)
     marked       a person declared it applied, with a reason; no host proves it
     rolled_back  the down file is done on every required host; as good as pending
@@ -31,14 +33,17 @@ class CellState(enum.StrEnum):
     DONE = "done"
     FAILED = "failed"
     EXPIRED = "expired"
+    ABANDONED = "abandoned"
 
     @property
     def is_final(self) -> bool:
-        return self in (CellState.DONE, CellState.FAILED, CellState.EXPIRED)
+        return self is CellState.DONE or self.is_failure
 
     @property
     def is_failure(self) -> bool:
-        return self in (CellState.FAILED, CellState.EXPIRED)
+        """The host has not done it and will not by itself. Abandoned is one: no migration is applied that a
+        required host lacks, whatever a person knows about the host; they may mark it applied."""
+        return self in (CellState.FAILED, CellState.EXPIRED, CellState.ABANDONED)
 
 
 class MigrationState(enum.StrEnum):
