@@ -23,6 +23,8 @@ from types import MappingProxyType
 from engine.config import reading
 from engine.config.clusters import read_topology
 from engine.config.element import XML_SUFFIXES, YAML_SUFFIXES, Element, parse_file
+from engine.config.graphite import read_graphite
+from engine.config.health import read_health
 from engine.config.merge import merge, substitute
 from engine.config.model import NodeConfig, Topology
 from engine.config.sections import (
@@ -141,7 +143,9 @@ class ConfigFile:
         self._seen = fresh
 
 
-_FIELDS_THAT_NEED_A_RESTART = tuple(name for name in NodeConfig.__dataclass_fields__ if name != "topology")
+_FIELDS_THAT_NEED_A_RESTART = tuple(
+    name for name in NodeConfig.__dataclass_fields__ if name not in ("topology", "health")
+)
 
 
 def _with_topology(node: NodeConfig, topology: Topology) -> NodeConfig:
@@ -287,10 +291,12 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         queues=queues,
         users=read_users(root, profiles),
         profiles=profiles,
+        graphite=read_graphite(root),
         max_connections=reading.integer(root, "max_connections", defaults.max_connections, at_least=1),
         certificate_file=_beside(path, certificate),
         private_key_file=_beside(path, key),
         ca_file=_beside(path, read_ca_file(root)),
+        health=read_health(root),
     )
 
 

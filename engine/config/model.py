@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from engine.config.graphite import GraphiteRollup
+from engine.config.health_model import HealthSettings
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import HostId, QueuePaths, shard_node_name
 
@@ -186,6 +188,7 @@ class NodeConfig:
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
     `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
+    `health` is for who watches the cluster; the node does nothing with it.
     """
 
     path: str
@@ -206,11 +209,13 @@ class NodeConfig:
     queues: tuple[DistributedDdl, ...] = ()
     users: Mapping[str, User] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    graphite: Mapping[str, GraphiteRollup] = field(default_factory=dict)
     max_connections: int = 32
     https_port: int = 0
     certificate_file: str = ""
     private_key_file: str = ""
     ca_file: str = ""
+    health: HealthSettings = field(default_factory=HealthSettings)
 
     def queue_of(self, cluster: str) -> DistributedDdl:
         """The queue for a cluster: the one that names it, else the one that names none.

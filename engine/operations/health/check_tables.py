@@ -1,0 +1,116 @@
+"""Checks of replicated tables as Keeper knows them: replicas that are registered and not there, and too few.
+
+A replica that is inactive because its host is down, or because of something that is a finding of its own, is
+not told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from engine.config.health_model import HealthSettings
+from engine.names import HostId, TableName
+from engine.operations.finding import Finding, FindingKind, Severity
+from engine.operations.health.facts import ClusterFacts, RegisteredReplica, RegisteredTable
+from engine.operations.health.homes import Homes
+from engine.operations.health.making import finding, listed, place
+
+
+def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:
+    """LOST_REPLICA (the host is there and the table is not), TOO_FEW_REPLICAS."""
+    tables: dict[str, TableName] = {}
+    for _, replica in facts.replicas():
+        tables.setdefault(replica.path, replica.table)
+    homes = Homes.of(facts)
+    for path, table in facts.keeper.tables.items():
+        if not table.exists:
+            continue
+        lost = {
+            replica.name: host
+            for replica in table.replicas.values()
+            if (host := _host_without_it(facts, path, replica, homes)) is not None
+        }
+        for name, host in lost.items():
+            yield _lost(facts, tables[path], path, name, host)
+        yield from _too_few(facts, settings, tables[path], table, homes, lost)
+
+
+def _host_without_it(
+    facts: ClusterFacts, path: str, replica: RegisteredReplica, homes: Homes
+) -> HostId | None:
+    """The host that should run the replica and does not have it, if every host of its shard was asked."""
+    home = homes.home_of(replica)
+    if home is None or replica.is_active or facts.owner_of(path, replica.name) is not None:
+        return None
+    shard = {home, *facts.shards.get(facts.shard_of(home), ())}
+    is_known = all(facts.hosts[host].knows_replicas for host in shard if host in facts.hosts)
+    return home if is_known else None
+
+
+def _lost(facts: ClusterFacts, table: TableName, path: str, name: str, host: HostId) -> Finding:
+    return finding(
+        facts,
+        FindingKind.LOST_REPLICA,
+        Severity.CRITICAL,
+        f"Keeper knows replica {name} of {table}, and {host.readable}, which should run it, does not have "
+        "the table: its disk was lost, or it was dropped while Keeper was away.",
+        "Drop the replica from Keeper, create the table on the host again: it clones another replica.",
+        host=host,
+        subject=str(table),
+        more=place(table, path, name),
+        shard=facts.shard_of(host),
+        is_table_missing="yes",
+    )
+
+
+def _too_few(
+    facts: ClusterFacts,
+    settings: HealthSettings,
+    name: TableName,
+    table: RegisteredTable,
+    homes: Homes,
+    lost: Mapping[str, HostId],
+) -> Iterator[Finding]:
+    total = len(table.replicas)
+    inactive = [replica for replica in table.replicas.values() if not replica.is_active]
+    unexplained = [replica for replica in inactive if not _is_explained(facts, table, replica, homes, lost)]
+    least = settings.of(name).min_replicas
+    is_short = least is not None and total < least
+    if not is_short and not unexplained:
+        return
+    active = total - len(inactive)
+    shard = next((facts.shard_of(host.host) for host, r in facts.replicas() if r.path == table.path), 0)
+    is_meant = is_short and not unexplained and len(facts.shards.get(shard, ())) < (least or 0)
+    names = listed(replica.name for replica in unexplained)
+    yield finding(
+        facts,
+        FindingKind.TOO_FEW_REPLICAS,
+        Severity.CRITICAL if not active else Severity.INFO if is_meant else Severity.WARNING,
+        f"{name} at {table.path} has {total} replicas, {active} of them active"
+        + (f"; inactive: {names}." if names else f"; {least} are wanted."),
+        "Start the servers of those that are inactive; drop those whose server is gone (`oncluster cleanup`)."
+        if names
+        else "Create the table on another host of the shard; a lost disk loses data for ever meanwhile.",
+        subject=f"{name} at {table.path}",
+        total_replicas=total,
+        active_replicas=active,
+        shard=shard,
+    )
+
+
+def _is_explained(
+    facts: ClusterFacts,
+    table: RegisteredTable,
+    replica: RegisteredReplica,
+    homes: Homes,
+    lost: Mapping[str, HostId],
+) -> bool:
+    if replica.name in lost:
+        return True
+    if facts.owner_of(table.path, replica.name) is not None:
+        return True  # it is read-only there, or has become active meanwhile
+    home = homes.home_of(replica)
+    if home is not None:
+        return not facts.hosts[home].is_answering
+    shards = {facts.shard_of(host.host) for host, other in facts.replicas() if other.path == table.path}
+    return any(not facts.hosts[host].is_answering for shard in shards for host in facts.shards.get(shard, ()))
