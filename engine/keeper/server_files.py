@@ -47,11 +47,15 @@ appender.out.layout.pattern = %d %p %c{1} %m%n
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """One server of an ensemble: its number and the ports on which servers talk to one another."""
+    """One server of an ensemble: its number and the ports on which servers talk to one another.
+
+    `host` empty: the address of the server that is written.
+    """
 
     number: int
     quorum_port: int
     election_port: int
+    host: str = ""
 
 
 def find_jars() -> list[Path]:
@@ -107,7 +111,10 @@ def write_files(
         "4lw.commands.whitelist=ruok,srvr,mntr,stat,conf,cons,wchs,wchc,wchp,dump,isro",
         "autopurge.snapRetainCount=3",
         "autopurge.purgeInterval=1",
-        *(f"server.{peer.number}={host}:{peer.quorum_port}:{peer.election_port}" for peer in peers),
+        *(
+            f"server.{peer.number}={peer.host or host}:{peer.quorum_port}:{peer.election_port}"
+            for peer in peers
+        ),
     ]
     if peers:
         (data / "myid").write_text(f"{number}\n")
