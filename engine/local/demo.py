@@ -1,8 +1,9 @@
-"""The demo: start everything, apply every cluster's migrations through Airflow, insert the flights on one
-replica of each shard, show what happened, stop.
+"""The demo: start everything, apply every cluster's migrations through Airflow, wait for the load that
+follows them, show what happened, stop.
 
 What it does is what a person would do: it triggers the migration DAGs through Airflow's API, answers the
-question before a destructive migration (and says that it was the demo that answered), and reads the ledger.
+question before a destructive migration (and says that it was the demo that answered), reads the ledger, and
+watches the ETL DAG, which Airflow starts because the schema has changed.
 Any process that ends on the way ends the demo with that process's name.
 """
 

@@ -33,7 +33,7 @@ SELECT origin, count() AS flights, round(avg(dep_delay), 1) AS minutes_late, max
 FROM flights.flights_all GROUP BY origin ORDER BY origin
 """
 _STEP = "loading with Spark"
-_START_TIMEOUT_S, _RUN_TIMEOUT_S = 60.0, 300.0
+_START_TIMEOUT_S, _RUN_TIMEOUT_S = 180.0, 900.0
 _POLL_S = 0.3
 
 

@@ -218,24 +218,32 @@ def show_result(result: DemoResult, console: Console) -> None:
     if result.etl:
         console.print(rows_table(result.etl))
         console.print(answer_table(result.etl))
-    word = "Every migration is applied on every host." if result.succeeded else "NOT everything is applied."
+    word = _verdict(result)
     console.print(Text(f"{word} {result.seconds:.0f} s" if result.seconds else word, style="bold"))
+
+
+def _verdict(result: DemoResult) -> str:
+    """One sentence, which names what is wrong."""
+    if result.etl and not result.etl.succeeded:
+        return "NOT every replica has what Spark wrote."
+    if not result.succeeded:
+        return "NOT everything is applied."
+    loaded = " and every replica has what Spark wrote" if result.etl else ""
+    return f"Every migration is applied on every host{loaded}."
 
 
 def _replicas(data: Sequence[ReplicaContent]) -> Table:
     """Rows and parts by replica; replicas of one shard have one digest."""
     table = Table(title=f"{TABLE}: rows and parts by replica", box=SIMPLE_HEAD, title_justify="left")
-    for column in ("shard", "replica", "inserted here", "rows", "parts", "hash of all parts"):
+    # Spark writes to whichever replica answers: then there is nothing to say about where rows came in.
+    were_inserted = any(content.inserted for content in data)
+    columns = ["shard", "replica", *(["inserted here"] if were_inserted else []), "rows", "parts"]
+    for column in (*columns, "hash of all parts"):
         table.add_column(column, justify="right" if column in ("inserted here", "rows", "parts") else "left")
     for content in data:
-        table.add_row(
-            str(content.shard),
-            content.host,
-            f"{content.inserted:,}" if content.inserted else "–",
-            f"{content.rows:,}",
-            str(content.parts),
-            content.digest,
-        )
+        inserted = [f"{content.inserted:,}" if content.inserted else "–"] if were_inserted else []
+        cells = (str(content.shard), content.host, *inserted, f"{content.rows:,}", str(content.parts))
+        table.add_row(*cells, content.digest)
     return table
 
 

@@ -89,7 +89,7 @@ async def assert_true_ledger_and_same_schema(cluster: LocalCluster) -> None:
     paths = load_node_config(cluster.config_file).queues[0].paths
     async with cluster.keeper() as keeper:
         entries = [name for name in (await keeper.children(paths.root)).names if name.startswith("query-")]
-        assert len(entries) == 12, "one entry for each statement, and no second one for any"
+        assert len(entries) == 17, "one entry for each statement, and no second one for any"
         for entry in entries:
             for host in cluster.hosts:
                 outcome = await keeper.get(paths.finished(entry, f"{host}:9000"))
