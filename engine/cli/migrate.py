@@ -37,6 +37,7 @@ from engine.cli.migrate_show import (
     show_status,
     show_summary,
 )
+from engine.config.graphite import sections_xml
 from engine.env import SystemEnv
 from engine.errors import Busy, Unavailable
 from engine.migrations.drive import drive
@@ -174,7 +175,7 @@ def rehearse_command(
 
 
 async def _rehearse(place: Place, request: RunRequest) -> Rehearsal:
-    async with ScratchChdb() as scratch:
+    async with ScratchChdb(graphite=sections_xml(place.config.graphite)) as scratch:
         return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
 
 

@@ -14,6 +14,7 @@ import logging
 import ssl
 from pathlib import Path
 
+from engine.config.graphite import sections_xml
 from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
@@ -84,7 +85,10 @@ class Node:
         pool = await ChdbPool.open(
             directory.path,
             settings=ChdbSettings(
-                display_name=config.host_name, tcp_port=config.tcp_port, macros=config.topology.macros
+                display_name=config.host_name,
+                tcp_port=config.tcp_port,
+                macros=config.topology.macros,
+                graphite=sections_xml(config.graphite),
             ),
             max_running=config.max_connections,
             env=env,

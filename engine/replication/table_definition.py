@@ -9,12 +9,14 @@ understood: it is copied. That the result is what ClickHouse itself would have w
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.config.graphite import GraphiteRollup
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.replication.columns import Column, Columns, DefaultKind
+from engine.replication.graphite import graphite_hash
 from engine.replication.table_metadata import MergingMode, TableMetadata
 from engine.sql.tokens import Token, TokenKind, literal_value, scan
 
@@ -50,6 +52,7 @@ _COLUMN_CLAUSES = (
     ("COLLATE",),
     ("SETTINGS",),
 )
+_NO_ROLLUPS: Mapping[str, GraphiteRollup] = {}
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
@@ -63,11 +66,13 @@ class TableDefinition:
     comment: str
 
 
-def parse_definition(create_query: str, *, graphite_hash: str = "") -> TableDefinition:
+def parse_definition(
+    create_query: str, *, rollups: Mapping[str, GraphiteRollup] = _NO_ROLLUPS
+) -> TableDefinition:
     """Read chDB's text of a table of the MergeTree family (not Replicated…).
 
-    `graphite_hash` is of the rollup configuration, which the text does not contain. Raises SqlError 36 for
-    another engine, 62 for text that is not as chDB writes it.
+    `rollups` are the rules of GraphiteMergeTree, which the text only names. Raises SqlError 36 for another
+    engine, 62 for text that is not as chDB writes it, 139 for rules that there are none of.
     """
     piece = _Piece(create_query, tuple(token for token in scan(create_query) if token.is_significant))
     body = next((i for i, token in enumerate(piece.tokens) if token.text == "("), None)
@@ -90,7 +95,7 @@ def parse_definition(create_query: str, *, graphite_hash: str = "") -> TableDefi
             raise _unexpected("a column, INDEX, CONSTRAINT or PROJECTION", item)
     settings = _settings(clauses.get("SETTINGS"))
     comment = clauses.get("COMMENT")
-    metadata = _metadata(clauses, engine, others, dict(settings), graphite_hash)
+    metadata = _metadata(clauses, engine, others, dict(settings), rollups)
     return TableDefinition(
         metadata=metadata,
         columns=Columns(tuple(columns)),
@@ -229,7 +234,7 @@ def _metadata(
     engine: _Piece,
     others: dict[str, list[str]],
     settings: dict[str, str],
-    graphite_hash: str,
+    rollups: Mapping[str, GraphiteRollup],
 ) -> TableMetadata:
     def key(word: str) -> str:
         piece = clauses.get(word)
@@ -243,7 +248,7 @@ def _metadata(
         )
     arguments = engine.part(1, len(engine.tokens)).unwrapped().by_commas()
     names = [", ".join(_names(argument.unwrapped())) for argument in arguments]
-    sign = version = is_deleted = to_sum = ""
+    sign = version = is_deleted = to_sum = rules = ""
     match mode, names:
         case MergingMode.COLLAPSING, [sign]:
             pass
@@ -255,6 +260,14 @@ def _metadata(
             pass
         case ((MergingMode.SUMMING | MergingMode.COALESCING), [_]):
             to_sum = ",".join(_names(arguments[0].unwrapped()))
+        case MergingMode.GRAPHITE, [section]:
+            if section not in rollups:
+                raise SqlError(
+                    Code.NO_ELEMENTS_IN_CONFIG,
+                    f"No '{section}' element in configuration file",
+                    hint=f"Rollup rules: {', '.join(sorted(rollups)) or 'none'}. All replicas need the same.",
+                )
+            rules = graphite_hash(rollups[section])
     ordering, primary = key("ORDER"), key("PRIMARY")
     sampling, ttl = clauses.get("SAMPLE"), clauses.get("TTL")
     return TableMetadata(
@@ -273,7 +286,7 @@ def _metadata(
         version_column=version,
         is_deleted_column=is_deleted,
         columns_to_sum=to_sum,
-        graphite_hash=graphite_hash if mode is MergingMode.GRAPHITE else "",
+        graphite_hash=rules,
     )
 
 

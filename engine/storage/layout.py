@@ -17,7 +17,7 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -42,6 +42,8 @@ class ChdbSettings:
     macros: Mapping[str, str] = field(default_factory=dict)
     fsync: bool = True
     file_access: bool = False
+    graphite: Sequence[str] = ()
+    """Sections of rollup rules, as XML."""
 
 
 def private_directory(path: Path) -> Path:
@@ -74,6 +76,7 @@ def _server(own: Path, settings: ChdbSettings) -> str:
         for name, value in settings.macros.items()
         if _ELEMENT.match(name)
     )
+    graphite = "".join(f"  {section}\n" for section in settings.graphite)
     fsync = int(settings.fsync)
     return f"""\
 <clickhouse>
@@ -99,7 +102,7 @@ def _server(own: Path, settings: ChdbSettings) -> str:
   <tables_loader_foreground_pool_size>2</tables_loader_foreground_pool_size>
   <tables_loader_background_pool_size>1</tables_loader_background_pool_size>
   <mark_cache_size>134217728</mark_cache_size>
-</clickhouse>
+{graphite}</clickhouse>
 """
 
 

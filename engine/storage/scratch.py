@@ -28,10 +28,12 @@ _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
 class ScratchChdb:
-    """Use as an asynchronous context manager. `macros` are what `{name}` and `getMacro` find."""
+    """Use as an asynchronous context manager. `macros` are what `{name}` and `getMacro` find;
+    `graphite` are sections of rollup rules, as XML."""
 
-    def __init__(self, *, macros: Mapping[str, str] | None = None) -> None:
+    def __init__(self, *, macros: Mapping[str, str] | None = None, graphite: Sequence[str] = ()) -> None:
         self._macros = dict(macros or {})
+        self._graphite = list(graphite)
         self._directory: Path | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._lock = asyncio.Lock()
@@ -50,7 +52,9 @@ class ScratchChdb:
                 env={**os.environ, "PYTHONPATH": _python_path()},
                 start_new_session=True,  # some statements signal their whole process group
             )
-            await self._ask({"path": str(self._directory / "data"), "macros": self._macros})
+            await self._ask(
+                {"path": str(self._directory / "data"), "macros": self._macros, "graphite": self._graphite}
+            )
         except BaseException:  # also a cancellation: the process must not be left running
             await self.close()
             raise

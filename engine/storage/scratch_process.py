@@ -19,7 +19,9 @@ def _open(question: dict[str, Any]) -> Any:
 
     chdb: Any = _chdb
     chdb.set_signal_handlers_enabled(False)
-    settings = ChdbSettings(display_name="scratch", macros=question["macros"], fsync=False)
+    settings = ChdbSettings(
+        display_name="scratch", macros=question["macros"], fsync=False, graphite=question["graphite"]
+    )
     path = Path(question["path"])
     path.mkdir(parents=True, exist_ok=True)
     connection = chdb.connect(prepare(path, settings, SystemEnv()))

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.conftest import HttpAt, Reply
@@ -18,9 +19,23 @@ pytestmark = pytest.mark.slow
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     directory = tmp_path_factory.mktemp("family")
     file = directory / "given.xml"
-    file.write_text(clusters_xml({"all": [list(HOSTS)]}))
+    rules = "".join(rollup.to_xml(name) for name, rollup in ROLLUPS.items())
+    text = clusters_xml({"all": [list(HOSTS)]})
+    assert "</clickhouse>" in text
+    file.write_text(text.replace("</clickhouse>", f"{rules}</clickhouse>"))
     with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
         yield Pair(local)
+
+
+RETENTIONS = (Retention(0, 60), Retention(3600, 300))
+ROLLUPS = {
+    "graphite_rollup": GraphiteRollup(
+        version_column="Version", default=GraphitePattern(function="AVG", retentions=RETENTIONS)
+    ),
+    "other_rollup": GraphiteRollup(
+        version_column="Version", default=GraphitePattern(function="max", retentions=RETENTIONS)
+    ),
+}
 
 
 # -- the family ----------------------------------------------------------------------------------------------
@@ -141,14 +156,38 @@ def test_the_old_syntax_of_engines_is_refused_with_the_reason(pair: Pair) -> Non
     )
 
 
-def test_graphite_is_refused_because_of_its_rules(pair: Pair) -> None:
-    reply = pair.n1.post(
-        "CREATE TABLE graphite (Path String, Time DateTime, Value Float64, Timestamp UInt32) ENGINE = "
-        "ReplicatedGraphiteMergeTree('/tables/graphite', 'r1', 'graphite_rollup') ORDER BY (Path, Time)"
-    )
-    assert error(reply) == 48
-    assert "graphite_rollup" in reply.text
-    assert pair.n1.query("EXISTS TABLE graphite") == "0\n"
+GRAPHITE = (
+    "(Path String, Time DateTime('UTC'), Value Float64, Version UInt32) ENGINE = "
+    "ReplicatedGraphiteMergeTree('/tables/graphite', '{replica}', 'ROLLUP') ORDER BY (Path, Time)"
+)
+
+
+def test_graphite_rolls_up_on_all_replicas_by_the_rules_of_the_configuration(pair: Pair) -> None:
+    for node, replica in ((pair.n1, "r1"), (pair.n2, "r2")):
+        definition = GRAPHITE.replace("{replica}", replica).replace("ROLLUP", "graphite_rollup")
+        node.query(f"CREATE TABLE graphite {definition}")
+    # Rows that an insert has rolled up already would be two versions of one point for the merge.
+    for values in ("('a', '2020-01-01 00:00:01', 1, 1), ('b', 1577836801, 5, 1)", "('a', 1577836982, 4, 1)"):
+        pair.n1.query(f"INSERT INTO graphite VALUES {values}", optimize_on_insert="0")
+    pair.n1.query("OPTIMIZE TABLE graphite FINAL")
+    # `avg` over 300 seconds; the rules' alias for it is written as what it is.
+    expected = "a\t2020-01-01 00:00:00\t2.5\nb\t2020-01-01 00:00:00\t5\n"
+    for node in (pair.n1, pair.n2):
+        node.query("SYSTEM SYNC REPLICA graphite")
+        assert node.query("SELECT Path, Time, Value FROM graphite ORDER BY Path") == expected
+    hashes = "SELECT DISTINCT hash_of_all_files FROM system.parts WHERE table = 'graphite' AND active"
+    assert pair.n1.query(hashes) == pair.n2.query(hashes)
+
+
+def test_graphite_rules_that_nobody_configured_or_that_differ_are_refused(pair: Pair) -> None:
+    missing = GRAPHITE.replace("'/tables/graphite'", "'/tables/graphite3'").replace("ROLLUP", "absent")
+    reply = pair.n1.post(f"CREATE TABLE graphite3 {missing.replace('{replica}', 'r1')}")
+    assert error(reply) == 139
+    other = GRAPHITE.replace("ROLLUP", "other_rollup")
+    reply = pair.n1.post(f"CREATE TABLE graphite4 {other.replace('{replica}', 'r9')}")
+    assert error(reply) == 342
+    assert "graphite" in reply.text
+    assert pair.n1.query("EXISTS TABLE graphite3") == pair.n1.query("EXISTS TABLE graphite4") == "0\n"
 
 
 # -- sequential reads ----------------------------------------------------------------------------------------

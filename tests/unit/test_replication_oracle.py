@@ -29,6 +29,7 @@ from engine.replication.paths import TablePaths
 from engine.replication.siphash import siphash128
 from engine.replication.table_definition import parse_definition
 from engine.replication.table_metadata import TableMetadata, check_metadata
+from tests.unit.graphite_support import COLUMNS, ROLLUPS, SECTIONS
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +63,7 @@ class Clickhouse:
         file.write_text(
             f"<clickhouse><logger><level>fatal</level></logger><zookeeper><node><host>{host}</host>"
             f"<port>{port}</port></node></zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
-            "</clickhouse>"
+            f"{SECTIONS}</clickhouse>"
         )
         self.process = subprocess.Popen(
             [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}"],
@@ -154,6 +155,18 @@ def _together(tree: dict[str, tuple[bytes, int, bool, int]], ops: tuple[Op, ...]
     """The requests that made the nodes of `ops`; one if the oracle made them in one transaction, as we do."""
     paths = {op.path[len(root) :] for op in ops if isinstance(op, Create)} - {"/leader_election"}
     return {tree[path][3] for path in paths}
+
+
+async def test_rollup_rules_have_the_hash_that_clickhouse_writes(oracle: Oracle) -> None:
+    for name, columns in COLUMNS.items():
+        first, second = columns.strip("(").split()[0], columns.split(", ")[1].split()[0]
+        rest = f"{columns} ENGINE = {{engine}} ORDER BY ({first}, {second})"
+        replicated = f"ReplicatedGraphiteMergeTree('{ROOT}/{name}', 'r1', '{name}')"
+        oracle.clickhouse.query(f"CREATE TABLE o.{name} {rest.format(engine=replicated)}")
+        plain = f"GraphiteMergeTree('{name}')"
+        oracle.clickhouse.query(f"CREATE TABLE o.plain_{name} {rest.format(engine=plain)}")
+        definition = parse_definition(_create_text(oracle.clickhouse, f"plain_{name}"), rollups=ROLLUPS)
+        assert definition.metadata.to_bytes() == (await oracle.keeper.get(f"{ROOT}/{name}/metadata")).data
 
 
 async def test_tables_of_every_kind_are_made_as_clickhouse_makes_them(oracle: Oracle) -> None:

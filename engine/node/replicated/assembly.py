@@ -36,6 +36,7 @@ from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
 from engine.node.replicated.replacing import drop_leftovers
 from engine.node.replicated.replicas_status import replicas_status
+from engine.node.replicated.rollup_functions import with_own_names
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.show import DatabasesView, ShowStatements, TablesView
 from engine.node.replicated.statements import StatementHandlers
@@ -139,6 +140,7 @@ class ReplicatedNode:
                 code=210,
                 hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
             ) from error
+        self.life.rollups = await with_own_names(self._config.graphite, self._local)
         flag = Path(self._config.path) / _FORCE_FLAG
         await self.life.start(force=flag.exists())
         flag.unlink(missing_ok=True)

@@ -42,7 +42,6 @@ from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.replication.commands.restore import restore_replica
 from engine.replication.part_name import PartName
-from engine.replication.table_definition import parse_definition
 from engine.storage.layout import private_directory
 
 log = logging.getLogger(__name__)
@@ -186,7 +185,7 @@ class Converter:
             try:
                 keeper = await life.holder.get()
                 if not await life.is_ours(keeper, table.record):
-                    definition = parse_definition(local.create_query)
+                    definition = life.definition_of(local)
                     await restore_replica(ctx, life.new_replica(table.record, definition), definition)
                 break
             except (Unavailable, UnknownOutcome) as error:

@@ -19,11 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
 
+from engine.config.graphite import GraphiteRollup
 from engine.env import Env
 from engine.errors import (
     Code,
@@ -86,6 +87,8 @@ class TableLifecycle:
         self._env = env
         self._factory = factory
         self._server_uuid = server_uuid
+        self.rollups: Mapping[str, GraphiteRollup] = {}
+        """The rules of GraphiteMergeTree tables, functions by their own names."""
         self._tasks: set[asyncio.Task[None]] = set()
         tables.recorded = self._recorded
 
@@ -189,7 +192,7 @@ class TableLifecycle:
         local = (await self.local.by_uuid([record.uuid])).get(record.uuid)
         if local is None:
             raise SqlError(Code.UNKNOWN_TABLE, f"Table {record.name} does not exist.")
-        definition = parse_definition(local.create_query)
+        definition = self.definition_of(local)
         new = self.new_replica(record, definition)
         await create_replica(keeper, record.paths, record.me, new, definition)
         record = replace(record, state=TableState.ATTACHED, name=local.name)
@@ -201,6 +204,10 @@ class TableLifecycle:
             table.record = record
         await table.replica.start()
         return table
+
+    def definition_of(self, local: LocalTable) -> TableDefinition:
+        """Raises as `parse_definition`."""
+        return parse_definition(local.create_query, rollups=self.rollups)
 
     def new_replica(self, record: TableRecord, definition: TableDefinition) -> NewReplica:
         """What this node brings to Keeper with the table."""

@@ -49,12 +49,6 @@ def refuse_unsupported(statement: Statement) -> None:
         )
     if statement.kind is not _K.CREATE_TABLE or statement.temporary:
         raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
-    if statement.engine == "ReplicatedGraphiteMergeTree":
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "ReplicatedGraphiteMergeTree is not supported: Keeper has a hash of the rollup rules, and a node "
-            "has no <graphite_rollup> rules.",
-        )
 
 
 def no_replace(name: TableName) -> SqlError:

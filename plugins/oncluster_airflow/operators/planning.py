@@ -11,6 +11,7 @@ from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowSkipException
 
+from engine.config.graphite import sections_xml
 from engine.config.load import load_node_config
 from engine.errors import OnclusterError
 from engine.migrations.errors import Problem
@@ -127,7 +128,7 @@ class RehearseOperator(MigrationOperator):
 
 async def _rehearse(workspace: Workspace, request: RunRequest) -> Rehearsal:
     surroundings = Surroundings(workspace.cluster, workspace.topology, workspace.queue)
-    async with ScratchChdb() as scratch:
+    async with ScratchChdb(graphite=sections_xml(workspace.config.graphite)) as scratch:
         return await rehearse(workspace.migrations, surroundings, request, scratch, env=workspace.env)
 
 
