@@ -7,12 +7,12 @@ after a crash, so `Fingerprint` gives that text a shape; other text is taken as 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from engine.ddl.attempt import Fence
 from engine.errors import SqlError
-from engine.keeper.base import Op
 from engine.names import TableName
 from engine.sql.statement import Statement
 
@@ -61,10 +61,12 @@ class LocalExecutor(Protocol):
 
 @runtime_checkable
 class FencedExecutor(Protocol):
-    """An executor whose replicated tables change in Keeper and can make that change conditional."""
+    """An executor whose replicated tables change in Keeper, where the change can be made conditional and be
+    recorded."""
 
-    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
-        """As `execute`; the effect is committed in one transaction with `fence`, or not at all.
+    async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
+        """As `execute`; every effect is committed in one transaction with what `fence` gives for it, or not
+        at all, and `fence` is closed when this returns.
 
         Raises FenceLost when the fence does not hold any more.
         """

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import enum
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from engine.ddl.attempt import Fence
 from engine.ddl.executor import (
     Execution,
     FencedExecutor,
@@ -30,7 +32,6 @@ from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task, footprint_of
 from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
-from engine.keeper.base import Op
 from engine.sql import StatementKind
 
 logger = logging.getLogger(__name__)
@@ -67,10 +68,19 @@ def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
     return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
 
 
+class Judge(enum.Enum):
+    """Who says whether an earlier attempt of this host took effect."""
+
+    FINGERPRINTS = "fingerprints"
+    KEEPER = "Keeper"
+    """And it has said that it did not, and never will (`engine.ddl.attempt`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     task: Task
-    fence: Sequence[Op] | None
+    fence: Fence | None
+    judge: Judge
 
 
 class StatementRunner:
@@ -113,14 +123,29 @@ class StatementRunner:
         return intent if intent is not None and intent.entry_digest == task.entry_digest else None
 
     async def fingerprint(self, task: Task) -> str:
-        """What the statement would change, as it stands now; empty when the executor cannot tell."""
+        """What the statement would change, as it stands now; empty when the executor cannot tell.
+
+        Raises TryAgain where it can tell in a moment: a replica that is read-only while its node starts must
+        not be taken for one of which nothing is known.
+        """
         try:
             return await self._executor.definition_digest(task.statement, task.database)
-        except SqlError as error:
-            logger.warning("ddl.no_digest entry=%s error=%s", task.name, error.message)
-            return ""
+        except Corrupt:
+            raise
+        except OnclusterError as error:
+            if isinstance(error, SqlError) and error.code not in RETRIABLE_CODES:
+                logger.warning("ddl.no_digest entry=%s error=%s", task.name, error.message)
+                return ""
+            raise TryAgain(error.message, code=error.code) from error
 
-    async def run(self, task: Task, *, fence: Sequence[Op] | None = None) -> ExecutionStatus:
+    @property
+    def records_effects(self) -> bool:
+        """Whether what runs under a fence is recorded with its effect."""
+        return isinstance(self._executor, FencedExecutor)
+
+    async def run(
+        self, task: Task, *, fence: Fence | None = None, judge: Judge = Judge.FINGERPRINTS
+    ) -> ExecutionStatus:
         """The outcome of the task: run now, or of a run that has been under way, or as recorded before a
         crash.
 
@@ -129,7 +154,7 @@ class StatementRunner:
         key = self.key(task)
         run = self._runs.get(key)
         if run is None:
-            run = asyncio.create_task(self._run(_Attempt(task, fence)), name=f"ddl {task.name}")
+            run = asyncio.create_task(self._run(_Attempt(task, fence, judge)), name=f"ddl {task.name}")
             self._under_way[run] = task
             run.add_done_callback(self._run_is_over)
             self._runs[key] = run
@@ -169,6 +194,19 @@ class StatementRunner:
             return None if intent is None else intent.status
         decided = await self._recover(task, intent)
         return None if decided is None else await self._finish(intent, decided)
+
+    async def confirm(self, task: Task) -> ExecutionStatus:
+        """The outcome of a task that took effect, as is known for sure, be it here or elsewhere."""
+        run = self._runs.get(self.key(task))
+        if run is not None:
+            try:
+                return await self._wait_for(self.key(task), run)
+            except (TryAgain, FenceLost) as error:
+                logger.info("ddl.confirming entry=%s error=%s", task.name, error)
+        intent = self.begun(task)
+        if intent is None:
+            return SUCCESS
+        return intent.status or await self._finish(intent, SUCCESS)
 
     async def recover_gone(self, intent: Intent, task: Task) -> ExecutionStatus | None:
         """What became of an entry that was begun here and has been removed; None if it had no effect."""
@@ -228,7 +266,7 @@ class StatementRunner:
         intent = self.begun(task)
         if intent is not None and intent.status is not None:
             return intent.status
-        if intent is not None:
+        if intent is not None and attempt.judge is Judge.FINGERPRINTS:
             decided = await self._recover(task, intent)
             if decided is not None:
                 return await self._finish(intent, decided)

@@ -8,20 +8,22 @@ attempt.
    being changed, hosts may disagree. Of several nodes that share a replica with this host's shard, all
    take the one that was made first: each creates its own before it looks, so nobody misses an earlier one.
 2. `lock`, ephemeral: only its owner begins an attempt. The session's end frees it.
-3. multi{check lock, set tries_to_execute n+1}: no earlier attempt can take effect from here on. With it, or
-   after it where there was an earlier attempt, `attempt` is written; it is this project's own: who, and what
-   the object looked like before. A crash before the effect leaves an attempt without effect; after the
-   effect, one with it. The same replica, back again, knows from its intents; another one compares what its
-   table looks like now with `attempt`, where the executor says that replicas share that view.
-4. The effect, conditional on the version of step 3 where the executor can do that: a replica that was
-   paused for longer than its session finds its fence gone and changes nothing.
+3. multi{check lock, set tries_to_execute n+1, write `attempt`}: no earlier attempt can take effect from here
+   on. `attempt` is this project's own (`engine.ddl.attempt`). It is not begun by a replica that cannot look
+   at its table: one that is read-only while its node starts would only use up the tries.
+4. The effect, conditional on the version of step 3, and its record in `attempt`, in one transaction: a
+   replica that was paused for longer than its session finds its fence gone and changes nothing. A crash
+   before the effect leaves an attempt without effect; after the effect, one with it; and Keeper tells which,
+   to the same replica, back again, as to any other.
 5. The report's one multi creates `executed` and this host's outcome, and gives the lock back. Other
    replicas see `executed` and report success, even of a statement that failed: the failure is this host's
    outcome.
 
-Where an attempt of another replica ended without outcome and nothing tells whether it took effect, statements
-that are harmless to repeat run again; others end here with UNFINISHED 341. A ClickHouse server leaves no
-`attempt`; after it we do what another ClickHouse server would do, which is to try again.
+An executor that cannot record effects is judged by fingerprints: the same replica knows from its intents;
+another one compares what its table looks like now with `attempt`, where the executor says that replicas share
+that view. Where nothing tells, statements that are harmless to repeat run again; others end here with
+UNFINISHED 341. A ClickHouse server leaves no `attempt`; after it we do what another ClickHouse server would
+do, which is to try again.
 
 Source: ClickHouse's tryExecuteQueryOnLeaderReplica.
 """
@@ -30,13 +32,13 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import json
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from engine.ddl.attempt import Attempt, Effect, Fence
 from engine.ddl.executor import FenceLost, Fingerprint
 from engine.ddl.recovery import NextStep, next_step, unknown_outcome
-from engine.ddl.runner import StatementRunner, TryAgain
+from engine.ddl.runner import Judge, StatementRunner, TryAgain
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
 from engine.env import Env
@@ -50,6 +52,9 @@ logger = logging.getLogger(__name__)
 MAX_TRIES_TO_EXECUTE = 3
 """The counter may go beyond it by one: up to four attempts for a shard, as in ClickHouse."""
 MAX_EXECUTION_TIMEOUT_S = 3600.0
+NEVER_WRITTEN = -1
+"""The version of a node that there is not."""
+_NOT_READY_PAUSE_S = 1.0
 _LONGEST_WAIT_S = 10.0
 """Watches wake us; this is for a watch that nobody will fire."""
 
@@ -72,22 +77,20 @@ class ShardResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
-    """The data of `attempt`: who began the latest attempt, and on what."""
+class _Attempts:
+    """What Keeper has: the counter with its version, and who tried last, with the version of that."""
 
-    host: str
-    digest_before: str
+    tries: int
+    version: int
+    latest: Attempt | None = None
+    latest_version: int = NEVER_WRITTEN
 
-    def to_bytes(self) -> bytes:
-        return json.dumps({"host": self.host, "before": self.digest_before}).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Attempt | None:
-        try:
-            facts = json.loads(data)
-            return cls(str(facts["host"]), str(facts["before"]))
-        except (ValueError, KeyError, TypeError):
-            return None
+    @property
+    def is_recorded(self) -> bool:
+        """What the latest attempt has recorded, or nothing, is all that took effect."""
+        if self.latest is None:
+            return self.latest_version == NEVER_WRITTEN
+        return self.latest.effect is not Effect.NOT_RECORDED and self.latest.number == self.tries
 
 
 class ShardExecution:
@@ -224,44 +227,87 @@ class ShardExecution:
         begun = self._runner.begun(task)
         if begun is not None and begun.status is not None:
             return self._executed_here(begun.status, by=me)
-        counter, earlier = await self._read_attempts()
-        tries, version = _number(counter.data), counter.stat.version
-        if tries > MAX_TRIES_TO_EXECUTE and begun is None:
+        found = await self._read_attempts()
+        if found.latest is not None and found.latest.effect is Effect.WHOLE:
+            self._log_takeover(found.latest, NextStep.REPORT_DONE)
+            return self._executed_here(await self._runner.confirm(task), by=found.latest.host)
+        if found.tries > MAX_TRIES_TO_EXECUTE and begun is None:
             await self._release()
             return await self._exhausted()
-        count = SetData(self._tries_path, str(tries + 1).encode(), version=version)
-        if earlier is None:
-            attempt = Attempt(me, await self._runner.fingerprint(task))
-            if not await self._write_under_lock(count, Create(self._attempt_path, attempt.to_bytes())):
-                return None
-        else:
-            if not await self._write_under_lock(count):
-                return None
-            # An earlier attempt of this very host stays as it is: its "before" is the one that counts.
-            if earlier.host != me:
-                digest = await self._runner.fingerprint(task)
-                decided = self._judge(earlier, digest)
-                if decided is not None:
-                    return decided
-                write = SetData(self._attempt_path, Attempt(me, digest).to_bytes())
-                if not await self._write_under_lock(Check(self._tries_path, version=version + 1), write):
-                    return None
         try:
-            status = await self._runner.run(task, fence=[Check(self._tries_path, version=version + 1)])
+            digest = await self._runner.fingerprint(task)
+        except TryAgain as error:
+            logger.warning("ddl.shard_replica_not_ready entry=%s error=%s", task.name, error)
+            await self._release()
+            await self._env.sleep(_NOT_READY_PAUSE_S * self._env.rng.uniform(0.5, 1.0))
+            return None
+        begin = (
+            self._begin if found.is_recorded and self._runner.records_effects else self._begin_by_judgement
+        )
+        attempt = await begin(found, digest)
+        if attempt is None or isinstance(attempt, ShardResult):
+            return attempt
+        fence = Fence(Check(self._tries_path, version=found.version + 1), self._attempt_path, attempt)
+        judge = Judge.KEEPER if begin == self._begin else Judge.FINGERPRINTS
+        try:
+            status = await self._runner.run(task, fence=fence, judge=judge)
         except (TryAgain, FenceLost) as error:
-            logger.warning("ddl.shard_attempt_failed entry=%s try=%d error=%s", task.name, tries + 1, error)
+            logger.warning(
+                "ddl.shard_attempt_failed entry=%s try=%d error=%s", task.name, found.tries + 1, error
+            )
             return None
         return self._executed_here(status, by=str(task.host))
+
+    async def _begin(self, found: _Attempts, digest: str) -> Attempt | None:
+        """Step 3, where Keeper says that nothing took effect, or which steps did. None: look again."""
+        me, number = str(self._task.host), found.tries + 1
+        if found.latest is None:
+            attempt = Attempt(me, digest, Effect.NONE, number=number)
+            write: Op = Create(self._attempt_path, attempt.to_bytes())
+        else:
+            self._log_takeover(found.latest, NextStep.EXECUTE)
+            attempt = found.latest.begun_again(me, digest, number)
+            write = SetData(self._attempt_path, attempt.to_bytes(), version=found.latest_version)
+        return attempt if await self._write_under_lock(self._count(found), write) else None
+
+    async def _begin_by_judgement(self, found: _Attempts, digest: str) -> Attempt | ShardResult | None:
+        """Step 3, where fingerprints have to tell. `attempt` is kept until they have."""
+        me, earlier = str(self._task.host), found.latest
+        attempt = Attempt(me, digest)
+        if self._runner.records_effects:
+            attempt = Attempt(me, digest, Effect.NONE, number=found.tries + 1)
+        if found.latest_version == NEVER_WRITTEN:
+            write: Op = Create(self._attempt_path, attempt.to_bytes())
+            return attempt if await self._write_under_lock(self._count(found), write) else None
+        if not await self._write_under_lock(self._count(found)):
+            return None
+        # An earlier attempt of this very host stays as it is: its "before" is the one that counts.
+        if earlier is not None and earlier.host == me:
+            return replace(earlier, effect=Effect.NOT_RECORDED, steps=(), number=found.tries + 1)
+        if earlier is not None and (decided := self._judge(earlier, digest)) is not None:
+            return decided
+        write = SetData(self._attempt_path, attempt.to_bytes())
+        is_first = Check(self._tries_path, version=found.version + 1)
+        return attempt if await self._write_under_lock(is_first, write) else None
+
+    def _count(self, found: _Attempts) -> SetData:
+        return SetData(self._tries_path, str(found.tries + 1).encode(), version=found.version)
 
     def _executed_here(self, status: ExecutionStatus, *, by: str) -> ShardResult:
         return ShardResult(ShardEnd.EXECUTED_HERE, status, self._shard, self._lock_path, by)
 
-    async def _read_attempts(self) -> tuple[Node, Attempt | None]:
-        """The counter, and who tried last."""
+    async def _read_attempts(self) -> _Attempts:
         counter, latest = await self._keeper.get_many([self._tries_path, self._attempt_path])
         if not isinstance(counter, Node):
             raise counter
-        return counter, Attempt.from_bytes(latest.data) if isinstance(latest, Node) else None
+        if not isinstance(latest, Node):
+            return _Attempts(_number(counter.data), counter.stat.version)
+        return _Attempts(
+            _number(counter.data),
+            counter.stat.version,
+            Attempt.from_bytes(latest.data),
+            latest.stat.version,
+        )
 
     def _judge(self, earlier: Attempt, digest: str) -> ShardResult | None:
         """Another replica began and recorded no end: did it happen? Its fence is broken, so it will not
@@ -271,7 +317,7 @@ class ShardExecution:
         now = Fingerprint.from_text(digest)
         is_shared = before is not None and now is not None and before.is_shared and now.is_shared
         step = next_step(task.statement, task.query, before if is_shared else None, now)
-        logger.warning("ddl.shard_takeover entry=%s from=%s step=%s", task.name, earlier.host, step.value)
+        self._log_takeover(earlier, step)
         match step:
             case NextStep.EXECUTE:
                 return None
@@ -280,6 +326,11 @@ class ShardExecution:
             case NextStep.REPORT_UNKNOWN:
                 status = unknown_outcome(task.statement, begun_by=earlier.host)
                 return self._executed_here(status, by=str(task.host))
+
+    def _log_takeover(self, earlier: Attempt, step: NextStep) -> None:
+        logger.warning(
+            "ddl.shard_takeover entry=%s from=%s step=%s", self._task.name, earlier.host, step.value
+        )
 
     async def _write_under_lock(self, *ops: Op) -> bool:
         try:

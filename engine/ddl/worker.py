@@ -176,14 +176,20 @@ class DDLWorker:
         right.
         """
         intents = self._runner.forgettable(present)
+        told = []
         for intent in intents:
-            await self._tell_record(keeper, intent)
-        await self._runner.forget(intent.key for intent in intents)
+            try:
+                await self._tell_record(keeper, intent)
+            except TryAgain as error:
+                logger.warning("ddl.intent_kept entry=%s error=%s", intent.key.entry, error)
+                continue
+            told.append(intent.key)
+        await self._runner.forget(told)
 
     async def _tell_record(self, keeper: Keeper, intent: Intent) -> None:
         record = await read_outcome_record(keeper, self._paths, intent.key.entry)
         host = HostId.parse(intent.host)
-        if record is None or record.czxid != intent.key.czxid or host not in record.expired:
+        if record is None or record.czxid != intent.key.czxid or host not in record.unreported:
             return
         status = intent.status
         if status is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.config.model import User
-from engine.keeper.base import Op
+from engine.ddl.attempt import Fence
 from engine.storage import ChdbSession, QueryResult, Scope
 
 
@@ -16,7 +16,7 @@ class Asked:
     """`sql` is the whole text. `format` is what the answer is written in unless the text says otherwise.
 
     `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
-    a fresh one. `fence`: a change of a replicated table in Keeper has to be one transaction with these.
+    a fresh one. `fence`: what the transactions take along that change a replicated table in Keeper.
     """
 
     sql: str
@@ -30,7 +30,7 @@ class Asked:
     is_readonly: bool = False
     is_stateless: bool = True
     token: str = ""
-    fence: Sequence[Op] = ()
+    fence: Fence = field(default_factory=Fence)
 
     @property
     def scope(self) -> Scope:

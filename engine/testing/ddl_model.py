@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from engine.ddl.attempt import Fence
 from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
 from engine.env import Env
 from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
-from engine.keeper.base import Create, CreateMode, Keeper, Op
+from engine.keeper.base import Create, CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.names import TableName
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
@@ -107,9 +108,9 @@ class ModelExecutor:
     # --- LocalExecutor ------------------------------------------------------------------------------------
 
     async def execute(self, execution: Execution) -> None:
-        await self._execute(execution.sql, ())
+        await self._execute(execution.sql, Fence())
 
-    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
+    async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         await self._execute(execution.sql, fence)
 
     async def table_engine(self, table: TableName) -> str | None:
@@ -138,7 +139,7 @@ class ModelExecutor:
 
     # --- the model ----------------------------------------------------------------------------------------
 
-    async def _execute(self, sql: str, fence: Sequence[Op]) -> None:
+    async def _execute(self, sql: str, fence: Fence) -> None:
         match = _ENTRY.match(sql)
         entry = match.group(1) if match else ""
         self.executed.append(entry)
@@ -160,7 +161,7 @@ class ModelExecutor:
         else:
             await asyncio.sleep(0)
 
-    async def _apply(self, statement: Statement, entry: str, fence: Sequence[Op]) -> None:
+    async def _apply(self, statement: Statement, entry: str, fence: Fence) -> None:
         tables = self._database.tables
         names = [_qualified(table) for table in statement.tables]
         match statement.kind:
@@ -238,16 +239,16 @@ class ModelExecutor:
         ).to_text()
 
     async def _change_replicated(
-        self, statement: Statement, name: TableName, entry: str, fence: Sequence[Op]
+        self, statement: Statement, name: TableName, entry: str, fence: Fence
     ) -> None:
         keeper = await self._session()
         data = json.dumps([self._database.host, entry, statement.kind.value]).encode()
         prefix = "t" if statement.kind is _K.TRUNCATE_TABLE else "e"
         path = f"{self._path(name)}/effects/{prefix}-"
         try:
-            await keeper.multi([*fence, Create(path, data, CreateMode.PERSISTENT_SEQUENTIAL)])
+            await keeper.multi([Create(path, data, CreateMode.PERSISTENT_SEQUENTIAL), *(fence.whole() or ())])
         except MultiFailed as refusal:
-            if refusal.index < len(fence) and isinstance(refusal.error, (BadVersion, NoNode)):
+            if refusal.error.path in fence.paths and isinstance(refusal.error, (BadVersion, NoNode)):
                 raise FenceLost(Code.UNFINISHED, "Another replica has taken over") from refusal
             raise
 
@@ -269,7 +270,7 @@ class RecordingModelExecutor(ModelExecutor):
         record: Callable[[str], None],
     ) -> None:
         record(await self.definition_digest(statement, database))
-        await self._execute(execution.sql, ())
+        await self._execute(execution.sql, Fence())
 
 
 async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from engine.ddl import backlog, cleaner, client, report, runner, scan, shards, worker
+from engine.ddl import attempt, backlog, cleaner, client, report, runner, scan, shards, worker
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import PreparedStatement
 from engine.ddl.intents import Intent
@@ -220,21 +220,32 @@ def without_fence(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.add("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
 def a_successor_in_the_shard_does_not_look_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards.ShardExecution, "_judge", lambda self, earlier, digest: None)
-
-
-@BUGS.add("D6", kill_in_shard_attempt=0.6, fault_rate=0.08, seeds=600, **IN_SHARDS)
-def a_further_attempt_overwrites_what_the_first_one_saw(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._read_attempts
 
     async def read(self: shards.ShardExecution) -> Any:
-        counter, found = await original(self)
-        if found is not None and found.host == str(self._task.host):
-            digest = await self._runner.fingerprint(self._task)
-            await self._keeper.set(self._attempt_path, shards.Attempt(found.host, digest).to_bytes())
-        return counter, found
+        found = await original(self)
+        if found.latest is None:
+            return found
+        return replace(found, latest=replace(found.latest, effect=attempt.Effect.NONE, number=found.tries))
 
     monkeypatch.setattr(shards.ShardExecution, "_read_attempts", read)
+
+
+@BUGS.add("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
+def an_effect_is_not_recorded_together_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = attempt.Fence._ops
+    monkeypatch.setattr(attempt.Fence, "_ops", lambda self: original(self)[:1])
+
+
+@BUGS.add("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
+def a_successor_in_the_shard_takes_what_was_begun_for_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = attempt.Attempt.from_bytes
+
+    def from_bytes(data: bytes) -> attempt.Attempt | None:
+        read = original(data)
+        return None if read is None else replace(read, effect=attempt.Effect.WHOLE)
+
+    monkeypatch.setattr(attempt.Attempt, "from_bytes", from_bytes)
 
 
 @BUGS.add("D3", kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)

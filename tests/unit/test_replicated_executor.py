@@ -10,9 +10,10 @@ from uuid import UUID
 
 import pytest
 
+from engine.ddl.attempt import Attempt, Fence
 from engine.ddl.executor import Execution, FenceLost, Fingerprint
 from engine.errors import BadVersion, MultiFailed
-from engine.keeper.base import Check
+from engine.keeper.base import Check, Op
 from engine.names import TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.executor import ReplicatedExecutor
@@ -23,7 +24,10 @@ from engine.sql import Statement, parse_statement
 
 T = TypeVar("T")
 NAME = TableName("d", "t")
-FENCE = [Check("/queue/tries", 3)]
+
+
+def fence() -> Fence:
+    return Fence(Check("/queue/tries", 3), "/queue/attempt", Attempt("n1:9000", ""))
 
 
 def execution(sql: str) -> Execution:
@@ -65,6 +69,7 @@ class Handlers:
     """What a handler does with statements on `t`; it knows no other."""
 
     raises: Exception | None = None
+    uses_fence: bool = True
     seen: list[Asked] = field(default_factory=list)
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
@@ -73,6 +78,8 @@ class Handlers:
         self.seen.append(asked)
         if self.raises is not None:
             raise self.raises
+        if self.uses_fence:
+            asked.fence.whole()
         return done(asked)
 
 
@@ -82,12 +89,22 @@ class World:
         self.catalog.load()
         self.tables = ReplicatedTables()
         self.changes = 0
-        life: Any = SimpleNamespace(catalog=self.catalog, tables=self.tables, on_change=self._changed)
+        self.committed: list[Sequence[Op]] = []
+        life: Any = SimpleNamespace(
+            catalog=self.catalog, tables=self.tables, on_change=self._changed, holder=self
+        )
         inner: Any = self.inner
         self.executor = ReplicatedExecutor(inner, life=life, handlers=self.handlers)
 
     def _changed(self) -> None:
         self.changes += 1
+
+    async def get(self) -> "World":
+        """The session: this keeps what is committed through it."""
+        return self
+
+    async def multi(self, ops: Sequence[Op]) -> None:
+        self.committed.append(ops)
 
     def add(self, state: TableState) -> None:
         record = TableRecord(UUID(int=1), NAME, "/t", "r", "/t", "r", state)
@@ -116,13 +133,30 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 
 def test_statements_on_replicated_tables_go_the_clients_way_with_the_queues_fence(world: World) -> None:
-    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
+    given = fence()
+    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=given))
     [asked] = world.handlers.seen
-    assert (list(asked.fence), asked.settings, world.inner.ran) == (FENCE, {"a": "1"}, [])
+    assert (asked.fence, asked.settings, world.inner.ran) == (given, {"a": "1"}, [])
+    assert world.committed == []
+
+
+def test_a_statement_whose_handler_needed_no_transaction_is_recorded_at_its_end(world: World) -> None:
+    world.handlers.uses_fence = False
+    given = fence()
+    run(world.executor.execute_fenced(execution("OPTIMIZE TABLE d.t"), fence=given))
+    [ops] = world.committed
+    assert [op.path for op in ops] == ["/queue/tries", "/queue/attempt"]
+    assert given.is_closed
+
+
+def test_a_clients_statement_commits_nothing_of_a_queue(world: World) -> None:
+    world.handlers.uses_fence = False
+    run(world.executor.execute(execution("TRUNCATE TABLE d.t")))
+    assert world.committed == []
 
 
 def test_everything_else_is_chdbs_and_may_have_changed_a_view(world: World) -> None:
-    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.other"), fence=FENCE))
+    run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.other"), fence=fence()))
     assert world.inner.ran == ["TRUNCATE TABLE d.other"]
     assert world.changes == 1
 
@@ -134,10 +168,10 @@ def _refused(path: str) -> MultiFailed:
 def test_a_fence_that_does_not_hold_is_lost_and_any_other_refusal_is_itself(world: World) -> None:
     world.handlers.raises = _refused("/queue/tries")
     with pytest.raises(FenceLost):
-        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
+        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=fence()))
     world.handlers.raises = _refused("/t/metadata")
     with pytest.raises(MultiFailed):
-        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=FENCE))
+        run(world.executor.execute_fenced(execution("TRUNCATE TABLE d.t"), fence=fence()))
 
 
 def test_the_engine_says_that_the_table_replicates(world: World) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from engine.ddl.attempt import Attempt, Effect, Fence
 from engine.errors import Code, MultiFailed, SqlError
-from engine.keeper.base import Create, Op, OpResult
+from engine.keeper.base import Check, Create, Op, OpResult
 from engine.keeper.session import RequestKind
 from engine.replication.commands import partitions
 from engine.replication.commands.insert import InsertOptions
@@ -194,12 +195,41 @@ def test_the_fence_is_part_of_the_transaction() -> None:
         with pytest.raises(MultiFailed):
             await partitions.drop_partition(replica.ctx, "all", fence=[Create("/no/where")])
         with pytest.raises(MultiFailed):
-            await partitions.truncate(replica.ctx, fence=[Create("/no/where")])
+            await partitions.truncate(replica.ctx, fence_of=lambda name, *, of: [Create("/no/where")])
         await live.quiet()
         assert replica.keys() == [1]
         assert not live.locks()
-        await partitions.truncate(replica.ctx, fence=[Create("/done")])
-        assert live.has("/done")
+        await partitions.truncate(replica.ctx, fence_of=lambda name, *, of: [Create(f"/{name}-1-of-{of}")])
+        assert live.has("/all-1-of-1")
+
+    run(main)
+
+
+def test_a_truncation_that_goes_on_after_a_crash_leaves_what_came_since() -> None:
+    """1. Partition a is dropped, and that is recorded. 2. The process is killed. 3. A row comes into a.
+    4. Who goes on drops b."""
+
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        keeper = await live.keeper()
+        await keeper.create("/attempt")
+        for partition in "ab":
+            await replica.insert(1, partition=partition)
+        begun = Attempt("r1", "", Effect.NONE, number=1)
+
+        def fence() -> Fence:
+            return Fence(Check("/attempt"), "/attempt", begun)
+
+        first = fence()
+        ops = first.step("a", of=2)
+        await partitions.drop_partition(replica.ctx, "a", fence=ops or ())
+        await replica.insert(2, partition="a")
+        recorded = Attempt.from_bytes((await keeper.get("/attempt")).data)
+        assert recorded is not None
+        begun = recorded.begun_again("r1", "", 2)
+        await partitions.truncate(replica.ctx, fence_of=fence().step)
+        await live.quiet()
+        assert replica.keys() == [2]
 
     run(main)
 

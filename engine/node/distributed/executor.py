@@ -6,12 +6,12 @@ are fingerprints: a Distributed table is there exactly when its table in chDB is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from engine.config.model import User
+from engine.ddl.attempt import Fence
 from engine.ddl.executor import Execution
 from engine.distributed.definition import ENGINE
-from engine.keeper.base import Op
 from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.replicated.executor import ReplicatedExecutor
@@ -33,9 +33,9 @@ class DistributedExecutor:
         self._new_session = new_session
 
     async def execute(self, execution: Execution) -> None:
-        await self.execute_fenced(execution, fence=())
+        await self.execute_fenced(execution, fence=Fence())
 
-    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
+    async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
         if await self._is_ours(statement, ""):
             asked = Asked(

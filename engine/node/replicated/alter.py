@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
+from engine.keeper.base import Op
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.catalog import TableCatalog
 from engine.node.replicated.local_alter import settings_commands, take_out
@@ -83,7 +84,10 @@ class AlterStatements:
         match statement.kind:
             case StatementKind.TRUNCATE_TABLE:
                 await truncate(
-                    ctx, sync=sync_of(asked), inactive_timeout_s=wait_for_inactive_s(asked), fence=asked.fence
+                    ctx,
+                    sync=sync_of(asked),
+                    inactive_timeout_s=wait_for_inactive_s(asked),
+                    fence_of=asked.fence.step,
                 )
             case StatementKind.DELETE:
                 await self._delete(ctx, asked)
@@ -97,7 +101,7 @@ class AlterStatements:
         return done(asked)
 
     async def _alter_table(self, table: RunningTable, asked: Asked) -> None:
-        """What concerns all replicas first: it may be refused."""
+        """What concerns all replicas first: it may be refused. What is local may be done again."""
         taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
         ctx = table.ctx
         commands = settings_commands(taken.settings)
@@ -105,10 +109,10 @@ class AlterStatements:
         changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
         if commands:
             await ctx.store.plan_alter(commands)
+        if commands or taken.hidden or taken.comments:
+            asked.fence.keep_open()
         if taken.pieces:
             await self._alter(ctx, asked, pieces=taken.pieces)
-        elif asked.fence:
-            await ctx.session().multi(list(asked.fence))
         if commands:
             await ctx.store.apply_settings(taken.settings)
         if taken.hidden:
@@ -144,29 +148,35 @@ class AlterStatements:
         for piece in pieces:
             by_family[family_of(piece)].append(piece)
         commands = [partition_command(piece) for piece in by_family[Family.PARTITION]]
-        if len([family for family in Family if by_family[family]]) > 1 and asked.fence:
+        if len([family for family in Family if by_family[family]]) > 1 and asked.fence.is_there:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata",
                 hint="Write one statement for each.",
             )
-        if by_family[Family.MUTATION]:
+        # In one transaction, unless it is about partitions: those count their steps themselves.
+        fence = () if commands and asked.fence.is_there else asked.fence.whole()
+        if by_family[Family.MUTATION] and fence is not None:
             sync = _sync(number(settings_of(asked), sync_setting, default_sync))
-            await self._mutate(ctx, asked, by_family[Family.MUTATION], max(sync, least, key=_strength))
-        for command in commands:
-            await self._partitions.run(ctx, asked, command)
-        if by_family[Family.METADATA]:
+            await self._mutate(ctx, asked, by_family[Family.MUTATION], max(sync, least, key=_strength), fence)
+        await self._partitions.run_all(ctx, asked, commands)
+        if by_family[Family.METADATA] and fence is not None:
             text = await _written_anew(asked, by_family[Family.METADATA], ctx.name.database)
             await alter_table(
                 ctx,
                 text,
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),
-                fence=asked.fence,
+                fence=fence,
             )
 
     async def _mutate(
-        self, ctx: ReplicaContext, asked: Asked, pieces: Sequence[AlterPiece], sync: Sync
+        self,
+        ctx: ReplicaContext,
+        asked: Asked,
+        pieces: Sequence[AlterPiece],
+        sync: Sync,
+        fence: Sequence[Op],
     ) -> None:
         ctx.session()  # readonly is said before anything else is looked at
         await self._refuse_fickle(asked, pieces)
@@ -179,7 +189,7 @@ class AlterStatements:
             for expression in partitions:
                 found |= dict.fromkeys(await ctx.store.partition_ids(expression or ""))
             ids = list(found)
-        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=asked.fence)
+        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=fence)
         await wait_for_mutation(ctx, mutation, sync=sync, inactive_timeout_s=wait_for_inactive_s(asked))
 
     async def _delete(self, ctx: ReplicaContext, asked: Asked) -> None:

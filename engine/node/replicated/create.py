@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from engine.config.model import Topology
+from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import (
     Code,
@@ -348,7 +349,9 @@ class CreateStatements:
 
     async def _fill(self, asked: Asked, record: TableRecord, select: str) -> None:
         try:
-            await self._run_insert(replace(asked, sql=f"INSERT INTO {record.name.quoted} {select}", fence=()))
+            await self._run_insert(
+                replace(asked, sql=f"INSERT INTO {record.name.quoted} {select}", fence=Fence())
+            )
         except OnclusterError:
             await self._life.undo_create(record)
             raise

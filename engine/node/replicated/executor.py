@@ -1,26 +1,30 @@
 """What the DDL queue runs statements on, where some tables are replicated.
 
 Statements about replicated tables go the way of a client's: through the same handlers, with the queue's
-`fence` in the transaction that changes the table. Everything else is `ChdbExecutor`'s.
+`fence` in the transactions that change the table. So what one replica runs for its shard is recorded in
+Keeper with its effect, and after a crash nothing has to be guessed (`engine.ddl.attempt`). Everything else is
+`ChdbExecutor`'s.
 
-After a crash the queue compares two fingerprints (`engine.ddl.recovery`). Of a replicated table they are
-read from Keeper where the statement's effect is there: definitions from the table's `metadata` and
-`columns`, mutations from `mutations/`, what parts cover from this replica's parts and all entries that are
-not done yet. Those are alike on all replicas. CREATE and DROP change this node only: for them a table
-counts as present from its record's ATTACHED to its record's DROPPING, because what is half done is finished
-or undone by itself.
+Of what every host runs by itself, and of attempts that recorded nothing, the queue compares two fingerprints
+(`engine.ddl.recovery`). Of a replicated table they are read from Keeper where the statement's effect is
+there: definitions from the table's `metadata` and `columns`, mutations from `mutations/`, what parts cover
+from this replica's parts and all entries that are not done yet. Those are alike on all replicas. DELETE and
+UPDATE make a mutation on each replica, of which only this one's counts. CREATE and DROP change this node
+only: for them a table counts as present from its record's ATTACHED to its record's DROPPING, because what is
+half done is finished or undone by itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from engine.config.model import User
+from engine.ddl.attempt import Fence
 from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
 from engine.errors import MultiFailed
-from engine.keeper.base import Op
+from engine.keeper.base import Node
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
 from engine.node.replicated.definition_sql import REPLICATED, is_create_of_replicated
@@ -28,6 +32,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import ReplicatedStatements
 from engine.node.statement import Asked
+from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica.log_puller import pull
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard
 from engine.storage.local_executor import ChdbExecutor
@@ -45,25 +50,26 @@ class ReplicatedExecutor:
         self._handlers = handlers
 
     async def execute(self, execution: Execution) -> None:
-        await self.execute_fenced(execution, fence=())
+        await self.execute_fenced(execution, fence=Fence())
 
-    async def execute_fenced(self, execution: Execution, *, fence: Sequence[Op]) -> None:
+    async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         asked = Asked(
             sql=execution.sql,
             user=User(execution.user),
             session=self._inner.new_session(),
             query_id=execution.query_id,
             settings=execution.settings,
-            fence=tuple(fence),
+            fence=fence,
         )
-        guarded = {op.path for op in fence}
         try:
             answer = await self._handlers.run(asked, parse_statement(execution.sql))
             if answer is not None:
                 await answer.finish()
+                if fence.is_there and not fence.is_closed:
+                    await (await self._life.holder.get()).multi(fence.close())
                 return
         except MultiFailed as error:
-            if error.error.path in guarded:
+            if error.error.path in fence.paths:
                 raise FenceLost(error.code, f"Another replica has taken over: {error.message}") from error
             raise
         finally:
@@ -104,6 +110,10 @@ class ReplicatedExecutor:
             table = self._life.tables.find(tables[0])
             if table is not None:
                 return (await self._shared(statement, table)).to_text()
+        if tables and statement.kind in (_K.DELETE, _K.UPDATE):
+            table = self._life.tables.find(tables[0])
+            if table is not None:
+                return Fingerprint(mutations=await _own_mutations(table)).to_text()
         digest = await self._inner.definition_digest(statement, database)
         return self._without_half_done(digest)
 
@@ -154,6 +164,7 @@ class ReplicatedExecutor:
             blocks = tuple(
                 Blocks(part.partition_id, part.min_block, part.max_block)
                 for part in sorted(ctx.queue.virtual_parts)
+                if not part.is_range  # a range that is being dropped: what it covers is gone
             )
         objects = ((f"table {table.name}", hasher.hexdigest()[:32]),)
         return Fingerprint(objects=objects, mutations=mutations, blocks=blocks, is_shared=True)
@@ -179,6 +190,21 @@ class ReplicatedExecutor:
             return digest
         objects = tuple((name, "" if name in half_done else text) for name, text in found.objects)
         return replace(found, objects=objects).to_text()
+
+
+async def _own_mutations(table: RunningTable) -> tuple[str, ...]:
+    """Those that this replica has made. Raises SqlError 242 while it is read-only."""
+    ctx = table.ctx
+    keeper = ctx.session()
+    await keeper.sync(ctx.paths.mutations)
+    names = (await keeper.children(ctx.paths.mutations)).names
+    nodes = await keeper.get_many([f"{ctx.paths.mutations}/{name}" for name in names])
+    return tuple(
+        f"{table.name} {name}"
+        for name, node in zip(names, nodes, strict=True)
+        if isinstance(node, Node)
+        and MutationEntry.from_bytes(node.data, where=name).source_replica == ctx.replica
+    )
 
 
 def _whole(name: TableName, database: str) -> TableName:

@@ -76,7 +76,7 @@ class OptimizeStatements:
                 throw_if_noop=flag(settings_of(asked), "optimize_throw_if_noop", False),
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),
-                fence=tuple(asked.fence),
+                fence=asked.fence.step("first merges", of=2) or (),
             ),
         )
         return done(asked)

@@ -1,19 +1,20 @@
 """Commands about partitions of replicated tables: from what the text says to what replication does.
 
 A command may name several partitions (`ALL`); they are done one after another, and those before one that
-fails stay done. The `fence` of a statement goes into the transaction of each.
+fails stay done. Each is a step of the statement's `fence`; what an earlier attempt has committed is not done
+again: rows that came since would go with it, or come twice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import assert_never
 
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
-from engine.keeper.base import Remove
+from engine.keeper.base import Op, Remove
 from engine.names import TableName
 from engine.node.replicated.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.runtime import ReplicatedTables
@@ -21,6 +22,7 @@ from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_
 from engine.node.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
+from engine.replication.commands.drop_range import StepFence
 from engine.replication.commands.partitions import Placement
 from engine.replication.log_actions import RangeFate
 from engine.replication.part_name import PartName
@@ -41,17 +43,27 @@ class PartitionCommands:
         self._open_plain = open_plain
         self._plain_lock = asyncio.Lock()
 
-    async def run(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
-        """Raises SqlError."""
+    async def run_all(self, ctx: ReplicaContext, asked: Asked, commands: Sequence[PartitionCommand]) -> None:
+        """One after another. Raises SqlError."""
+        for number, command in enumerate(commands):
+
+            def step(name: str, *, of: int, number: int = number) -> Sequence[Op] | None:
+                return asked.fence.step(f"{number} {name}", of=of * len(commands))
+
+            await self._run(ctx, asked, command, step)
+
+    async def _run(
+        self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
+    ) -> None:
         match command.action:
             case Action.DROP | Action.DETACH:
-                await self._drop(ctx, asked, command)
+                await self._drop(ctx, asked, command, step)
             case Action.ATTACH:
-                await self._attach(ctx, asked, command)
+                await self._attach(ctx, asked, command, step)
             case Action.ATTACH_FROM | Action.REPLACE_FROM:
-                await self._replace(ctx, asked, command)
+                await self._replace(ctx, asked, command, step)
             case Action.MOVE_TO_TABLE:
-                await self._move(ctx, asked, command)
+                await self._move(ctx, asked, command, step)
             case Action.FETCH:
                 await self._fetch(ctx, asked, command)
             case Action.FREEZE:
@@ -71,48 +83,57 @@ class PartitionCommands:
                 await self._drop_detached(ctx, asked, command)
             case Action.FORGET:
                 for partition_id in await _ids(ctx, command):
-                    await _forget(ctx, asked, partition_id)
+                    await _forget(ctx, step, partition_id)
             case _:
                 assert_never(command.action)
 
-    async def _drop(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
+    async def _drop(
+        self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
+    ) -> None:
         sync, wait_s = sync_of(asked), wait_for_inactive_s(asked)
         fate = RangeFate.DROP if command.action is Action.DROP else RangeFate.DETACH
         if command.subject is Subject.PART:
-            await partitions.drop_part(
-                ctx,
-                PartName.parse(command.what),
-                fate=fate,
-                sync=sync,
-                inactive_timeout_s=wait_s,
-                fence=asked.fence,
-            )
+            if (fence := step(command.what, of=1)) is not None:
+                await partitions.drop_part(
+                    ctx,
+                    PartName.parse(command.what),
+                    fate=fate,
+                    sync=sync,
+                    inactive_timeout_s=wait_s,
+                    fence=fence,
+                )
             return
         if _is_all(command) and fate is RangeFate.DROP:
-            await partitions.truncate(ctx, sync=sync, inactive_timeout_s=wait_s, fence=asked.fence)
+            await partitions.truncate(ctx, sync=sync, inactive_timeout_s=wait_s, fence_of=step)
             return
-        for partition_id in await _ids(ctx, command):
+        for partition_id, fence in _fenced(step, await _ids(ctx, command)):
             await partitions.drop_partition(
-                ctx, partition_id, fate=fate, sync=sync, inactive_timeout_s=wait_s, fence=asked.fence
+                ctx, partition_id, fate=fate, sync=sync, inactive_timeout_s=wait_s, fence=fence
             )
 
-    async def _attach(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
+    async def _attach(
+        self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
+    ) -> None:
         sync, wait_s = sync_of(asked), wait_for_inactive_s(asked)
         if command.subject is Subject.PART:
-            await partitions.attach_part(
-                ctx, command.what, sync=sync, inactive_timeout_s=wait_s, fence=asked.fence
-            )
+            if (fence := step(command.what, of=1)) is not None:
+                await partitions.attach_part(
+                    ctx, command.what, sync=sync, inactive_timeout_s=wait_s, fence=fence
+                )
             return
-        for partition_id in await _detached_ids(ctx, command):
+        for partition_id, fence in _fenced(step, await _detached_ids(ctx, command)):
             await partitions.attach_partition(
-                ctx, partition_id, sync=sync, inactive_timeout_s=wait_s, fence=asked.fence
+                ctx, partition_id, sync=sync, inactive_timeout_s=wait_s, fence=fence
             )
 
-    async def _replace(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
+    async def _replace(
+        self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
+    ) -> None:
         source = self._other(asked, command)
         async with self._opened(source):
             placement = Placement.REPLACE if command.action is Action.REPLACE_FROM else Placement.ADD
-            for partition_id in await self._ids_of_other(ctx, source, command):
+            ids = await self._ids_of_other(ctx, source, command)
+            for partition_id, fence in _fenced(step, ids):
                 await partitions.replace_partition(
                     ctx,
                     partition_id,
@@ -121,7 +142,7 @@ class PartitionCommands:
                     placement=placement,
                     sync=sync_of(asked),
                     inactive_timeout_s=wait_for_inactive_s(asked),
-                    fence=asked.fence,
+                    fence=fence,
                 )
 
     @asynccontextmanager
@@ -139,7 +160,9 @@ class PartitionCommands:
                 del self._tables.plain_sources[source]
                 await store.close()
 
-    async def _move(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
+    async def _move(
+        self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
+    ) -> None:
         name = self._other(asked, command)
         destination = self._tables.find(name)
         if destination is None:
@@ -148,14 +171,14 @@ class PartitionCommands:
                 f"Table {ctx.name} supports movePartitionToTable only for ReplicatedMergeTree family of "
                 f"table engines, and {name} is not a replicated table of this node",
             )
-        for partition_id in await _ids(ctx, command):
+        for partition_id, fence in _fenced(step, await _ids(ctx, command)):
             await partitions.move_partition(
                 ctx,
                 partition_id,
                 destination.ctx,
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),
-                fence=asked.fence,
+                fence=fence,
             )
 
     async def _fetch(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
@@ -225,17 +248,26 @@ async def _macros(asked: Asked) -> Mapping[str, str]:
     return {str(name): str(value) for name, value in map(json.loads, result.data.splitlines())}
 
 
-async def _forget(ctx: ReplicaContext, asked: Asked, partition_id: str) -> None:
+def _fenced(step: StepFence, ids: Sequence[str]) -> Iterator[tuple[str, Sequence[Op]]]:
+    """The partitions that are still to be done, each with what its transaction takes along."""
+    for partition_id in ids:
+        if (fence := step(partition_id, of=len(ids))) is not None:
+            yield partition_id, fence
+
+
+async def _forget(ctx: ReplicaContext, step: StepFence, partition_id: str) -> None:
     """Remove what Keeper knows of an empty partition: its block numbers begin anew.
 
     As in ClickHouse this is for partitions that are never used again.
     """
     keeper = ctx.session()
+    if (fence := step(partition_id, of=2)) is None:
+        return
     await keeper.sync(ctx.paths.block_numbers)
     if ctx.queue.virtual_parts.in_partition(partition_id):
         raise SqlError(Code.BAD_ARGUMENTS, f"Partition {partition_id} is not empty")
     try:
-        await keeper.multi([Remove(ctx.paths.partition_block_numbers(partition_id)), *asked.fence])
+        await keeper.multi([Remove(ctx.paths.partition_block_numbers(partition_id)), *fence])
     except MultiFailed as failed:
         if failed.index > 0:
             raise

@@ -27,6 +27,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from uuid import UUID
 
+from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -229,7 +230,9 @@ class ViewPush:
         before = _running.set((*chain, view.name))
         try:
             await self._run_insert(
-                replace(asked, sql=sql, session=session, settings=own, params={}, is_stateless=True, fence=())
+                replace(
+                    asked, sql=sql, session=session, settings=own, params={}, is_stateless=True, fence=Fence()
+                )
             )
         except OnclusterError as error:
             if flag(settings, "materialized_views_ignore_errors", False):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import Protocol
 
 from engine.errors import (
     BadVersion,
@@ -65,6 +66,14 @@ _MAX_REMOVALS = 4000
 """Block ids that go into one multi; more would not fit into a request."""
 
 
+class StepFence(Protocol):
+    """What goes along with each of several transactions of one statement."""
+
+    def __call__(self, name: str, *, of: int) -> Sequence[Op] | None:
+        """For the step `name`, which is one of `of`; None: it was done before."""
+        ...
+
+
 async def drop_partition(
     ctx: ReplicaContext,
     partition_id: str,
@@ -92,21 +101,21 @@ async def truncate(
     *,
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
-    fence: Sequence[Op] = (),
+    fence_of: StepFence | None = None,
 ) -> None:
-    """`drop_partition` for every partition there is. `fence` goes into the last multi. Raises as that."""
+    """`drop_partition` for every partition there is; `fence_of` each goes into its multi. Raises as that."""
     listed = await in_term(ctx, lambda keeper: keeper.children(ctx.paths.block_numbers))
     partitions = [name for name in listed.names if is_partition_id(name)]
     entries: list[Logged] = []
     for partition_id in partitions:
-        is_last = partition_id == partitions[-1]
-        entry = await _log_drop(ctx, partition_id, RangeFate.DROP, fence if is_last else ())
+        fence = () if fence_of is None else fence_of(partition_id, of=len(partitions))
+        if fence is None:
+            continue
+        entry = await _log_drop(ctx, partition_id, RangeFate.DROP, fence)
         if entry is not None:
             entries.append(entry)
-        elif is_last and fence:
+        elif fence:
             await ctx.session().multi(fence)
-    if not partitions and fence:
-        await ctx.session().multi(fence)
     await wait_for_entries(ctx, entries, sync=sync, inactive_timeout_s=inactive_timeout_s)
 
 
