@@ -62,7 +62,10 @@ def late(
     run: Mapping[str, Any] = context.get("dag_run") or {}
     dag_id, run_id = str(run.get("dag_id", "")), str(run.get("dag_run_id", ""))
     base = str(conf.get("api", "base_url", fallback="") or "").rstrip("/")
-    hosts = f" Hosts that are not done: {', '.join(h.host.readable for h in result.hosts)}." if result else ""
+    hosts = ""
+    if result:
+        names = ", ".join(dict.fromkeys(host.host.readable for host in result.hosts))
+        hosts = f" Not done yet: {names} ({result.entry})."
     return Notification(
         kind="not over yet",
         what=dag_id,

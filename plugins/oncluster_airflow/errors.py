@@ -3,8 +3,10 @@
     OnclusterError.Unavailable, .UnknownOutcome    Airflow retries the task; a retry attaches, it repeats
     nothing everything else                                not retried:
       DDLFailed       a host refused the statement
+      DDLAbandoned    a person said that some hosts will never do it; the others have done it
       DDLTimeout      the time is over; the statement is still in the queue and hosts go on with it
       DDLGone         the entry left the queue before every host had answered
+      ActsFailed      acts of an operation failed; the others are done
       Refused         the request will not work as asked
 
 DDLTimeout is not retried either, because the wait that was asked for is over and somebody should learn it
@@ -33,12 +35,21 @@ class DDLFailed(DDLWaitError):
     """A host refused the statement."""
 
 
+class DDLAbandoned(DDLWaitError):
+    """Every host has done it but those that a person said not to wait for."""
+
+
 class DDLTimeout(DDLWaitError):
     """`distributed_ddl_task_timeout` is over and hosts are still unfinished. They go on by themselves."""
 
 
 class DDLGone(DDLWaitError):
     """The entry was removed before every host had answered."""
+
+
+class ActsFailed(AirflowFailException):
+    """Acts of an operation failed or were refused; the others were carried out. Not retried: each has its
+    outcome, and a new run plans anew."""
 
 
 class TaskRefused(AirflowFailException):
@@ -54,6 +65,9 @@ def error_of(result: WaitResult) -> DDLWaitError:
     match result.state:
         case WaitState.TIMEOUT:
             return DDLTimeout(f"Timeout; the hosts go on in the background. {result.summary}", result)
+        case WaitState.ABANDONED:
+            words = "; ".join(f"{host.host.readable}: {redact(host.error)}" for host in result.abandoned)
+            return DDLAbandoned(f"Done on the other hosts. {words}. {result.summary}", result)
         case WaitState.GONE:
             return DDLGone(f"The entry is no longer in the queue. {result.note} {result.summary}", result)
         case _:

@@ -15,7 +15,6 @@ with it.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,11 +22,15 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule, get_parsing_context
+from airflow.sdk.definitions.deadline import DeadlineAlert
 
 from engine.ddl.output import OutputMode
+from engine.errors import OnclusterError
 from engine.migrations.errors import MigrationFilesError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
 from engine.sql import parse_statement
+from oncluster_airflow.deadlines import deadline_of
+from oncluster_airflow.ids import as_id
 from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
 from oncluster_airflow.operators.begin import APPROVE_TASK, BEGIN_TASK, PLAN_TASK
@@ -40,7 +43,7 @@ from oncluster_airflow.operators.migration import (
 )
 from oncluster_airflow.operators.planning import LintOperator, PlanOperator, RehearseOperator
 from oncluster_airflow.sensors.migration import MigrationStatementSensor
-from oncluster_airflow.settings import KEEPER_CONN_ID, Settings
+from oncluster_airflow.settings import KEEPER_CONN_ID, OperationSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -76,19 +79,13 @@ def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:
 
 
 def dag_id_of(cluster: str) -> str:
-    return f"migrate_{_as_id(cluster)}"
-
-
-def _as_id(name: str) -> str:
-    """The name where Airflow allows it as an id; else a like one with a digest, so that two stay two."""
-    plain = _NOT_IN_IDS.sub("_", name)
-    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"
+    return f"migrate_{as_id(cluster)}"
 
 
 def schema_asset(cluster: str) -> Asset:
     """Updated when migrations of the cluster were applied or rolled back on every host; DAGs that load
     data can be scheduled on it."""
-    return Asset(name=f"schema_{_as_id(cluster)}", uri=f"oncluster://{cluster}/schema")
+    return Asset(name=f"schema_{as_id(cluster)}", uri=f"oncluster://{cluster}/schema")
 
 
 def parameters() -> dict[str, Param]:
@@ -280,6 +277,7 @@ def _dag(cluster: str, *, doc: str, params: dict[str, Param], tags: Sequence[str
         catchup=False,
         max_active_runs=1,
         params=params,
+        deadline=_deadline(cluster),
         tags=["oncluster", "migration", *tags],
         render_template_as_native_obj=False,
         default_args={
@@ -288,6 +286,16 @@ def _dag(cluster: str, *, doc: str, params: dict[str, Param], tags: Sequence[str
             "on_failure_callback": [OnclusterNotifier()],
         },
     )
+
+
+def _deadline(cluster: str) -> list[DeadlineAlert]:
+    try:
+        after_s = OperationSettings.from_environment().deadline_s
+    except OnclusterError as error:
+        # Somebody's typing error in a setting of operations is no reason to have no migrations.
+        log.error("migrations.no_deadline %s", error)
+        return []
+    return deadline_of(after_s, cluster=cluster)
 
 
 def _broken_dag(folder: Path, error: MigrationFilesError) -> DAG:

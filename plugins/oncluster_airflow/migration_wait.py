@@ -88,8 +88,12 @@ async def _finish(
     step = run.step(ref.version)
     if verdict.goes_on and step is not None and ref.statement == step.statements:
         await runner.finish_migration(run, ref.version)
+    state = _STATES[verdict]
+    bad = {row.state for row in progress.rows if row.state.is_failure}
+    if state is WaitState.FAILED and bad == {CellState.ABANDONED}:
+        state = WaitState.ABANDONED
     return WaitResult(
-        _STATES[verdict],
+        state,
         ", ".join(sorted({row.entry for row in progress.rows if row.entry})) or str(ref),
         tuple(outcome_of(row) for row in progress.rows),
         at_limit=at_limit,

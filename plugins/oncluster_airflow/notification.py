@@ -17,7 +17,15 @@ from engine.operations.alerts import Alert
 from engine.operations.alerts.message import attachment, mrkdwn
 from engine.operations.finding import Severity, digest
 from engine.sql import redact
-from oncluster_airflow.errors import DDLGone, DDLTimeout, DDLWaitError, TaskRefused, TaskUnavailable
+from oncluster_airflow.errors import (
+    ActsFailed,
+    DDLAbandoned,
+    DDLGone,
+    DDLTimeout,
+    DDLWaitError,
+    TaskRefused,
+    TaskUnavailable,
+)
 from oncluster_airflow.outcomes import WaitResult, host_to_json, hosts_table
 
 _RUNBOOK = "runbooks/task-failed.md"
@@ -52,7 +60,7 @@ class Notification:
             f"{self.what}: {self.kind}",
             f"reason: {self.reason}",
             f"since:  {self.since or 'unknown'}",
-            f"run:    {self.run_id} of {self.dag_id}, task {self.task_id}",
+            f"run:    {self.run_id} of {self.dag_id}{f', task {self.task_id}' if self.task_id else ''}",
         ]
         if self.result is not None and self.result.hosts:
             lines += ["", hosts_table(self.result.hosts)]
@@ -152,6 +160,12 @@ def kind_and_advice(error: object) -> tuple[str, str]:
     match error:
         case DDLTimeout():
             return "timeout", _timeout_advice(error.result)
+        case DDLAbandoned():
+            return "abandoned", (
+                "the hosts in the table that are abandoned will not do this statement; who said so and why "
+                "stands beside them. All others have done it. Take them out of the configuration or "
+                "rebuild them; then send what comes next. A migration goes on after `oncluster migrate mark`."
+            )
         case DDLGone():
             return "gone", (
                 "the queue's cleaner removed the entry. `oncluster migrate status` shows what each host was "
@@ -166,6 +180,11 @@ def kind_and_advice(error: object) -> tuple[str, str]:
             return "timeout", (
                 "Airflow's own limit ended the task; the cluster goes on with what it was told. Look whether "
                 "the triggerer and the scheduler are well, then clear the task: it attaches to what is there."
+            )
+        case ActsFailed():
+            return "failed", (
+                "the acts that are named did not go well, and the log says why; the others are done. Repair "
+                "the cause and run the DAG again: it plans anew, from what is there then."
             )
         case TaskRefused():
             return "refused", "nothing was sent; the reason says what to change. Then run the DAG again."

@@ -18,6 +18,7 @@ from engine.operations.alerts import ChannelFailed, Item, Links, take_back, tell
 from engine.operations.records import Records
 from oncluster_airflow.channels import Channels, OutgoingChannel, send_over
 from oncluster_airflow.notification import Notification, approval_wanted, from_context
+from oncluster_airflow.operation_site import is_scheduled
 from oncluster_airflow.settings import OperationSettings, Settings
 
 
@@ -28,8 +29,8 @@ class Repeats(enum.StrEnum):
     """Each failure. For DAGs that somebody starts."""
 
     REMIND = "remind"
-    """Once, again after some hours, and once more when the task works again (`WorksAgainNotifier`). For DAGs
-    that run every few minutes."""
+    """In runs that nobody has asked for once, again after some hours, and once more when the task works again
+    (`WorksAgainNotifier`). For DAGs that run every few minutes."""
 
 
 class OnclusterNotifier(BaseNotifier):
@@ -50,7 +51,11 @@ class OnclusterNotifier(BaseNotifier):
         self.repeats = repeats
 
     def notify(self, context: Context) -> None:
-        self.send(from_context(dict(context), docs_url=Settings.from_environment().docs_url))
+        told = from_context(dict(context), docs_url=Settings.from_environment().docs_url)
+        if self.repeats is Repeats.REMIND and is_scheduled(dict(context)):
+            self.remind(told)
+        else:
+            self.send(told)
 
     async def async_notify(self, context: Context) -> None:
         """For callbacks in the triggerer, whose loop must not wait for a mail server."""
@@ -58,12 +63,16 @@ class OnclusterNotifier(BaseNotifier):
 
     def send(self, notification: Notification) -> None:
         """Send one message over every channel there is."""
-        channels = self.channels.open()
-        if self.repeats is Repeats.REMIND and (records := open_records(self.log)) is not None:
-            for channel in channels:
-                _tell_once(records, channel, notification, self.log)
+        send_over(self.channels.open(), notification)
+
+    def remind(self, notification: Notification) -> None:
+        """Send it over the channels that have not had it, or long ago."""
+        records = open_records(self.log)
+        if records is None:
+            self.send(notification)
             return
-        send_over(channels, notification)
+        for channel in self.channels.open():
+            _tell_once(records, channel, notification, self.log)
 
     def resolve(self) -> Channels:
         """The channels in force."""

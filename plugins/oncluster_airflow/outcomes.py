@@ -6,6 +6,7 @@ done_on_active    every host that is on line has done it; the others will, in qu
 partial           a migration goes on although hosts are missing; they take it up in queue order
 failed            a host refused it; the others' outcomes are known too
 timeout           the time is over and hosts are still at it; the queue goes on, anybody can attach again
+abandoned         a person said that some hosts will never do it; every other host has done it
 gone              the entry was removed from the queue before every host had answered
 not_waited        nobody waited, as asked (timeout 0)
 """
@@ -37,6 +38,7 @@ class WaitState(enum.StrEnum):
     PARTIAL = "partial"
     FAILED = "failed"
     TIMEOUT = "timeout"
+    ABANDONED = "abandoned"
     GONE = "gone"
     NOT_WAITED = "not_waited"
 
@@ -60,6 +62,10 @@ class WaitResult:
             counts[host.state] = counts.get(host.state, 0) + 1
         listed = ", ".join(f"{counts[state]} {state}" for state in HostState if state in counts)
         return f"{self.entry}: {self.state}" + (f" ({listed})" if listed else "")
+
+    @property
+    def abandoned(self) -> tuple[HostOutcome, ...]:
+        return tuple(host for host in self.hosts if host.state is HostState.ABANDONED)
 
     @property
     def first_error(self) -> HostOutcome | None:
@@ -128,7 +134,10 @@ def at_end(status: EntryStatus) -> WaitState:
     """How a wait ends when no outcome will change any more."""
     if status.failed:
         return WaitState.FAILED
-    return WaitState.DONE if status.is_done_on_all_hosts else WaitState.GONE
+    if status.is_done_on_all_hosts:
+        return WaitState.DONE
+    expired = any(host.state is HostState.EXPIRED for host in status.hosts)
+    return WaitState.ABANDONED if status.abandoned and not expired else WaitState.GONE
 
 
 def at_deadline(status: EntryStatus) -> WaitState:
@@ -143,6 +152,9 @@ def is_failure(state: WaitState, mode: OutputMode) -> bool:
             return False
         case WaitState.GONE:
             return True
+        case WaitState.ABANDONED:
+            # Modes that go on without hosts that are off line go on without those that will never come back.
+            return mode in (OutputMode.NONE, OutputMode.THROW)
         case WaitState.FAILED:
             return mode is not OutputMode.NEVER_THROW
         case WaitState.TIMEOUT:

@@ -27,6 +27,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.status import ExecutionStatus
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.names import QueuePaths
+from tests.airflow.sinks import HttpSink, SmtpSink, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -176,3 +177,18 @@ class Hosts:
 def hosts(zookeeper: ZooKeeper) -> Iterator[Hosts]:
     with Hosts(zookeeper, QueuePaths()) as hosts:
         yield hosts
+
+
+# --- where messages arrive ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def http_sink() -> Iterator[HttpSink]:
+    with serving(HttpSink()) as sink:
+        yield sink
+
+
+@pytest.fixture
+def smtp_sink() -> Iterator[SmtpSink]:
+    with serving(SmtpSink()) as sink:
+        yield sink

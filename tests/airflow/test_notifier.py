@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import http.server
 import json
 import logging
-import socketserver
-import threading
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,68 +12,6 @@ import pytest
 
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.names import HostId
-
-
-class _HttpSink(http.server.BaseHTTPRequestHandler):
-    bodies: list[dict[str, Any]]
-    status = 200
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append(json.loads(body))  # type: ignore[attr-defined]
-        self.send_response(self.server.status)  # type: ignore[attr-defined]
-        self.end_headers()
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-class _SmtpSink(socketserver.StreamRequestHandler):
-    """Enough of SMTP to take a mail."""
-
-    def handle(self) -> None:
-        self._say("220 sink")
-        mail: list[str] = []
-        in_data = False
-        for raw in self.rfile:
-            line = raw.decode().rstrip("\r\n")
-            if in_data:
-                if line == ".":
-                    in_data = False
-                    self.server.mails.append("\n".join(mail))  # type: ignore[attr-defined]
-                    self._say("250 taken")
-                else:
-                    mail.append(line)
-            elif line.upper() == "DATA":
-                in_data = True
-                self._say("354 go on")
-            elif line.upper() == "QUIT":
-                self._say("221 bye")
-                return
-            else:
-                self._say("250 ok")
-
-    def _say(self, line: str) -> None:
-        self.wfile.write(f"{line}\r\n".encode())
-
-
-@pytest.fixture
-def http_sink() -> Iterator[Any]:
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _HttpSink) as server:
-        server.bodies, server.status = [], 200  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
-
-
-@pytest.fixture
-def smtp_sink() -> Iterator[Any]:
-    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _SmtpSink) as server:
-        server.daemon_threads = True
-        server.mails = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server
-        server.shutdown()
 
 
 def context_of(error: BaseException) -> dict[str, Any]:

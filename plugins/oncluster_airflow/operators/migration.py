@@ -31,6 +31,7 @@ from engine.migrations.states import RunState
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.migration_wait import outcome_of
+from oncluster_airflow.operators.approval import approver_of
 from oncluster_airflow.operators.begin import (
     APPROVE_TASK,
     MANIFEST_KEY,
@@ -86,7 +87,7 @@ class BeginOperator(MigrationOperator, SkipMixin):
     def execute(self, context: Context) -> None:
         ti: Any = context["ti"]
         planned = Manifest.from_json(ti.xcom_pull(task_ids=PLAN_TASK, key=MANIFEST_KEY) or [])
-        request = request_of(context, approved_by=approver_of(context))
+        request = request_of(context, approved_by=approver_of(context, APPROVE_TASK))
         try:
             workspace = self.open_workspace()
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
@@ -217,16 +218,6 @@ def statement_of(task: object) -> StatementRef | None:
     """The statement a task is about; None for the other tasks of the DAG."""
     data = getattr(task, "ref_json", None)
     return None if data is None else StatementRef.from_json(data)
-
-
-def approver_of(context: Context) -> str:
-    """Who approved the plan; empty when nobody was asked."""
-    ti: Any = context["ti"]
-    answer = ti.xcom_pull(task_ids=APPROVE_TASK, key="return_value") or {}
-    user = answer.get("responded_by_user") or {}
-    if answer.get("chosen_options") != ["Approve"]:
-        return ""
-    return str(user.get("name") or user.get("id") or "somebody")
 
 
 def summary_table(summary: RunSummary) -> str:

@@ -23,7 +23,7 @@ from oncluster_airflow.own_loop import on_own_loop
 from oncluster_airflow.reporting import event_of, refusal_of
 from oncluster_airflow.workspace import Workspace
 
-FAILING_STATES = frozenset({WaitState.FAILED, WaitState.TIMEOUT, WaitState.GONE})
+FAILING_STATES = frozenset({WaitState.FAILED, WaitState.ABANDONED, WaitState.TIMEOUT, WaitState.GONE})
 
 
 class MigrationStatementTrigger(BaseTrigger):

@@ -1,0 +1,22 @@
+"""Names of clusters as ids of DAGs, assets and groups of tasks."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def as_id(name: str) -> str:
+    """The name where Airflow allows it as an id; else a like one with a digest, so that two stay two."""
+    return _with_digest(_NOT_IN_IDS.sub("_", name), name)
+
+
+def as_group_id(name: str) -> str:
+    """The same for a group of tasks, whose id has no dots."""
+    return _with_digest(_NOT_IN_IDS.sub("_", name).replace(".", "_"), name)
+
+
+def _with_digest(plain: str, name: str) -> str:
+    return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -1,0 +1,200 @@
+"""A tiny operation for tests, which removes things from a shelf; and a DAG run by hand."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from airflow.sdk import Context
+
+from engine.config.load import load_node_config
+from engine.env import SystemEnv
+from engine.errors import ConnectionLoss, Refused
+from engine.keeper.memory import MemoryKeeperServer
+from engine.operations.act import Act, ActResult, ActState, Danger, Plan
+from engine.operations.carrying_out import Performer
+from engine.operations.finding import Finding
+from engine.operations.records import Records
+from engine.operations.site import Site
+from oncluster_airflow.operation_dag import Operation, operation_dag, plan_approve_act
+from oncluster_airflow.operation_plan import Mode
+from oncluster_airflow.operation_site import operator_of
+from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator
+from oncluster_airflow.settings import OperationSettings, Settings
+
+CLUSTER = "order_cluster"
+
+
+class World:
+    """What a tiny operation works on, and its Keeper; lives through the processes of a run."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shelf = {"a", "b", "c"}
+        self.dangers: dict[str, Danger] = {}
+        self.findings: tuple[Finding, ...] = ()
+        self.failing: set[str] = set()
+        self.lost_answers: set[str] = set()
+        self.keeper_error: Exception | None = None
+        self.keepers = MemoryKeeperServer(SystemEnv())
+
+    @property
+    def records(self) -> Records:
+        return Records(Settings.from_environment().records_url, env=SystemEnv())
+
+    @contextlib.asynccontextmanager
+    async def site(self, cluster: str, operator: str) -> AsyncIterator[Site]:
+        if self.keeper_error is not None:
+            raise self.keeper_error
+        keeper = await self.keepers.connect()
+        try:
+            yield Site(
+                cluster,
+                load_node_config(Settings.from_environment().config),
+                self.records,
+                SystemEnv(),
+                operator,
+                keeper_or_none=keeper,
+            )
+        finally:
+            await keeper.close()
+
+    def site_of(self, cluster: str, context: Mapping[str, Any], **_: object) -> Any:
+        """In the place of `oncluster_airflow.operation_site.site_of`."""
+        return self.site(cluster, operator_of(context))
+
+
+class PlanTiny(PlanOperationOperator):
+    world: World
+
+    async def make_plan(self, site: Site, context: Context) -> Plan:
+        acts = [
+            Act("remove", name, f"Remove {name}.", "It is on the shelf.", danger=self._danger(name))
+            for name in sorted(self.world.shelf)
+        ]
+        return Plan("tidy", site.cluster, tuple(acts), self.world.findings)
+
+    def _danger(self, name: str) -> Danger:
+        return self.world.dangers.get(name, Danger.DESTROYS)
+
+    def scope(self, context: Context) -> str:
+        return "tidy"
+
+
+class ActTiny(ActOperator):
+    world: World
+
+    def performer(self, site: Site, context: Context) -> Performer:
+        async def perform(act: Act) -> ActResult:
+            if act.subject not in self.world.shelf:
+                return ActResult(ActState.NOT_NEEDED, "it is gone")
+            if act.subject in self.world.failing:
+                raise Refused(f"{act.subject} is nailed down")
+            self.world.shelf.remove(act.subject)
+            if act.subject in self.world.lost_answers:
+                self.world.lost_answers.remove(act.subject)
+                raise ConnectionLoss("the answer is lost")
+            return ActResult(ActState.DONE)
+
+        return perform
+
+
+def tiny_dag(world: World) -> Any:
+    def fill(cluster: str) -> Any:
+        first, last = plan_approve_act(
+            lambda: PlanTiny(task_id="plan", cluster=cluster),
+            lambda plan, approve: ActTiny(
+                task_id="act", plan_task=plan, approve_task=approve, cluster=cluster
+            ),
+            cluster=cluster,
+        )
+        for task in (first, last):
+            object.__setattr__(task, "world", world)
+        return first
+
+    def make(_: OperationSettings) -> Operation:
+        return Operation("tidy", "Tidies", "doc", fill)
+
+    return operation_dag("tidy", make)
+
+
+class Run:
+    """One DAG run: its form and its XCom. `execute` runs one task as the worker does, once; values pass
+    through JSON, as in Airflow. `skipped` has what tasks skipped."""
+
+    def __init__(self, dag: Any, run_id: str = "manual__1", run_type: str = "manual", **form: object) -> None:
+        self.dag = dag
+        self.run_id = run_id
+        self.run_type = run_type
+        self.form = dag.params.dump() | {"cluster": CLUSTER, "mode": Mode.ACT.value} | form
+        self.xcoms: dict[tuple[str, str], Any] = {}
+        self.skipped: set[str] = set()
+
+    def context(self, task_id: str) -> Any:
+        run = self
+
+        class TaskInstance:
+            map_index = -1
+            dag_id = run.dag.dag_id
+            run_id = run.run_id
+            log_url = f"http://airflow/{run.run_id}"
+            start_date = None
+
+            def __init__(self) -> None:
+                self.task_id = task_id
+
+            def xcom_push(self, *, key: str, value: object) -> None:
+                run.xcoms[task_id, key] = json.loads(json.dumps(value))
+
+            def xcom_pull(self, *, task_ids: str, key: str = "return_value") -> Any:
+                return run.xcoms.get((task_ids, key))
+
+        ti = TaskInstance()
+        return {
+            "ti": ti,
+            "task_instance": ti,
+            "dag": self.dag,
+            "task": self.dag.get_task(task_id),
+            "params": self.form,
+            "dag_run": SimpleNamespace(
+                run_id=self.run_id, run_type=self.run_type, triggering_user_name="ada", start_date=None
+            ),
+        }
+
+    def execute(self, task_id: str) -> Any:
+        from airflow.sdk.exceptions import DownstreamTasksSkipped
+
+        try:
+            result = self.dag.get_task(task_id).execute(self.context(task_id))
+        except DownstreamTasksSkipped as skip:
+            self.skipped |= {str(task) for task in skip.tasks}
+            return None
+        self.xcoms[task_id, "return_value"] = json.loads(json.dumps(result))
+        return result
+
+    def ask(self, task_id: str = f"{CLUSTER}.approve") -> dict[str, str]:
+        """Run the approval up to where it waits; returns its question."""
+        from airflow.sdk.exceptions import AirflowSkipException
+
+        task = self.dag.get_task(task_id)
+        context = self.context(task_id)
+        context["task_instance"].id = "7"
+        try:
+            task.execute(context)
+        except AirflowSkipException:
+            return {}
+        except BaseException as waiting:
+            if type(waiting).__name__ != "TaskAwaitingInput":
+                raise
+        return {"subject": str(task.subject), "body": str(task.body)}
+
+    def answer(self, by: str = "grace", task_id: str = f"{CLUSTER}.approve") -> None:
+        """What the approval leaves in XCom once somebody has approved."""
+        self.xcoms[task_id, "return_value"] = {
+            "chosen_options": ["Approve"],
+            "responded_by_user": {"id": "1", "name": by},
+        }

@@ -1,0 +1,312 @@
+"""The DAGs of operations: plan, question, answer, acts; what was approved is what runs."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import KeeperUnavailable
+from engine.operations.act import ActState, Danger
+from engine.operations.finding import Finding, FindingKind, Severity
+from tests.airflow.operations_support import CLUSTER, Run, World, tiny_dag
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    from airflow.providers.standard.operators import hitl
+
+    from oncluster_airflow.operators import operation
+
+    world = World(tmp_path)
+    monkeypatch.setenv("ONCLUSTER_RECORDS_URL", f"sqlite:///{tmp_path / 'records.db'}")
+    monkeypatch.setattr(operation, "site_of", world.site_of)
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **_: None)
+    return world
+
+
+def states(world: World, run: Run) -> dict[str, str]:
+    """What the records say became of each act of the cluster's newest run."""
+    record = world.records.runs(CLUSTER)[0]
+    results = world.records.acts_of(record.run_id)
+    return {act.subject: results[act.act_id].state.value for act in record.plan.acts if act.act_id in results}
+
+
+def planned(world: World, **form: object) -> Run:
+    run = Run(tiny_dag(world), **form)  # type: ignore[arg-type]
+    run.execute(f"{CLUSTER}.plan")
+    return run
+
+
+def approved(world: World) -> Run:
+    run = planned(world)
+    assert run.ask()
+    run.answer()
+    return run
+
+
+# --- plan, question, answer, acts ---------------------------------------------------------------------------
+
+
+def test_what_was_approved_is_done_and_recorded_with_the_names_of_both_people(world: World) -> None:
+    run = planned(world)
+    question = run.ask()
+    run.answer("grace")
+    run.execute(f"{CLUSTER}.act")
+
+    assert "3 acts" in question["subject"] and "Remove a." in question["body"]
+    assert world.shelf == set()
+    assert set(states(world, run).values()) == {"done"}
+    (record,) = world.records.runs(CLUSTER)
+    assert record.approved_by == "grace"
+    assert record.requested_by == "ada (Airflow, DAG tidy, run manual__1)"
+    assert record.run_id.startswith("tidy/manual__1/order_cluster/")
+    assert run.xcoms[f"{CLUSTER}.act", "report"]["states"] == {"done": 3}
+
+
+def test_a_plan_is_all_that_is_made_when_nothing_else_is_asked_for(world: World) -> None:
+    run = planned(world, mode="plan")
+
+    assert run.skipped == {f"{CLUSTER}.approve", f"{CLUSTER}.act"}
+    assert world.shelf == {"a", "b", "c"}
+    assert run.xcoms[f"{CLUSTER}.plan", "plan"]["first_acts"] == ["Remove a.", "Remove b.", "Remove c."]
+
+
+def test_a_run_with_nothing_to_do_ends_at_the_plan(world: World) -> None:
+    world.shelf.clear()
+
+    assert planned(world).skipped == {f"{CLUSTER}.approve", f"{CLUSTER}.act"}
+
+
+def test_without_a_persons_word_only_what_is_safe_is_done(world: World) -> None:
+    world.dangers = {"a": Danger.SAFE, "b": Danger.REPAIRS}
+    run = planned(world, mode="safe")
+    assert run.ask() == {}
+    run.execute(f"{CLUSTER}.act")
+
+    assert world.shelf == {"b", "c"}
+    assert any("2 acts need approval" in note for note in run.xcoms[f"{CLUSTER}.plan", "plan"]["notes"])
+
+
+def test_a_task_that_was_marked_as_successful_by_hand_is_no_answer(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    run = planned(world)
+    run.ask()
+    with pytest.raises(TaskRefused, match="Nobody has approved"):
+        run.execute(f"{CLUSTER}.act")
+    assert world.shelf == {"a", "b", "c"}
+
+
+def test_an_answer_does_not_hold_for_a_plan_that_was_made_after_it(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    run = approved(world)
+    world.shelf.add("d")
+    run.execute(f"{CLUSTER}.plan")
+    with pytest.raises(TaskRefused, match="made anew"):
+        run.execute(f"{CLUSTER}.act")
+    assert world.shelf == {"a", "b", "c", "d"}
+
+
+def test_a_plan_that_was_edited_on_its_way_is_refused(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    run, other = approved(world), planned(world)
+    world.shelf.add("d")
+    other.execute(f"{CLUSTER}.plan")
+    plan = run.xcoms[f"{CLUSTER}.plan", "plan"]
+    plan["packed"] = other.xcoms[f"{CLUSTER}.plan", "plan"]["packed"]
+    with pytest.raises(TaskRefused, match="cannot be used"):
+        run.execute(f"{CLUSTER}.act")
+
+
+# --- faults -------------------------------------------------------------------------------------------------
+
+
+def test_an_act_whose_answer_was_lost_is_looked_at_by_the_next_try(world: World) -> None:
+    from oncluster_airflow.errors import TaskUnavailable
+
+    world.lost_answers.add("b")
+    run = approved(world)
+    with pytest.raises(TaskUnavailable, match="Remove b"):
+        run.execute(f"{CLUSTER}.act")
+    assert states(world, run) == {"a": "done", "b": "started", "c": "done"}
+    run.execute(f"{CLUSTER}.act")
+
+    assert states(world, run) == {"a": "done", "b": "not-needed", "c": "done"}
+
+
+def test_acts_that_fail_do_not_stop_the_others_and_fail_the_task_with_their_names(world: World) -> None:
+    from oncluster_airflow.errors import ActsFailed
+
+    world.failing.add("a")
+    run = approved(world)
+    with pytest.raises(ActsFailed, match=r"1 of 3 acts.*\n.*Remove a\.: failed a is nailed down"):
+        run.execute(f"{CLUSTER}.act")
+
+    assert states(world, run) == {"a": "failed", "b": "done", "c": "done"}
+    assert run.xcoms[f"{CLUSTER}.act", "report"]["not_good"][0]["what"] == "Remove a."
+
+
+def test_two_at_once_the_second_is_told_who_the_first_is_and_tries_again(world: World) -> None:
+    from engine.keeper.recipes import KeeperLock
+    from engine.operations.carrying_out import lock_path
+    from oncluster_airflow.errors import TaskUnavailable
+
+    run = approved(world)
+
+    async def while_somebody_acts() -> None:
+        async with world.site(CLUSTER, "eve") as site:
+            lock = KeeperLock(site.keeper, site.env, lock_path(site), "eve@host7, process 12, cleanup")
+            assert await lock.try_acquire() is not None
+            with pytest.raises(TaskUnavailable, match="eve@host7, process 12"):
+                await asyncio.to_thread(run.execute, f"{CLUSTER}.act")
+
+    asyncio.run(while_somebody_acts())
+    assert world.shelf == {"a", "b", "c"}
+    run.execute(f"{CLUSTER}.act")
+    assert world.shelf == set()
+
+
+def test_keeper_out_of_reach_is_tried_again(world: World) -> None:
+    from oncluster_airflow.errors import TaskUnavailable
+
+    world.keeper_error = KeeperUnavailable("no server of 127.0.0.1:2181 answers")
+    with pytest.raises(TaskUnavailable, match="no server"):
+        planned(world)
+    dag = tiny_dag(world)
+    assert {dag.get_task(f"{CLUSTER}.{name}").retries for name in ("plan", "act")} == {3}
+
+
+def test_a_plan_of_thousands_of_acts_goes_through_xcom_and_its_question_stays_readable(world: World) -> None:
+    world.shelf = {f"{n:05d}" for n in range(5000)}
+    run = planned(world)
+    question = run.ask()
+    plan = run.xcoms[f"{CLUSTER}.plan", "plan"]
+
+    assert len(json.dumps(plan)) < 400_000
+    assert plan["acts"] == 5000
+    assert len(question["body"]) < 10_000 and "And 4950 more" in question["body"]
+
+
+# --- which cluster ------------------------------------------------------------------------------------------
+
+
+def test_the_form_offers_the_clusters_of_the_configuration(world: World) -> None:
+    dag = tiny_dag(world)
+
+    assert dag.params.get_param("cluster").schema["enum"] == ["all", "order_cluster", "log_cluster"] or set(
+        dag.params.get_param("cluster").schema["enum"]
+    ) == {"all", "order_cluster", "log_cluster"}
+
+
+def test_a_run_is_about_its_cluster_only(world: World) -> None:
+    run = Run(tiny_dag(world))
+    run.execute("choose")
+    assert run.skipped == {f"log_cluster.{name}" for name in ("plan", "approve", "act")}
+
+    everything = Run(tiny_dag(world), cluster="all")
+    everything.execute("choose")
+    assert everything.skipped == set()
+
+
+def test_a_cluster_that_there_is_not_is_refused_with_those_there_are(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    with pytest.raises(TaskRefused, match=r"no cluster 'nowhere'.*log_cluster, order_cluster"):
+        Run(tiny_dag(world), cluster="nowhere").execute("choose")
+
+
+def test_a_configuration_that_cannot_be_read_makes_a_dag_that_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    (tmp_path / "broken.xml").write_text("<clickhouse><remote")
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(tmp_path / "broken.xml"))
+    dag = tiny_dag(world)
+
+    assert "broken.xml" in dag.doc_md and "broken" in dag.tags
+    with pytest.raises(TaskRefused, match=r"broken\.xml"):
+        dag.get_task("choose").execute({})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ONCLUSTER_DEADLINE_S", "soon"), ("ONCLUSTER_CLEANUP_MODE", "act"), ("ONCLUSTER_NOTIFY_LEAST", "bad")],
+)
+def test_a_setting_that_cannot_be_meant_is_named(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(name, value)
+
+    assert name in tiny_dag(world).doc_md
+
+
+# --- people are told ----------------------------------------------------------------------------------------
+
+
+def test_what_a_plan_finds_is_recorded_and_told(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    world.findings = (
+        Finding(
+            FindingKind.EXPIRED_DDL,
+            Severity.CRITICAL,
+            CLUSTER,
+            "query-0000000007 expired unfinished on node03:9000",
+            "Run it again there.",
+            host="node03:9000",
+            subject="query-0000000007",
+        ),
+    )
+    planned(world, mode="plan")
+    planned(world, mode="plan")
+
+    (record,) = world.records.open_findings(CLUSTER, "tidy")
+    assert record.finding == world.findings[0]
+    told = [line for line in caplog.messages if "oncluster.notify" in line]
+    assert len(told) == 1
+    for part in ("query-0000000007 expired", "Run it again there.", "expired-ddl.md", "http://airflow/"):
+        assert part in told[0]
+
+
+# --- the DAG files ------------------------------------------------------------------------------------------
+
+
+def test_reading_the_dag_files_opens_no_connection_and_reads_no_database(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    from engine import database
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("reading a DAG file opened a connection")
+
+    for name in [name for name in os.environ if name.startswith("AIRFLOW_CONN_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket.socket, "connect_ex", refuse)
+    monkeypatch.setattr(database, "database_engine", refuse)
+    for name in ("HEALTH", "CLEANUP", "DRIFT", "BACKUP"):
+        monkeypatch.setenv(f"ONCLUSTER_{name}_SCHEDULE", "*/5 * * * *")
+    bag = DagBag(str(ROOT / "dags" / "operations.py"))
+
+    assert bag.import_errors == {}
+    assert set(bag.dags) == DAGS
+    assert all(dag.deadline for dag in bag.dags.values())
+
+
+DAGS: set[str] = set()
+
+
+def test_states_have_a_word_for_each() -> None:
+    assert ActState.ABANDONED.is_good
+    assert sys.modules

@@ -1,0 +1,62 @@
+"""How a wait ends, from what the hosts have said."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
+from engine.ddl.output import OutputMode
+from engine.names import HostId
+
+DONE, FAILED, WAITING = HostState.DONE, HostState.FAILED, HostState.WAITING
+ABANDONED, EXPIRED = HostState.ABANDONED, HostState.EXPIRED
+WORD = "Abandoned by grace: the disk is gone"
+
+
+def status(*states: HostState) -> EntryStatus:
+    hosts = tuple(
+        HostOutcome(HostId(f"node{n:02d}", 9000), state, error=WORD if state is ABANDONED else "")
+        for n, state in enumerate(states, 1)
+    )
+    return EntryStatus("query-0000000007", 0, "DROP TABLE t ON CLUSTER c", hosts)
+
+
+@pytest.mark.parametrize(
+    ("states", "end"),
+    [
+        ((DONE, DONE), "done"),
+        ((DONE, ABANDONED), "abandoned"),
+        ((FAILED, ABANDONED), "failed"),
+        ((DONE, EXPIRED), "gone"),
+        ((ABANDONED, EXPIRED), "gone"),
+        ((DONE, ABANDONED, WAITING), None),
+    ],
+)
+def test_a_host_that_a_person_gave_up_is_neither_waited_for_nor_said_to_be_done(
+    states: tuple[HostState, ...], end: str | None
+) -> None:
+    from oncluster_airflow.outcomes import judge
+
+    assert judge(status(*states), OutputMode.THROW) == end
+
+
+@pytest.mark.parametrize("mode", list(OutputMode))
+def test_an_abandoned_host_fails_the_task_where_a_missing_one_would(mode: OutputMode) -> None:
+    from oncluster_airflow.outcomes import WaitState, is_failure
+
+    assert is_failure(WaitState.ABANDONED, mode) == (mode in (OutputMode.NONE, OutputMode.THROW))
+
+
+def test_who_gave_a_host_up_and_why_is_in_the_error_the_table_and_the_advice() -> None:
+    from oncluster_airflow.errors import DDLAbandoned, error_of
+    from oncluster_airflow.notification import kind_and_advice
+    from oncluster_airflow.outcomes import WaitResult, WaitState, hosts_table
+
+    result = WaitResult(WaitState.ABANDONED, "query-0000000007", status(DONE, ABANDONED).hosts)
+    error = error_of(WaitResult.from_json(result.to_json()))
+
+    assert isinstance(error, DDLAbandoned)
+    assert f"node02:9000: {WORD}" in str(error) and "1 done, 1 abandoned" in str(error)
+    assert WORD in hosts_table(result.hosts)
+    kind, advice = kind_and_advice(error)
+    assert kind == "abandoned" and "migrate mark" in advice
