@@ -34,6 +34,9 @@ PARTS: dict[str, Part] = {
         "command",
         "Run one node: chDB behind ClickHouse's HTTP interface, with ON CLUSTER.",
     ),
+    "cluster": Part(
+        "engine.cli.cluster", "group", "Look at a cluster: replicas, queue, what is stuck and why."
+    ),
     "ddl": Part(
         "engine.cli.ddl", "group", "Submit, watch, list and clean entries of the distributed DDL queue."
     ),

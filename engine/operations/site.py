@@ -170,7 +170,8 @@ async def open_site(
                     "The configuration has no <zookeeper> section.",
                     hint="Add <zookeeper><node><host>…</host><port>2181</port></node></zookeeper>.",
                 )
-            site.keeper_or_none = await zookeeper.connect(config.zookeeper, env)
+            connect_s = PATIENCE_S if need is KeeperNeed.REQUIRED else min(patience_s, PATIENCE_S)
+            site.keeper_or_none = await zookeeper.connect(config.zookeeper, env, connect_timeout_s=connect_s)
             stack.push_async_callback(site.keeper_or_none.close)
         except KeeperUnavailable as error:
             if need is KeeperNeed.REQUIRED:
