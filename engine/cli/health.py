@@ -1,0 +1,393 @@
+"""`oncluster health`: look at a cluster, repair what can be repaired, see how figures went.
+
+    oncluster health check                     what is wrong, and what to do; exit code by the worst
+    oncluster health repair                    the plan of repairs; with --yes they are done and proven
+    oncluster health trend queue_size          figures of earlier checks
+    oncluster health findings                  what is open, since when; with --resolved what went away
+
+`check` answers 0 when nothing is worse than info, 10 for a warning, 20 for something critical. The other
+codes are those of every command.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections import defaultdict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.cli import common
+from engine.cli.operations_place import (
+    carry_out_shown,
+    exit_code_of,
+    read_plan,
+    show_plan,
+    site_for,
+    site_options,
+)
+from engine.errors import ConfigError
+from engine.operations.act import Plan
+from engine.operations.carrying_out import Report, carry_out
+from engine.operations.finding import Finding, Severity
+from engine.operations.health import Depth, HealthReport, Metric, check_health, record_health
+from engine.operations.health.making import duration
+from engine.operations.records import FindingRecord, Sample
+from engine.operations.repair import OPERATION, Proof, plan_repair, prove, repair_performer
+from engine.operations.site import KeeperNeed, Site
+
+_BARS = "▁▂▃▄▅▆▇█"
+_MOST_POINTS = 60
+_COLOURS = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
+
+
+class HealthExit(enum.IntEnum):
+    """What `check` answers."""
+
+    FINE = 0
+    WARNING = 10
+    CRITICAL = 20
+
+
+def exit_code_for(worst: Severity | None) -> HealthExit:
+    """By the worst finding; info is fine."""
+    match worst:
+        case Severity.CRITICAL:
+            return HealthExit.CRITICAL
+        case Severity.WARNING:
+            return HealthExit.WARNING
+        case _:
+            return HealthExit.FINE
+
+
+@click.group()
+def group() -> None:
+    """Check replicas, queues, Keeper, disks and clocks; repair; trends.
+
+    \b
+    `check` answers 0 (nothing worse than info), 10 (a warning), 20 (something critical).
+    """
+
+
+_deep_option = click.option(
+    "--deep",
+    is_flag=True,
+    help="Also read every replicated table whole on every host, to find damaged parts. Takes as long as that "
+    "takes; --patience times six is the time for one table.",
+)
+
+
+@group.command()
+@_deep_option
+@click.option("--no-record", is_flag=True, help="Keep neither findings nor figures.")
+@site_options
+@common.config_option
+@common.json_option
+def check(deep: bool, no_record: bool, config: Path | None, as_json: bool, **options: Any) -> None:
+    """Look at the cluster; say what is wrong, why, and what to do. Changes nothing."""
+
+    async def work() -> HealthReport:
+        async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
+            report = await _look(site, deep=deep)
+            if not no_record:
+                record_health(site, report)
+            return report
+
+    report = common.run_async(work())
+    if as_json:
+        common.print_json(report.to_json())
+    else:
+        _show_report(report)
+    click.get_current_context().exit(exit_code_for(report.worst))
+
+
+@group.command()
+@click.option("--yes", "is_approved", is_flag=True, help="Do it. Without it the plan is shown, nothing more.")
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    default=None,
+    help="Do the plan that was saved with --json, and nothing else.",
+)
+@click.option("--run-id", default="", help="Name of the run, or of the interrupted run to go on with.")
+@click.option("--limit", type=click.IntRange(min=1), default=None, help="Repairs of one run at most.")
+@click.option("--only", multiple=True, metavar="FINGERPRINT", help="Only this finding; may be repeated.")
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(min=0),
+    default=None,
+    help="Seconds for one repair to show its effect, and for its proof. Default: repair_wait_s.",
+)
+@_deep_option
+@site_options
+@common.config_option
+@common.json_option
+def repair(
+    is_approved: bool,
+    plan_file: Path | None,
+    run_id: str,
+    limit: int | None,
+    only: tuple[str, ...],
+    wait_s: float | None,
+    deep: bool,
+    config: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Plan repairs; with --yes do them, one after another, and prove each by equal part checksums.
+
+    Never two replicas of a shard at once; none is touched while another one of its table is unhealthy.
+    """
+
+    async def work() -> tuple[Plan, Report | None, Proof | None]:
+        async with site_for(config, options) as site:
+            plan = await _plan(site, plan_file, run_id, limit, only, deep=deep)
+            if not is_approved or not plan.acts:
+                return plan, None, None
+            limit_s = float(site.config.health.repair_wait_s if wait_s is None else wait_s)
+            performer = repair_performer(site, wait_s=limit_s)
+            if as_json:
+                name = run_id or f"cli-{site.env.new_uuid()}"
+                done = await carry_out(site, plan, performer, run_id=name, approved_by=site.operator)
+            else:
+                done = await carry_out_shown(
+                    site, plan, performer, run_id=run_id, approved=True, as_json=False
+                )
+            paths = {str(act.payload["path"]) for act in plan.acts if act.payload.get("path")}
+            return plan, done, await prove(site, paths, wait_s=0)
+
+    plan, report, proof = common.run_async(work())
+    if report is None:
+        show_plan(plan, as_json=as_json)
+        if plan.acts and not as_json:
+            click.echo("Nothing was done; add --yes.", err=True)
+        return
+    assert proof is not None
+    if as_json:
+        common.print_json(report.to_json() | {"proof": proof.to_json()})
+    else:
+        _show_proof(proof)
+    click.get_current_context().exit(exit_code_of(report))
+
+
+@group.command()
+@click.argument("metric", type=click.Choice([metric.value for metric in Metric]))
+@click.option("--host", default=None, help="Only this host, as host:port.")
+@click.option("--table", default=None, help="Of this table (database.table) instead of whole hosts.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0.01), default=24.0, show_default=True, help="How far back."
+)
+@site_options
+@common.config_option
+@common.json_option
+def trend(
+    metric: str,
+    host: str | None,
+    table: str | None,
+    hours: float,
+    config: Path | None,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Show how a figure went over the checks that were recorded."""
+
+    async def work() -> tuple[Sample, ...]:
+        async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
+            return samples_for(site, Metric(metric), host=host, table=table, hours=hours)
+
+    samples = common.run_async(work())
+    if as_json:
+        common.print_json(
+            [{"host": s.host, "subject": s.subject, "at_ms": s.at_ms, "value": s.value} for s in samples]
+        )
+        return
+    series: dict[tuple[str, str], list[Sample]] = defaultdict(list)
+    for sample in samples:
+        series[sample.host, sample.subject].append(sample)
+    common.print_table(
+        ("host", "of", metric, "least", "most", "last"),
+        [
+            (place, subject, sparkline([s.value for s in points]), *map(_figure, _ends(points)))
+            for (place, subject), points in series.items()
+        ],
+        title=f"{metric}, {hours:g} h",
+        empty=f"No figures of {metric} in the last {hours:g} h. `oncluster health check` keeps them.",
+    )
+
+
+@group.command()
+@click.option("--resolved", is_flag=True, help="What went away in the last --hours instead.")
+@click.option(
+    "--hours", type=click.FloatRange(min=0.01), default=24.0, show_default=True, help="How far back."
+)
+@site_options
+@common.config_option
+@common.json_option
+def findings(resolved: bool, hours: float, config: Path | None, as_json: bool, **options: Any) -> None:
+    """List what is open in the records, of all operations, since when; or what went away."""
+
+    async def work() -> tuple[tuple[FindingRecord, ...], int]:
+        async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
+            now_ms = site.records.now_ms()
+            if resolved:
+                since_ms = now_ms - int(hours * 3_600_000)
+                return site.records.resolved_findings(site.cluster, since_ms=since_ms), now_ms
+            return site.records.open_findings(site.cluster), now_ms
+
+    records, now_ms = common.run_async(work())
+    if as_json:
+        common.print_json(
+            [
+                record.finding.to_json()
+                | {
+                    "scope": record.scope,
+                    "first_seen_ms": record.first_seen_ms,
+                    "last_seen_ms": record.last_seen_ms,
+                    "resolved_ms": record.resolved_ms,
+                }
+                for record in records
+            ]
+        )
+        return
+    common.print_table(
+        ("severity", "kind", "host", "since", "what", "fingerprint"),
+        [
+            (
+                record.finding.severity.word,
+                record.finding.kind.value,
+                record.finding.host,
+                duration((now_ms - record.first_seen_ms) / 1000),
+                record.finding.what,
+                record.finding.fingerprint,
+            )
+            for record in records
+        ],
+        empty="Nothing went away." if resolved else "Nothing is open.",
+    )
+
+
+# --- inside -------------------------------------------------------------------------------------------------
+
+
+async def _look(site: Site, *, deep: bool) -> HealthReport:
+    if deep:
+        click.echo("reading every replicated table on every host …", err=True)
+    return await check_health(site, depth=Depth.READS_DATA if deep else Depth.TELLS)
+
+
+async def _plan(
+    site: Site,
+    plan_file: Path | None,
+    run_id: str,
+    limit: int | None,
+    only: Sequence[str],
+    *,
+    deep: bool,
+) -> Plan:
+    """The saved plan, that of the run to go on with, or a new one."""
+    if plan_file is not None:
+        plan = read_plan(plan_file)
+        if (plan.operation, plan.cluster) != (OPERATION, site.cluster):
+            raise ConfigError(
+                f"{plan_file} is a plan of {plan.operation} for {plan.cluster}.",
+                hint=f"It has to be one of {OPERATION} for {site.cluster}.",
+            )
+        return plan
+    known = await asyncio.to_thread(site.records.run, run_id) if run_id else None
+    if known is not None:
+        return known.plan
+    report = await _look(site, deep=deep)
+    record_health(site, report)
+    return await plan_repair(site, report, limit=limit, only=only)
+
+
+def samples_for(
+    site: Site, metric: Metric, *, host: str | None, table: str | None, hours: float
+) -> tuple[Sample, ...]:
+    """The samples of a metric; those of a table with a 0 for each check at which it had none."""
+    since_ms = site.records.now_ms() - int(hours * 3_600_000)
+    if table is None:
+        wanted = "" if metric.is_of_tables else None
+        return site.records.samples(site.cluster, metric, host=host, subject=wanted, since_ms=since_ms)
+    found = site.records.samples(site.cluster, metric, host=host, subject=table, since_ms=since_ms)
+    values = {(sample.host, sample.at_ms): sample.value for sample in found}
+    hosts = {sample.host for sample in found}
+    looks = site.records.samples(site.cluster, metric, host=host, subject="", since_ms=since_ms)
+    return tuple(
+        Sample(metric, values.get((look.host, look.at_ms), 0), look.host, table, look.at_ms)
+        for look in looks
+        if look.host in hosts
+    )
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """The values as bars; when there are many, the largest of each stretch."""
+    stretch = -(-len(values) // _MOST_POINTS) or 1
+    points = [max(values[at : at + stretch]) for at in range(0, len(values), stretch)]
+    least, most = min(points, default=0), max(points, default=0)
+    span = (most - least) or 1
+    return "".join(_BARS[int((point - least) / span * (len(_BARS) - 1))] for point in points)
+
+
+def _ends(points: Sequence[Sample]) -> tuple[float, float, float]:
+    values = [point.value for point in points]
+    return min(values), max(values), values[-1]
+
+
+def _figure(value: float) -> str:
+    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
+
+
+def _show_report(report: HealthReport) -> None:
+    facts = report.to_json()
+    silent = f", {len(facts['silent_hosts'])} silent" if facts["silent_hosts"] else ""
+    click.echo(
+        f"{report.cluster}: {facts['hosts']} hosts{silent}, {facts['tables']} replicated tables with "
+        f"{facts['replicas']} replicas, {_time(report.at_ms)}"
+    )
+    for finding in report.findings:
+        _show_finding(finding)
+    for note in report.notes:
+        click.echo(f"note: {note}")
+    if not report.findings:
+        click.echo(click.style("Nothing is wrong.", fg="green"))
+
+
+def _show_finding(finding: Finding) -> None:
+    word = click.style(finding.severity.word.upper(), fg=_COLOURS[finding.severity], bold=True)
+    click.echo(f"{word} {finding.kind.value}: {finding.what}")
+    click.echo(f"    {finding.advice} (docs/{finding.runbook}, {finding.fingerprint[:12]})")
+
+
+def _show_proof(proof: Proof) -> None:
+    common.print_table(
+        ("table", "shard", "replica", "host", "parts", "checksum", ""),
+        [
+            (
+                table.table,
+                table.shard,
+                replica.replica,
+                replica.host,
+                len(replica.parts),
+                replica.digest,
+                replica.error or ("equal" if table.is_equal else "differs"),
+            )
+            for table in proof.tables
+            for replica in table.replicas
+        ],
+        title="proof: parts and their checksums",
+        empty="There was nothing to compare.",
+    )
+    for table in proof.tables:
+        for difference in table.differences[:20]:
+            click.echo(f"{table.table}: {difference}")
+
+
+def _time(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -1,0 +1,58 @@
+"""A replica whose host has lost the table: dropped from Keeper, created again, cloned from the others.
+
+Safety argument. The host answers and does not have the table; nobody has the replica; it is not active; all
+other replicas are healthy. 1. The replica is removed from Keeper, in a way that fails when it becomes active
+meanwhile (`drop_dead_replica`). What it had that the others have not is on no disk. 2. The table is created
+on the host with the statement that was approved; it clones the others. A crash between 1 and 2 leaves a table
+with one replica less; the act done again goes on with 2. It never drops a table.
+"""
+
+from __future__ import annotations
+
+from engine.client import NodeClient
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import quote_identifier, quote_string
+from engine.operations.repair.performing import Steps, Work
+from engine.replication.commands.drop import drop_dead_replica
+from engine.replication.paths import TablePaths
+
+
+async def _is_missing(work: Work) -> bool:
+    return work.state.replica(work.replica).told is None
+
+
+async def _objection(work: Work) -> str:
+    host = work.state.hosts[work.host]
+    if not host.is_answering or not host.knows_replicas:
+        return f"{work.host.readable} does not say which tables it has"
+    if work.state.replica(work.replica).is_active:
+        return "some server runs the replica: it is active in Keeper"
+    sql = (
+        f"SELECT count() FROM system.tables WHERE database = {quote_string(work.table.database)} "
+        f"AND name = {quote_string(work.table.table)}"
+    )
+
+    async def read(client: NodeClient) -> int:
+        return int((await client.query_rows(sql)).scalar)
+
+    answer = await work.site.ask(work.host, read)
+    if isinstance(answer, OnclusterError):
+        raise answer
+    if answer:
+        return f"{work.host.readable} has another table called {work.table}"
+    return ""
+
+
+async def _reclone(work: Work) -> None:
+    if work.state.replica(work.replica).registered is not None:
+        await drop_dead_replica(work.site.keeper, TablePaths(work.path), work.replica)
+    if work.table.database != "default":
+        await work.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(work.table.database)}")
+    try:
+        await work.client.command(str(work.act.payload["create"]))
+    except SqlError as error:
+        if error.code != Code.TABLE_ALREADY_EXISTS:
+            raise
+
+
+RECLONE = Steps(needed=_is_missing, objection=_objection, do=_reclone)
