@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from engine.cli import common
+from engine.cli import common, keeper_backup
 from engine.errors import Code, KeeperAnswer, NoNode, OnclusterError, Refused
 from engine.keeper.base import ANY_VERSION, Keeper, Stat
 from engine.keeper.recipes import (
@@ -51,11 +51,15 @@ PATH = ZnodePath()
 
 @click.group(name="keeper")
 def group() -> None:
-    """Look at and change Keeper's tree; run ZooKeeper.
+    """Look at, change, back up and compare Keeper's tree; run ZooKeeper.
 
     Keeper is the one of the `zookeeper` section of the configuration; its <root> stands in front of every
     path.
     """
+
+
+for _command in keeper_backup.COMMANDS:
+    group.add_command(_command)
 
 
 @contextlib.asynccontextmanager
