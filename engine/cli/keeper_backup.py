@@ -7,8 +7,8 @@ A *place* is a file, or a live tree:
     keeper@other.xml:/path     a path of another configuration's Keeper (with its identity and TLS)
     zk://zk1:2181,zk2:2181/p   a path of any ZooKeeper, without identity
 
-Safety: dump, diff and verify change nothing. Restore and copy only add to an empty tree, or continue what they
-began; see `engine.operations.keeper_backup`.
+Safety: dump, diff and verify change nothing. Restore and copy only add to an empty tree, or continue what
+they began; see `engine.operations.keeper_backup`.
 """
 
 from __future__ import annotations
