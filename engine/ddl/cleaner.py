@@ -92,6 +92,8 @@ class Expiry(enum.Enum):
     BY_AGE_AND_NUMBER = "age and number"
     """As ClickHouse does it."""
     BY_AGE = "age"
+    NEVER = "never"
+    """Such entries stay, whatever they are over."""
 
 
 class Removal(enum.StrEnum):
@@ -103,7 +105,7 @@ class Removal(enum.StrEnum):
     GONE = "gone"
     CHANGING = "changing"
     UNFINISHED = "unfinished"
-    """Over the number, but a host has no outcome and that was not to be expired for it."""
+    """Due, but a host has no outcome and nothing was to be expired for it."""
     PLANNED = "planned"
 
 
@@ -245,7 +247,7 @@ class DDLCleaner:
     async def _clean_one(
         self, keeper: Keeper, name: str, reason: Reason, *, dry_run: bool, expiry: Expiry
     ) -> CleanedEntry:
-        keep_unfinished = expiry is Expiry.BY_AGE and reason is Reason.NUMBER
+        keep_unfinished = expiry is Expiry.NEVER or (expiry is Expiry.BY_AGE and reason is Reason.NUMBER)
         try:
             removal, expired = await self._remove(
                 keeper, name, dry_run=dry_run, keep_unfinished=keep_unfinished

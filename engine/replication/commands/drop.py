@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from engine.errors import (
     Code,
@@ -73,13 +73,19 @@ async def drop_replica(keeper: Keeper, paths: TablePaths, me: ReplicaPaths) -> D
 
 
 async def drop_dead_replica(
-    keeper: Keeper, paths: TablePaths, name: str, *, local_replicas: Collection[str] = ()
+    keeper: Keeper,
+    paths: TablePaths,
+    name: str,
+    *,
+    local_replicas: Collection[str] = (),
+    proof: Sequence[Op] = (),
 ) -> Dropped:
     """SYSTEM DROP REPLICA: remove what a server that is gone has left.
 
-    `local_replicas` are the names of this server's own replicas of the table. Raises SqlError 305
+    `local_replicas` are the names of this server's own replicas of the table. `proof` goes into the
+    transaction after which the replica cannot become active: what the caller rests on. Raises SqlError 305
     TABLE_WAS_NOT_DROPPED for one of those, for an active replica, and where no replicated table is;
-    otherwise as `drop_replica`.
+    MultiFailed if the proof does not hold; otherwise as `drop_replica`.
     """
     if name in local_replicas:
         raise SqlError(
@@ -93,7 +99,7 @@ async def drop_dead_replica(
         raise SqlError(Code.TABLE_WAS_NOT_DROPPED, f"{paths.root} does not look like a table path.")
     for last in (*[False] * (_TRIES - 1), True):
         try:
-            await _retire(keeper, dead)
+            await _retire(keeper, dead, proof)
             return await drop_replica(keeper, paths, dead)
         except (ConnectionLoss, OperationTimeout):
             if last:
@@ -101,7 +107,7 @@ async def drop_dead_replica(
     raise AssertionError("unreachable")
 
 
-async def _retire(keeper: Keeper, dead: ReplicaPaths) -> None:
+async def _retire(keeper: Keeper, dead: ReplicaPaths, proof: Sequence[Op]) -> None:
     """Make it impossible that the replica becomes active, if it is not. Raises SqlError 305 if it is."""
     active = SqlError(
         Code.TABLE_WAS_NOT_DROPPED,
@@ -110,10 +116,14 @@ async def _retire(keeper: Keeper, dead: ReplicaPaths) -> None:
     )
     if await keeper.exists(dead.is_active) is not None:
         raise active
-    ops: list[Op] = [Create(dead.is_active), Remove(dead.is_active), Remove(dead.host)]
+    if proof and await keeper.exists(dead.host) is None:
+        return  # a former attempt has proven it and come this far
+    ops: list[Op] = [*proof, Create(dead.is_active), Remove(dead.is_active), Remove(dead.host)]
     try:
         await keeper.multi(ops)
     except MultiFailed as failed:
+        if failed.index < len(proof):
+            raise
         if isinstance(failed.error, NodeExists):
             raise active from None
         if not isinstance(failed.error, NoNode):

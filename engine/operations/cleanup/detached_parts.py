@@ -1,0 +1,229 @@
+"""Detached parts that servers set aside by themselves, and that are old.
+
+Safety argument. A detached part is not read by anybody. It goes only if its name has one of the prefixes that
+servers give (`broken-on-start_`, `clone_`, …): it was broken, or the replica has the data in other parts, or
+gave them up for those of its peers. What a person detached has no prefix and stays unless asked for. The age
+is by the server's own clock, asked in the same query, and is looked at again before the part is dropped, by
+`ALTER TABLE … DROP DETACHED PART` on that server.
+A part that is gone when it is dropped is as good as dropped. A lost answer is looked up. A crash leaves parts
+that the same act drops.
+
+It never joins a path, and never drops a part whose age the server cannot say.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.client.node_client import NodeClient
+from engine.errors import Code, OnclusterError, ReplyLost, SqlError
+from engine.names import HostId, TableName, quote_string
+from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.settings import CleanupSettings
+from engine.operations.cleanup.words import age, count, size, some
+from engine.operations.finding import Finding, FindingKind, Severity
+from engine.operations.site import Site
+from engine.replication.part_name import PartName
+
+PARTS_AN_ACT = 50
+_KNOWN = (
+    *("broken-on-start", "covered-by-broken", "broken-from-backup", "merge-not-byte-identical"),
+    *("mutate-not-byte-identical", "tmp-fetch", "unexpected", "noquorum", "attaching", "deleting", "ignored"),
+    *("clone", "broken"),
+)
+_ALLOWED = {"allow_drop_detached": "1"}
+
+
+class DetachedAct(enum.StrEnum):
+    """Acts of this kind."""
+
+    DROP = "drop-detached-parts"
+
+
+@dataclass(frozen=True, slots=True)
+class Detached:
+    """One directory in `detached/` of a table. `age_s` is None where the server cannot say it."""
+
+    table: TableName
+    name: str
+    prefix: str | None
+    """Empty for one without; None for a name that is no part's."""
+    age_s: float | None
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DetachedPlan:
+    acts: tuple[Act, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...]
+
+
+async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
+    """Old detached parts of all hosts that answer."""
+    acts: list[Act] = []
+    findings: list[Finding] = []
+    notes: list[str] = []
+    answers = await site.ask_all(lambda _, client: read_detached(client))
+    for host, answer in answers.items():
+        if isinstance(answer, OnclusterError):
+            notes.append(f"Detached parts of {host.readable} are not known: {_why_not(answer)}")
+            continue
+        tables: dict[TableName, list[Detached]] = defaultdict(list)
+        for part in answer:
+            tables[part.table].append(part)
+        if any(part.age_s is None for part in answer):
+            notes.append(f"{host.readable} does not say how old detached parts are; they stay.")
+        for table, parts in sorted(tables.items(), key=lambda item: str(item[0])):
+            due = [part for part in parts if is_due(part, settings)]
+            others = len(parts) - len(due)
+            if due:
+                findings.append(_finding(site, host, table, due, settings))
+                acts += _acts(host, table, due, settings)
+            if others:
+                notes.append(
+                    f"{count(others, 'detached part', 'detached parts')} of {table} on {host.readable} stay: "
+                    "younger, or detached by a person."
+                )
+    return DetachedPlan(tuple(acts), tuple(findings), tuple(notes))
+
+
+async def perform_detached(site: Site, settings: CleanupSettings, act: Act) -> ActResult:
+    """Drop those of the act's parts that are still there and old."""
+    host, table = HostId.parse(str(act.payload["host"])), TableName(*act.payload["table"])
+    client = site.client(host)
+    there = {part.name: part for part in await read_detached(client) if part.table == table}
+    due = [n for n in act.payload["parts"] if n in there and is_due(there[n], settings)]
+    young = [n for n in act.payload["parts"] if n in there and n not in due]
+    for name in due:
+        await _drop(client, table, name)
+    told = f"{len(due)} dropped"
+    if gone := len(act.payload["parts"]) - len(due) - len(young):
+        told += f"; {gone} were gone"
+    if young:
+        told += f"; {len(young)} left, not due any more: {some(young)}"
+    if due:
+        return ActResult(ActState.DONE, told)
+    return ActResult(ActState.REFUSED if young else ActState.NOT_NEEDED, told)
+
+
+async def _drop(client: NodeClient, table: TableName, name: str) -> None:
+    try:
+        await client.command(
+            f"ALTER TABLE {table.quoted} DROP DETACHED PART {quote_string(name)}", settings=_ALLOWED
+        )
+    except SqlError as error:
+        if error.code not in (Code.NO_SUCH_DATA_PART, Code.BAD_DATA_PART_NAME):
+            raise
+        if any(part.name == name and part.table == table for part in await read_detached(client)):
+            raise
+    except ReplyLost:
+        if any(part.name == name and part.table == table for part in await read_detached(client)):
+            raise
+
+
+async def read_detached(client: NodeClient) -> list[Detached]:
+    """All detached parts of one server; names that are no part's included. Raises as the client does."""
+    known = {
+        str(name)
+        for (name,) in (
+            await client.query_rows(
+                "SELECT name FROM system.columns WHERE database = 'system' AND table = 'detached_parts'"
+            )
+        ).rows
+    }
+    if not known:
+        raise SqlError(Code.UNKNOWN_TABLE, "The server has no system.detached_parts.")
+    age_s = "toInt64(now()) - toInt64(modification_time)" if "modification_time" in known else "toInt64(-1)"
+    bytes_ = "bytes_on_disk" if "bytes_on_disk" in known else "toUInt64(0)"
+    rows = await client.query_rows(
+        f"SELECT database, table, name, {age_s} AS age_s, {bytes_} AS size_bytes FROM system.detached_parts"
+    )
+    has_age = "modification_time" in known
+    return [
+        Detached(
+            TableName(str(database), str(table)),
+            str(name),
+            prefix_of(str(name)),
+            float(age) if has_age else None,
+            int(size_bytes),
+        )
+        for database, table, name, age, size_bytes in rows.rows
+    ]
+
+
+def prefix_of(directory: str) -> str | None:
+    """`broken-on-start` of `broken-on-start_all_1_1_0`, empty for `all_1_1_0`, None for no part's name.
+
+    Known prefixes come first, as in ClickHouse: `ignored_1_1_1_2` is part `1_1_1_2`, not one of a partition
+    `ignored`.
+    """
+    for prefix in _KNOWN:
+        rest = directory.removeprefix(f"{prefix}_")
+        if rest != directory and _is_part(rest):
+            return prefix
+    return "" if _is_part(directory) else None
+
+
+def _is_part(name: str) -> bool:
+    plain, _, number = name.rpartition("_try")
+    return PartName.try_parse(plain if plain and number.isdigit() else name) is not None
+
+
+def is_due(part: Detached, settings: CleanupSettings) -> bool:
+    """Whether it may go."""
+    return (
+        part.prefix is not None
+        and part.prefix in settings.detached_prefixes
+        and part.age_s is not None
+        and part.age_s >= settings.detached_after_s
+    )
+
+
+def _acts(
+    host: HostId, table: TableName, due: Sequence[Detached], settings: CleanupSettings
+) -> Iterable[Act]:
+    by_name = sorted(due, key=lambda part: part.name)
+    for start in range(0, len(by_name), PARTS_AN_ACT):
+        batch = by_name[start : start + PARTS_AN_ACT]
+        names = [part.name for part in batch]
+        yield Act(
+            kind=DetachedAct.DROP,
+            subject=str(table),
+            host=host.readable,
+            what=f"Drop {count(len(batch), 'detached part', 'detached parts')} of {table} on "
+            f"{host.readable}, {size(sum(part.size_bytes for part in batch))}: {some(names, 3)}.",
+            why=f"Set aside by the server ({_prefixes(batch)}) and older than "
+            f"{age(settings.detached_after_s)}; nobody reads them.",
+            payload={"host": str(host), "table": [table.database, table.table], "parts": names},
+            danger=Danger.DESTROYS,
+        )
+
+
+def _finding(
+    site: Site, host: HostId, table: TableName, due: Sequence[Detached], settings: CleanupSettings
+) -> Finding:
+    total = sum(part.size_bytes for part in due)
+    oldest_s = max(part.age_s or 0.0 for part in due)
+    return Finding(
+        FindingKind.OLD_DETACHED_PARTS,
+        Severity.INFO,
+        site.cluster,
+        f"{count(len(due), 'part', 'parts')} of {table} that {host.readable} set aside by itself "
+        f"({_prefixes(due)}) lie there for up to {age(oldest_s)}, {size(total)}.",
+        "Look why they were set aside, then drop them: `oncluster cleanup plan --kind detached`.",
+        host=host.readable,
+        subject=str(table),
+        evidence={"parts": len(due), "size_bytes": total, "oldest_s": round(oldest_s)},
+    )
+
+
+def _prefixes(parts: Sequence[Detached]) -> str:
+    return ", ".join(sorted({part.prefix or "detached by a person" for part in parts}))
+
+
+def _why_not(error: OnclusterError) -> str:
+    return f"{error.message.rstrip('.')}."

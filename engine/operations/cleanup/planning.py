@@ -1,0 +1,121 @@
+"""One plan for all kinds of rubbish, and the performer of its acts. What a kind may do stands in its file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from engine.operations.act import Act, ActResult, ActState, Plan
+from engine.operations.carrying_out import Performer
+from engine.operations.cleanup.broken_spool import find_broken
+from engine.operations.cleanup.ddl_queue import DdlAct, perform_ddl, plan_ddl
+from engine.operations.cleanup.detached_parts import DetachedAct, perform_detached, plan_detached
+from engine.operations.cleanup.half_created import TableAct, perform_table, plan_tables
+from engine.operations.cleanup.keeper_clock import keeper_now_ms
+from engine.operations.cleanup.owners import answers_anywhere, ask_owners
+from engine.operations.cleanup.replicas import Probe, ReplicaAct, ReplicaPerformer, plan_replicas
+from engine.operations.cleanup.settings import CleanupKind, CleanupSettings
+from engine.operations.cleanup.table_tree import find_tables
+from engine.operations.finding import Finding, FindingKind
+from engine.operations.records import Seen
+from engine.operations.site import Site
+
+OPERATION = "cleanup"
+
+
+async def plan_cleanup(
+    site: Site,
+    settings: CleanupSettings | None = None,
+    kinds: Collection[CleanupKind] = (),
+    *,
+    probe: Probe = answers_anywhere,
+) -> Plan:
+    """What would go, and why; nothing of the cluster is changed. No kinds means all of them.
+
+    `probe` says whether a host outside the configuration still answers. Raises KeeperUnavailable and Keeper's
+    errors, RecordsUnavailable; hosts that do not answer are notes.
+    """
+    settings = settings or CleanupSettings()
+    wanted = frozenset(kinds) or frozenset(CleanupKind)
+    acts: list[Act] = []
+    findings: list[Finding] = []
+    notes: list[str] = []
+    if CleanupKind.DDL in wanted:
+        ddl = await plan_ddl(site, settings)
+        acts += ddl.acts
+        findings += ddl.findings
+        notes += ddl.notes
+    if wanted & {CleanupKind.REPLICAS, CleanupKind.TABLES}:
+        owners = await ask_owners(site)
+        tree = await find_tables(site, settings, owners.paths)
+        now_ms = await keeper_now_ms(site)
+        if CleanupKind.REPLICAS in wanted:
+            replicas = await plan_replicas(site, settings, tree, owners, now_ms=now_ms, probe=probe)
+            acts += replicas.acts
+            findings += replicas.findings
+            notes += replicas.notes
+        if CleanupKind.TABLES in wanted:
+            tables = await plan_tables(site, settings, tree, owners, now_ms=now_ms)
+            acts += tables.acts
+            findings += tables.findings
+            notes += tables.notes
+    if CleanupKind.DETACHED in wanted:
+        detached = await plan_detached(site, settings)
+        acts += detached.acts
+        findings += detached.findings
+        notes += detached.notes
+    if CleanupKind.SPOOL in wanted:
+        broken, about = await find_broken(site)
+        findings += broken
+        notes += about
+    return Plan(OPERATION, site.cluster, tuple(acts), tuple(findings), tuple(dict.fromkeys(notes)))
+
+
+def cleanup_performer(
+    site: Site, settings: CleanupSettings | None = None, *, probe: Probe = answers_anywhere
+) -> Performer:
+    """For `carry_out`. The settings are those of the plan: ages are looked at again."""
+    settings = settings or CleanupSettings()
+    replicas = ReplicaPerformer(site, settings, probe=probe)
+
+    async def perform(act: Act) -> ActResult:
+        if act.kind in tuple(DdlAct):
+            return await perform_ddl(site, settings, act)
+        if act.kind in tuple(ReplicaAct):
+            return await replicas(act)
+        if act.kind in tuple(TableAct):
+            return await perform_table(site, act)
+        if act.kind in tuple(DetachedAct):
+            return await perform_detached(site, settings, act)
+        return ActResult(ActState.REFUSED, f"No act of cleanup is called {act.kind}.")
+
+    return perform
+
+
+_FINDINGS = {
+    CleanupKind.DDL: frozenset({FindingKind.EXPIRED_DDL}),
+    CleanupKind.REPLICAS: frozenset({FindingKind.ORPHANED_REPLICA, FindingKind.DEAD_REPLICA}),
+    CleanupKind.TABLES: frozenset({FindingKind.HALF_CREATED_TABLE}),
+    CleanupKind.DETACHED: frozenset({FindingKind.OLD_DETACHED_PARTS}),
+}
+"""What a look at a kind finds. Broken spool files are recorded by the health check, which looks oftener."""
+
+
+def record_plan(site: Site, plan: Plan, kinds: Collection[CleanupKind] = ()) -> Seen:
+    """Keep the plan's findings in the records. `kinds` are those that were planned: of them, what was not
+    found again is resolved; of the others nothing is said."""
+    seen = Seen()
+    for kind in frozenset(kinds) or frozenset(CleanupKind):
+        if kind in _FINDINGS:
+            found = [finding for finding in plan.findings if finding.kind in _FINDINGS[kind]]
+            part = site.records.see_findings(site.cluster, scope_of(kind), found)
+            seen = Seen(
+                (*seen.new, *part.new),
+                (*seen.continuing, *part.continuing),
+                (*seen.resolved, *part.resolved),
+            )
+    return seen
+
+
+def scope_of(kind: CleanupKind) -> str:
+    """The scope of a kind's findings in the records."""
+    return f"{OPERATION}-{kind}"
