@@ -39,7 +39,7 @@ def _host_without_it(
     facts: ClusterFacts, path: str, replica: RegisteredReplica, homes: Homes
 ) -> HostId | None:
     """The host that should run the replica and does not have it, if every host of its shard was asked."""
-    home = homes.home_of(replica)
+    home = homes.home_of(path, replica)
     if home is None or replica.is_active or facts.owner_of(path, replica.name) is not None:
         return None
     shard = {home, *facts.shards.get(facts.shard_of(home), ())}
@@ -109,7 +109,7 @@ def _is_explained(
         return True
     if facts.owner_of(table.path, replica.name) is not None:
         return True  # it is read-only there, or has become active meanwhile
-    home = homes.home_of(replica)
+    home = homes.home_of(table.path, replica)
     if home is not None:
         return not facts.hosts[home].is_answering
     shards = {facts.shard_of(host.host) for host, other in facts.replicas() if other.path == table.path}

@@ -22,27 +22,31 @@ class Homes:
     hosts: Set[HostId]
     by_address: Mapping[HostId, Set[HostId]]
     by_name: Mapping[str, Set[HostId]]
+    by_path: Mapping[str, Set[HostId]]
 
     @classmethod
     def of(cls, facts: ClusterFacts) -> Homes:
         by_address: dict[HostId, set[HostId]] = defaultdict(set)
         by_name: dict[str, set[HostId]] = defaultdict(set)
+        by_path: dict[str, set[HostId]] = defaultdict(set)
         for host in facts.hosts:
             by_name[host.host].add(host)
         for told_by, replica in facts.replicas():
             by_name[replica.name].add(told_by.host)
+            by_path[replica.path].add(told_by.host)
             registered = facts.registered(replica)
             if registered is not None and registered.host is not None:
                 by_address[registered.host].add(told_by.host)
-        return cls(facts.hosts.keys(), by_address, by_name)
+        return cls(facts.hosts.keys(), by_address, by_name, by_path)
 
-    def home_of(self, replica: RegisteredReplica) -> HostId | None:
-        """The one host that it can be; None where none or several can."""
+    def home_of(self, path: str, replica: RegisteredReplica) -> HostId | None:
+        """The one host that it can be; None where none or several can. A host that has another replica of
+        the table is not it."""
         if replica.host in self.hosts:
             return replica.host
+        taken = self.by_path.get(path, frozenset())
         by_address = self.by_address.get(replica.host, frozenset()) if replica.host else frozenset()
         by_name = self.by_name.get(replica.name, frozenset())
-        for candidates in (by_address, by_name, by_address & by_name):
-            if len(candidates) == 1:
-                return next(iter(candidates))
-        return None
+        told = [names - taken for names in (by_address, by_name) if names - taken]
+        candidates = frozenset[HostId]().union(*told) if len(told) < 2 else told[0] & told[1]
+        return next(iter(candidates)) if len(candidates) == 1 else None
