@@ -70,7 +70,7 @@ class Server:
     async def command(self, sql: str, *, settings: Mapping[str, str] = {}, **_: object) -> str:
         self._check()
         self.commands.append(sql)
-        match = re.fullmatch(r"ALTER TABLE d\.t DROP DETACHED PART '(.+)'", sql)
+        match = re.fullmatch(r"ALTER TABLE `d`\.`t` DROP DETACHED PART '(.+)'", sql)
         assert match is not None and settings == {"allow_drop_detached": "1"}
         if self.detached_parts.pop(match.group(1), None) is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, "No such part")
@@ -184,12 +184,11 @@ class Bench:
         self,
         plan: Plan,
         *,
-        settings: CleanupSettings | None = None,
         run_id: str = "run",
         on: Site | None = None,
     ) -> Report:
         where = on or self.site
-        perform = cleanup_performer(where, settings, probe=nobody_answers)
+        perform = cleanup_performer(where, probe=nobody_answers)
         return await carry_out(where, plan, perform, run_id=run_id, approved_by="boss")
 
     async def plan_twice(

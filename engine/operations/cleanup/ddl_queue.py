@@ -55,7 +55,7 @@ class DdlPlan:
 
 async def plan_ddl(site: Site, settings: CleanupSettings) -> DdlPlan:
     """What would go, what expired in the last days, and what is over its number and yet stays."""
-    cleaner = _cleaner(site, settings)
+    cleaner = _cleaner(site, keep_entries=settings.ddl_keep_entries)
     report = await cleaner.clean(dry_run=True, expiry=Expiry.BY_AGE, lanes=_LANES)
     by_removal: dict[Removal, list[CleanedEntry]] = defaultdict(list)
     for cleaned in report.entries:
@@ -63,22 +63,24 @@ async def plan_ddl(site: Site, settings: CleanupSettings) -> DdlPlan:
     planned = by_removal[Removal.PLANNED]
     finished = [entry for entry in planned if not entry.expired]
     unfinished = [entry for entry in planned if entry.expired]
-    acts = [*_removals(finished), *_expiries(unfinished, site.queue)]
+    keep = settings.ddl_keep_entries
+    acts = [*_removals(finished, keep), *_expiries(unfinished, keep, site.queue)]
     if report.stale_replicas:
         acts.append(_presence(report.stale_replicas))
     return DdlPlan(tuple(acts), await expired_findings(site, settings), tuple(_notes(by_removal)))
 
 
-async def perform_ddl(site: Site, settings: CleanupSettings, act: Act) -> ActResult:
+async def perform_ddl(site: Site, act: Act) -> ActResult:
     """Remove what is still due of the act's entries. Raises Keeper's errors."""
     if act.kind == DdlAct.PRESENCE:
-        stale = (await _cleaner(site, settings).clean(only=())).stale_replicas
+        stale = (await _cleaner(site).clean(only=())).stale_replicas
         state = ActState.DONE if stale else ActState.NOT_NEEDED
         return ActResult(state, ", ".join(stale))
     names = frozenset(act.payload["entries"])
     # An act of finished entries expires nothing: an entry that was finished stays so.
     expiry = Expiry.NEVER if act.kind == DdlAct.REMOVE else Expiry.BY_AGE
-    report = await _cleaner(site, settings).clean(only=names, expiry=expiry, lanes=_LANES)
+    cleaner = _cleaner(site, keep_entries=act.payload["keep_entries"])
+    report = await cleaner.clean(only=names, expiry=expiry, lanes=_LANES)
     removed = [entry for entry in report.entries if entry.removal is Removal.REMOVED]
     left = {e.entry: e.removal for e in report.entries if e.removal not in (Removal.REMOVED, Removal.GONE)}
     return ActResult(_state(removed, left), _detail(removed, left, len(names)))
@@ -101,10 +103,10 @@ async def expired_findings(site: Site, settings: CleanupSettings) -> tuple[Findi
 # --- looking ----------------------------------------------------------------------------------------------
 
 
-def _cleaner(site: Site, settings: CleanupSettings) -> DDLCleaner:
+def _cleaner(site: Site, *, keep_entries: int | None = None) -> DDLCleaner:
     queue = site.queue
-    if settings.ddl_keep_entries is not None:
-        most = min(queue.max_tasks_in_queue, settings.ddl_keep_entries)
+    if keep_entries is not None:
+        most = min(queue.max_tasks_in_queue, keep_entries)
         queue = dataclasses.replace(queue, max_tasks_in_queue=most)
     return DDLCleaner(site.keeper, site.env, queue)
 
@@ -131,7 +133,7 @@ async def _records(site: Site) -> list[tuple[OutcomeRecord, int]]:
 # --- acts -------------------------------------------------------------------------------------------------
 
 
-def _removals(entries: Sequence[CleanedEntry]) -> Iterable[Act]:
+def _removals(entries: Sequence[CleanedEntry], keep_entries: int | None) -> Iterable[Act]:
     for batch in _batches(entries):
         reasons = Counter(entry.reason for entry in batch)
         yield Act(
@@ -140,11 +142,13 @@ def _removals(entries: Sequence[CleanedEntry]) -> Iterable[Act]:
             what=f"Remove {count(len(batch), 'finished entry', 'finished entries')} {_span(batch)} from the "
             "DDL queue.",
             why=f"Every host has answered; {_because(reasons)}. What they answered is kept in the records.",
-            payload={"entries": [entry.entry for entry in batch]},
+            payload={"entries": [entry.entry for entry in batch], "keep_entries": keep_entries},
         )
 
 
-def _expiries(entries: Sequence[CleanedEntry], queue: DistributedDdl) -> Iterable[Act]:
+def _expiries(
+    entries: Sequence[CleanedEntry], keep_entries: int | None, queue: DistributedDdl
+) -> Iterable[Act]:
     for batch in _batches(entries):
         hosts = ", ".join(sorted({host.readable for entry in batch for host in entry.expired}))
         limit = age(queue.task_max_lifetime_s)
@@ -155,7 +159,7 @@ def _expiries(entries: Sequence[CleanedEntry], queue: DistributedDdl) -> Iterabl
             f"recorded as expired for {hosts}.",
             why=f"Older than the queue's age limit of {limit}, by which ClickHouse removes entries itself. "
             "These hosts will never execute them.",
-            payload={"entries": [entry.entry for entry in batch]},
+            payload={"entries": [entry.entry for entry in batch], "keep_entries": keep_entries},
             danger=Danger.DESTROYS,
         )
 

@@ -91,8 +91,12 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
     return DetachedPlan(tuple(acts), tuple(findings), tuple(notes))
 
 
-async def perform_detached(site: Site, settings: CleanupSettings, act: Act) -> ActResult:
+async def perform_detached(site: Site, act: Act) -> ActResult:
     """Drop those of the act's parts that are still there and old."""
+    settings = CleanupSettings(
+        detached_after_s=float(act.payload["older_than_s"]),
+        detached_prefixes=tuple(act.payload["prefixes"]),
+    )
     host, table = HostId.parse(str(act.payload["host"])), TableName(*act.payload["table"])
     client = site.client(host)
     there = {part.name: part for part in await read_detached(client) if part.table == table}
@@ -198,7 +202,13 @@ def _acts(
             f"{host.readable}, {size(sum(part.size_bytes for part in batch))}: {some(names, 3)}.",
             why=f"Set aside by the server ({_prefixes(batch)}) and older than "
             f"{age(settings.detached_after_s)}; nobody reads them.",
-            payload={"host": str(host), "table": [table.database, table.table], "parts": names},
+            payload={
+                "host": str(host),
+                "table": [table.database, table.table],
+                "parts": names,
+                "older_than_s": settings.detached_after_s,
+                "prefixes": list(settings.detached_prefixes),
+            },
             danger=Danger.DESTROYS,
         )
 

@@ -70,22 +70,19 @@ async def plan_cleanup(
     return Plan(OPERATION, site.cluster, tuple(acts), tuple(findings), tuple(dict.fromkeys(notes)))
 
 
-def cleanup_performer(
-    site: Site, settings: CleanupSettings | None = None, *, probe: Probe = answers_anywhere
-) -> Performer:
-    """For `carry_out`. The settings are those of the plan: ages are looked at again."""
-    settings = settings or CleanupSettings()
-    replicas = ReplicaPerformer(site, settings, probe=probe)
+def cleanup_performer(site: Site, *, probe: Probe = answers_anywhere) -> Performer:
+    """For `carry_out`. What the plan's settings said stands in its acts; ages are looked at again."""
+    replicas = ReplicaPerformer(site, probe=probe)
 
     async def perform(act: Act) -> ActResult:
         if act.kind in tuple(DdlAct):
-            return await perform_ddl(site, settings, act)
+            return await perform_ddl(site, act)
         if act.kind in tuple(ReplicaAct):
             return await replicas(act)
         if act.kind in tuple(TableAct):
             return await perform_table(site, act)
         if act.kind in tuple(DetachedAct):
-            return await perform_detached(site, settings, act)
+            return await perform_detached(site, act)
         return ActResult(ActState.REFUSED, f"No act of cleanup is called {act.kind}.")
 
     return perform

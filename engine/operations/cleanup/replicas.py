@@ -114,7 +114,7 @@ async def plan_replicas(
             if case is not None:
                 cases.append(case)
     site.records.add_samples(site.cluster, seen)
-    acts = tuple(_act(case) for case in cases if not case.blocked)
+    acts = tuple(_act(case, settings.gone) for case in cases if not case.blocked)
     return ReplicaPlan(
         acts, tuple(_finding(site, case) for case in cases), (*_notes(owners, settings, cases), *judge.notes)
     )
@@ -251,7 +251,7 @@ def _host_id(address: ReplicaHost | None) -> HostId | None:
 # --- acts and findings ------------------------------------------------------------------------------------
 
 
-def _act(case: Case) -> Act:
+def _act(case: Case, gone: Sequence[GoneHost]) -> Act:
     replica = case.replica
     stat = replica.host_stat
     of = f" of {case.host}" if case.host else ""
@@ -264,7 +264,8 @@ def _act(case: Case) -> Act:
             "table": _table_path(replica),
             "replica": replica.paths.name,
             "host_zxid": None if stat is None else stat.mzxid,
-            "gone": None if case.word is None else [case.word.name, case.word.reason],
+            "gone_by_word": None if case.word is None else case.word.name,
+            "gone": [[word.name, word.reason] for word in gone],
         },
         danger=Danger.DESTROYS,
     )
@@ -326,9 +327,8 @@ def _table_path(replica: ReplicaInKeeper) -> str:
 class ReplicaPerformer:
     """Performs acts of one run. Hosts are asked anew every few seconds, not for every act."""
 
-    def __init__(self, site: Site, settings: CleanupSettings, *, probe: Probe = answers_anywhere) -> None:
+    def __init__(self, site: Site, *, probe: Probe = answers_anywhere) -> None:
         self._site = site
-        self._settings = settings
         self._probe = probe
         self._owners: Owners | None = None
         self._asked_s = 0.0
@@ -362,8 +362,7 @@ class ReplicaPerformer:
         planned, stat = act.payload["host_zxid"], replica.host_stat
         if stat is not None and stat.mzxid != planned:
             return "It was active since it was planned."
-        word = act.payload["gone"]
-        gone = self._settings.gone if word is None else (*self._settings.gone, GoneHost(*word))
+        gone = tuple(GoneHost(str(name), str(reason)) for name, reason in act.payload["gone"])
         owners = await self._fresh_owners()
         if having := owners.of(table.path, replica.paths.name):
             return f"{some([host.readable for host in having])} has it."
@@ -375,7 +374,7 @@ class ReplicaPerformer:
             return ""
         if detached := owners.with_detached(TableName(address.database, address.table)):
             return f"The table is detached on {some([host.readable for host in detached])}."
-        is_unknown = act.kind == ReplicaAct.DEAD and word is None
+        is_unknown = act.kind == ReplicaAct.DEAD and act.payload["gone_by_word"] is None
         if is_unknown and await self._probe(self._site, address):
             return f"{address.host} accepts connections."
         return ""

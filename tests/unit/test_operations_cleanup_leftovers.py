@@ -1,0 +1,266 @@
+"""Half-made tables in Keeper, detached parts, broken files of Distributed tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.keeper.base import Create, CreateMode
+from engine.operations.act import ActState, Plan
+from engine.operations.cleanup import CleanupKind, CleanupSettings, DetachedAct, TableAct
+from engine.operations.cleanup.detached_parts import prefix_of
+from engine.operations.finding import FindingKind
+from engine.replication.paths import TablePaths
+from tests.unit.operations_cleanup_support import DAY_S, HOUR_S, TABLE, Bench, run, states
+from tests.unit.operations_support import HOSTS
+
+N1, N2, N3, N4 = HOSTS
+TABLES, DETACHED, SPOOL = CleanupKind.TABLES, CleanupKind.DETACHED, CleanupKind.SPOOL
+
+
+async def remove_below(bench: Bench, path: str, *, itself: bool = True) -> None:
+    for node in sorted(bench.nodes(path), reverse=True):
+        if itself or node != path:
+            await bench.keeper.remove(node)
+
+
+async def without_replicas(bench: Bench, path: str = TABLE) -> TablePaths:
+    paths = await bench.table(path, r1=N1)
+    await remove_below(bench, paths.replicas, itself=False)
+    return paths
+
+
+async def half_dropped(bench: Bench, path: str = TABLE) -> TablePaths:
+    paths = await without_replicas(bench, path)
+    await bench.keeper.multi([Create(paths.dropped)])
+    await bench.keeper.remove(paths.replicas)
+    await bench.keeper.remove(paths.metadata)
+    return paths
+
+
+async def remains(bench: Bench, path: str = TABLE) -> TablePaths:
+    paths = await without_replicas(bench, path)
+    await bench.keeper.remove(paths.replicas)
+    await remove_below(bench, paths.quorum)
+    return paths
+
+
+MAKERS = {
+    TableAct.WITHOUT_REPLICAS: without_replicas,
+    TableAct.HALF_DROPPED: half_dropped,
+    TableAct.REMAINS: remains,
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_path_without_replica_goes_when_it_is_an_hour_old(tmp_path: Path, kind: TableAct) -> None:
+    async def main(bench: Bench) -> None:
+        await MAKERS[kind](bench)
+        assert (await bench.plan(TABLES)).acts == ()
+        await bench.env.sleep(2 * HOUR_S)
+        plan = await bench.plan(TABLES)
+        assert [act.kind for act in plan.acts] == [kind] and plan.needs_approval
+        assert [finding.kind for finding in plan.findings] == [FindingKind.HALF_CREATED_TABLE]
+        assert states(await bench.apply(plan)) == [ActState.DONE]
+        assert bench.nodes(TABLE) == set()
+        assert states(await bench.apply(plan, run_id="again")) == [ActState.NOT_NEEDED]
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_path_at_which_a_host_has_a_table_stays(tmp_path: Path, kind: TableAct) -> None:
+    """Its metadata is lost; the health check knows what to do."""
+
+    async def main(bench: Bench) -> None:
+        await MAKERS[kind](bench)
+        await bench.env.sleep(2 * HOUR_S)
+        plan = await bench.plan(TABLES)
+        bench.has(N3, TABLE, "r1")
+        assert (await bench.plan(TABLES)).acts == ()
+        before = bench.nodes(TABLE)
+        assert states(await bench.apply(plan)) == [ActState.REFUSED]
+        assert bench.nodes(TABLE) == before
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_table_that_was_made_there_since_stays(tmp_path: Path, kind: TableAct) -> None:
+    async def main(bench: Bench) -> None:
+        await MAKERS[kind](bench)
+        await bench.env.sleep(2 * HOUR_S)
+        plan = await bench.plan(TABLES)
+        await remove_below(bench, TABLE)
+        await bench.table(TABLE, r1=N1)
+        before = bench.nodes(TABLE)
+        assert states(await bench.apply(plan)) == [ActState.REFUSED]
+        assert bench.nodes(TABLE) == before
+
+    run(tmp_path, main)
+
+
+def test_what_somebody_else_is_dropping_is_left_to_them(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        paths = await half_dropped(bench)
+        await bench.env.sleep(2 * HOUR_S)
+        plan = await bench.plan(TABLES)
+        other = await bench.server.connect(client="n2", session_timeout_s=10)
+        await other.create(paths.dropped_lock, mode=CreateMode.EPHEMERAL)
+        assert states(await bench.apply(plan)) == [ActState.REFUSED]
+        await other.close()
+        assert states(await bench.apply(plan, run_id="again")) == [ActState.DONE]
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize(
+    "names", [("dropped", "log"), ("metadata", "columns"), ("columns", "log", "dropped")]
+)
+def test_tables_whose_names_are_those_of_nodes_are_no_rubbish(tmp_path: Path, names: tuple[str, ...]) -> None:
+    """`/clickhouse/tables/01` holds tables called `dropped`, `log`, …: it looks like half a table itself."""
+
+    async def main(bench: Bench) -> None:
+        for name in names:
+            await bench.table(f"/clickhouse/tables/01/{name}", r1=N1)
+            bench.has(N1, f"/clickhouse/tables/01/{name}", "r1")
+        before = bench.nodes("/clickhouse/tables/01")
+        await bench.env.sleep(9 * DAY_S)
+        plan = await bench.plan()
+        assert plan.acts == () and bench.nodes("/clickhouse/tables/01") == before
+
+    run(tmp_path, main)
+
+
+def test_nodes_of_which_nobody_can_tell_that_they_were_a_table_stay(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        paths = await remains(bench)
+        await bench.keeper.set(paths.metadata, b"something else")
+        await bench.keeper.set(paths.columns, b"")
+        await bench.env.sleep(9 * DAY_S)
+        plan = await bench.plan(TABLES)
+        assert plan.acts == () and "cannot" not in plan.notes[0] and TABLE in plan.notes[0]
+
+    run(tmp_path, main)
+
+
+def test_a_look_that_is_too_long_ends_and_says_so(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        for number in range(30):
+            await bench.table(f"/clickhouse/tables/{number:02}/t", r1=N1)
+        plan = await bench.plan(TABLES, settings=CleanupSettings(most_directories=20))
+        assert any("ended" in note for note in plan.notes)
+
+    run(tmp_path, main)
+
+
+# -- detached parts ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("directory", "prefix"),
+    [
+        ("all_1_1_0", ""),
+        ("all_1_1_0_7", ""),
+        ("broken-on-start_all_1_1_0", "broken-on-start"),
+        ("covered-by-broken_all_1_1_0_try2", "covered-by-broken"),
+        ("ignored_1_1_1_2", "ignored"),
+        ("clone_20200101_3_3_0", "clone"),
+        ("clone_something", None),
+        ("../../etc", None),
+    ],
+)
+def test_prefixes_are_told_from_partitions(directory: str, prefix: str | None) -> None:
+    assert prefix_of(directory) == prefix
+
+
+async def with_parts(bench: Bench) -> Plan:
+    bench.servers[N1].detached_parts = {
+        "all_1_1_0": 90 * int(DAY_S),
+        "broken-on-start_all_2_2_0": 8 * int(DAY_S),
+        "clone_all_3_3_0": 8 * int(DAY_S),
+        "ignored_all_4_4_0": int(DAY_S),
+        "strange": 90 * int(DAY_S),
+    }
+    bench.servers[N2].detached_parts = {"noquorum_all_1_1_0": 30 * int(DAY_S)}
+    return await bench.plan(DETACHED)
+
+
+def test_old_parts_that_servers_set_aside_go_and_those_of_people_stay(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        plan = await with_parts(bench)
+        assert [(act.kind, act.host) for act in plan.acts] == [
+            (DetachedAct.DROP, "n1:9000"),
+            (DetachedAct.DROP, "n2:9000"),
+        ]
+        assert plan.acts[0].payload["parts"] == ["broken-on-start_all_2_2_0", "clone_all_3_3_0"]
+        assert any("3 detached parts of d.t on n1:9000 stay" in note for note in plan.notes)
+        assert states(await bench.apply(plan)) == [ActState.DONE, ActState.DONE]
+        assert sorted(bench.servers[N1].detached_parts) == ["all_1_1_0", "ignored_all_4_4_0", "strange"]
+        assert states(await bench.apply(plan, run_id="again")) == [ActState.NOT_NEEDED] * 2
+
+    run(tmp_path, main)
+
+
+def test_parts_of_people_go_only_when_asked_for(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        await with_parts(bench)
+        settings = CleanupSettings(detached_prefixes=("",))
+        (act,) = (await bench.plan(DETACHED, settings=settings)).acts
+        assert act.payload["parts"] == ["all_1_1_0"] and "detached by a person" in act.why
+
+    run(tmp_path, main)
+
+
+def test_a_part_that_was_detached_anew_since_the_plan_stays(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        plan = await with_parts(bench)
+        bench.servers[N1].detached_parts["clone_all_3_3_0"] = 5
+        report = await bench.apply(plan)
+        assert "1 dropped; 1 left, not due any more: clone_all_3_3_0" in report.results[0][1].detail
+
+    run(tmp_path, main)
+
+
+def test_a_lost_answer_is_looked_up(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        plan = await with_parts(bench)
+        bench.servers[N1].loses_replies = 2
+        assert states(await bench.apply(plan)) == [ActState.DONE, ActState.DONE]
+        assert len(bench.servers[N1].commands) == 2
+
+    run(tmp_path, main)
+
+
+def test_servers_that_are_down_or_cannot_say_an_age_are_named(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        await with_parts(bench)
+        bench.servers[N1].knows_ages = False
+        bench.servers[N2].is_down = True
+        plan = await bench.plan(DETACHED)
+        assert plan.acts == ()
+        assert any("n1:9000 does not say how old" in note for note in plan.notes)
+        assert any("n2:9000 are not known" in note for note in plan.notes)
+
+    run(tmp_path, main)
+
+
+def test_a_server_that_goes_down_fails_its_act_and_not_the_others(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        plan = await with_parts(bench)
+        bench.servers[N1].is_down = True
+        assert states(await bench.apply(plan)) == [ActState.FAILED, ActState.DONE]
+
+    run(tmp_path, main)
+
+
+def test_broken_files_of_distributed_tables_are_counted_and_never_touched(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N3].broken_files = 4
+        plan = await bench.plan(SPOOL)
+        (finding,) = plan.findings
+        assert plan.acts == () and finding.kind is FindingKind.BROKEN_SPOOL
+        assert (finding.host, finding.evidence["broken_files"]) == ("n3:9000", 4)
+
+    run(tmp_path, main)
