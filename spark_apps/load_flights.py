@@ -7,9 +7,10 @@ Raw lines are checked, cleaned and joined with airlines and airports; those that
 `flights_quarantine` with the reason. Every raw flight of the days asked for is in one of the two, or the load
 fails. `daily_delays` is aggregated from the clean ones.
 
-Safety. Each table has a commit of its own under the job's id (`spark_apps.clickhouse_cluster.commit`). A load
-that ends between two of them is run again with the same id: tables that are done are passed over. Overwriting
-replaces whole months, so a load repeated under another id gives the same tables.
+Safety. Each table has a commit of its own under the job's id (`spark_apps.clickhouse_cluster.commit`), and
+they are written beside one another. A load that ends between two of them is run again with the same id:
+tables that are done are passed over. Overwriting replaces whole months, so a load repeated under another id
+gives the same tables.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # spark-submit puts only this folder there
@@ -37,18 +39,12 @@ from engine.errors import ConfigError, OnclusterError
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
 from spark_apps.clickhouse_cluster.outcome import Outcome, outcome_of
+from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.flights import COLUMNS, counted, daily_delays, first_of_each_flight, judged, raw_flights
 
-_NUMBERS = {
-    "year": "smallint", "month": "tinyint", "day": "tinyint", "dep_time": "int", "sched_dep_time": "int",
-    "dep_delay": "int", "arr_time": "int", "sched_arr_time": "int", "arr_delay": "int", "flight": "int",
-    "air_time": "int", "distance": "int", "hour": "int", "minute": "int",
-}  # fmt: skip
-_MAY_BE_ABSENT = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
-_COLUMNS = (
-    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
-    "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute",
-    "time_hour",
-)  # fmt: skip
+_ROWS_PER_TASK = 1_000_000
+_AT_ONCE = 4
+"""Tables that are written beside one another: a commit mostly waits for servers."""
 _REFERENCES = {
     "airlines": ("airlines", {"carrier": "string", "name": "string"}),
     "airports": ("airports", {"faa": "string", "name": "string", "lat": "double", "lon": "double",
@@ -141,67 +137,6 @@ def raw_file(source: Path, name: str, scratch: Path) -> str:
     return str(scratch / f"{name}.csv")
 
 
-def raw_flights(spark: SparkSession, file: str) -> DataFrame:
-    """Every line but the header, with its number (the header has 1), cut at commas."""
-    lines = spark.read.text(file).coalesce(1).withColumn("line_number", F.monotonically_increasing_id() + 1)
-    fields = F.split("line", ",", -1)
-    columns = [_field(fields, number).alias(name) for number, name in enumerate(_COLUMNS)]
-    return (
-        lines.withColumnRenamed("value", "line")
-        .where("line_number > 1")
-        .select("line_number", "line", F.size(fields).alias("width"), *columns)
-    )
-
-
-def _field(fields: Column, number: int) -> Column:
-    text = F.trim(F.get(fields, F.lit(number)))
-    return F.when(text.isin("", "NA"), None).otherwise(text)
-
-
-def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFrame:
-    """The raw lines with columns of the right types and `reason`: NULL for a flight, else why it is none."""
-    numbers = {name: F.expr(f"try_cast({name} AS {kind})") for name, kind in _NUMBERS.items()}
-    at = F.expr("try_cast(time_hour AS timestamp)")
-    problems: list[tuple[Column, str]] = [(F.col("width") != len(_COLUMNS), "wrong number of fields")]
-    problems.append((F.col("time_hour").isNull(), "no time_hour"))
-    problems.append((at.isNull(), "time_hour is no time"))
-    for name, number in numbers.items():
-        if name not in _MAY_BE_ABSENT:
-            problems.append((F.col(name).isNull(), f"no {name}"))
-        problems.append((F.col(name).isNotNull() & number.isNull(), f"{name} is no number"))
-    for name in ("dep_time", "sched_dep_time", "arr_time", "sched_arr_time"):
-        problems.append((~numbers[name].between(0, 2400), f"{name} is no time of day"))
-    for name in ("flight", "air_time", "distance", "hour", "minute"):
-        problems.append((~numbers[name].between(0, 65535), f"{name} is out of range"))
-    for name in ("dep_delay", "arr_delay"):
-        problems.append((~numbers[name].between(-32768, 32767), f"{name} is out of range"))
-    problems.append((F.col("tailnum").isNull() & F.col("dep_time").isNotNull(), "left without a tail number"))
-    problems.append((F.col("is_carrier").isNull(), "unknown carrier"))
-    problems.append((F.col("is_origin").isNull(), "unknown origin"))
-    problems.append((F.col("dest").isNull(), "no dest"))
-    reason = F.coalesce(*(F.when(wrong, F.lit(text)) for wrong, text in problems))
-    known = raw.join(
-        F.broadcast(airlines.select("carrier", F.lit(1).alias("is_carrier"))), "carrier", "left"
-    ).join(
-        F.broadcast(airports.select(F.col("faa").alias("origin"), F.lit(1).alias("is_origin"))),
-        "origin",
-        "left",
-    )
-    typed = known.withColumn("reason", reason).select(
-        "line_number",
-        "line",
-        "reason",
-        *((at if name == "time_hour" else numbers.get(name, F.col(name))).alias(name) for name in _COLUMNS),
-    )
-    # The same flight twice: the first line counts. Lines that are wrong anyway keep their own reason.
-    key = ("reason", "time_hour", "carrier", "flight", "origin", "dest")
-    same = Window.partitionBy(*key).orderBy("line_number")
-    again = F.col("reason").isNull() & (F.row_number().over(same) > 1)
-    return typed.withColumn(
-        "reason", F.when(again, F.lit("the same flight again")).otherwise(F.col("reason"))
-    )
-
-
 class Load:
     """One run."""
 
@@ -209,7 +144,6 @@ class Load:
         self._spark = spark
         self._request = request
         self._scratch = scratch
-        self._tables: list[dict[str, Any]] = []
         self._cluster: Cluster = load_topology(request.config).cluster(request.cluster)
         urls = [self._url(one.http_address, secure=one.secure) for one in self._cluster.replicas]
         self._access = {
@@ -235,26 +169,40 @@ class Load:
         wanted = everything.where(
             at.isNull() | ((at >= first) & (at < F.lit(after).cast("timestamp")))
         ).cache()
-        read = wanted.count()
-        flights = wanted.where("reason IS NULL").select(*_COLUMNS).fillna({"tailnum": ""})
+        # Sorting all lines to find repetitions costs more than everything else: only where there are any.
+        read, is_any_repeated = counted(wanted)
+        kept = [wanted]
+        if is_any_repeated:
+            wanted = first_of_each_flight(wanted).cache()
+            kept.append(wanted)
+        right = wanted.where("reason IS NULL").select(*COLUMNS).fillna({"tailnum": ""})
+        # Each task's rows are parts of their own in every partition, and each replica fetches every part.
+        flights = right.coalesce(1 + read // _ROWS_PER_TASK)
         month = F.coalesce(F.trunc("time_hour", "month"), F.lit(request.first.replace(day=1)))
         quarantine = wanted.where("reason IS NOT NULL").select(
             F.lit(request.job_id).alias("job_id"), month.alias("loaded_for"), "line_number", "reason", "line"
         )
-        outcomes = [
-            self._write(flights, "flights", "time_hour", is_time=True),
-            self._write(quarantine, "flights_quarantine", "loaded_for"),
-            self._write(daily_delays(flights), "daily_delays", "day"),
-        ]
+        delays = daily_delays(right)
+        with ThreadPoolExecutor(_AT_ONCE, initializer=_make_active, initargs=(self._spark,)) as pool:
+            facts = [
+                pool.submit(self._write, flights, "flights", "time_hour", is_time=True),
+                pool.submit(self._write, quarantine, "flights_quarantine", "loaded_for"),
+                pool.submit(self._write, delays, "daily_delays", "day"),
+            ]
+            others = [
+                pool.submit(self._write_reference, frame, _REFERENCES[name][0])
+                for name, frame in references.items()
+            ]
+        written_tables = [future.result() for future in (*facts, *others)]
+        outcomes = [outcome for outcome, _ in written_tables[: len(facts)]]
         written, quarantined = outcomes[0].rows, outcomes[1].rows
         if read != written + quarantined:
             raise OnclusterError(
                 f"{read} flights were read, {written} written and {quarantined} quarantined.",
                 hint="The raw files changed between two runs under one job id? Use another id.",
             )
-        for name, frame in references.items():
-            self._write_reference(frame, _REFERENCES[name][0])
-        wanted.unpersist()
+        for frame in kept:
+            frame.unpersist()
         return {
             "version": 1,
             "job_id": request.job_id,
@@ -265,79 +213,80 @@ class Load:
             "read": read,
             "written": written,
             "quarantined": quarantined,
-            "tables": self._tables,
+            "tables": [table for _, table in written_tables],
         }
 
     def _reference(self, name: str) -> DataFrame:
         kinds = _REFERENCES[name][1]
         file = raw_file(self._request.source, name, self._scratch)
-        raw = self._spark.read.csv(file, header=True, nullValue="NA")
+        # A file whose header has other names than these is refused.
+        texts_only = ", ".join(f"{column} string" for column in kinds)
+        reader = self._spark.read.schema(texts_only).options(header=True, nullValue="NA", enforceSchema=False)
         columns = [F.expr(f"try_cast({column} AS {kind})").alias(column) for column, kind in kinds.items()]
-        frame = raw.select(*columns)
+        frame = reader.csv(file).select(*columns)
         texts = [column for column, kind in kinds.items() if kind == "string"]
         key = next(iter(kinds))
         return frame.fillna("", texts).where(F.col(key) != "")
 
-    def _write(self, frame: DataFrame, local: str, column: str, *, is_time: bool = False) -> Outcome:
-        """Into the Distributed table of `local`."""
+    def _write(
+        self, frame: DataFrame, local: str, column: str, *, is_time: bool = False
+    ) -> tuple[Outcome, dict[str, Any]]:
+        """Into the Distributed table of `local`; the outcome, and what the report says of the table."""
         request = self._request
         options = {**self._common, "job_id": f"{request.job_id}/{local}"}
         if request.mode == "overwrite":
             options["partitions"] = ",".join(request.months)
         table = f"flights.{local}_all"
         outcome = self._save(frame, table, options, mode=request.mode)
-        where = request.days(column, is_time=is_time)
-        self._tables.append(
-            {
-                "table": table,
-                "local": f"flights.{local}",
-                "rows": outcome.rows,
-                "rows_per_shard": {str(shard): rows for shard, rows in enumerate(outcome.by_shard, start=1)},
-                "where": where,
-                "exact": request.mode == "overwrite",
-            }
-        )
-        return outcome
+        return outcome, {
+            "table": table,
+            "local": f"flights.{local}",
+            "rows": outcome.rows,
+            "rows_per_shard": _by_shard(outcome),
+            "where": request.days(column, is_time=is_time),
+            "exact": request.mode == "overwrite",
+        }
 
-    def _write_reference(self, frame: DataFrame, local: str) -> None:
-        """Small tables stand on every shard in full: one load for each."""
-        rows = {}
-        for shard in self._cluster.shards:
-            replicas = [self._url(one.http_address, secure=one.secure) for one in shard.replicas]
-            job = f"{self._request.job_id}/{local}/{shard.number}"
-            options = {**self._access, "shards": ",".join(replicas), "job_id": job}
-            outcome = self._save(frame.coalesce(1), f"flights.{local}", options, mode="overwrite")
-            rows[str(shard.number)] = outcome.rows
-        count = max(rows.values())
+    def _write_reference(self, frame: DataFrame, local: str) -> tuple[Outcome, dict[str, Any]]:
+        """Small tables stand on every shard in full."""
         name = f"flights.{local}"
-        self._tables.append(
-            {"table": name, "local": name, "rows": count, "rows_per_shard": rows, "where": "", "exact": True}
+        shards = ";".join(
+            ",".join(self._url(one.http_address, secure=one.secure) for one in shard.replicas)
+            for shard in self._cluster.shards
         )
+        job = f"{self._request.job_id}/{local}"
+        options = {**self._access, "shards": shards, "placement": "every shard", "job_id": job}
+        outcome = self._save(frame.coalesce(1), name, options, mode="overwrite")
+        return outcome, {
+            "table": name,
+            "local": name,
+            "rows": max(outcome.by_shard),
+            "rows_per_shard": _by_shard(outcome),
+            "where": "",
+            "exact": True,
+        }
 
     def _save(self, frame: DataFrame, table: str, options: Mapping[str, str], *, mode: str) -> Outcome:
         parsed = Options.parse({**options, "table": table})
-        earlier = outcome_of(parsed)
+        target = Target.find(parsed)
+        earlier = outcome_of(parsed, target)
         if earlier is not None:
             return earlier
         frame.write.format(FORMAT).options(**options).mode(mode).save(table)
-        outcome = outcome_of(parsed)
+        outcome = outcome_of(parsed, target)
         if outcome is None:
             raise OnclusterError(f"The load of {table} left no record of its commit.")
         return Outcome(outcome.by_shard, was_done=False)
 
 
-def daily_delays(flights: DataFrame) -> DataFrame:
-    """By day, airport and airline: flights, cancelled, late, and the minutes of delay at departure."""
+def _make_active(spark: SparkSession) -> None:
+    """Spark looks for formats in the session of the thread, and a new thread has none."""
+    java: Any = spark
+    SparkSession._get_j_spark_session_class(java._jvm).setActiveSession(java._jsparkSession)
 
-    def number(condition: str) -> Column:
-        return F.count_if(F.expr(condition))
 
-    return flights.groupBy(F.to_date("time_hour").alias("day"), "origin", "carrier").agg(
-        F.count("*").alias("flights"),
-        number("dep_time IS NULL").alias("cancelled"),
-        number("coalesce(arr_delay, 0) > 15").alias("late"),
-        F.coalesce(F.sum(F.col("dep_delay").cast("long")), F.lit(0)).alias("delay_sum"),
-    )
+def _by_shard(outcome: Outcome) -> dict[str, int]:
+    return {str(shard): rows for shard, rows in enumerate(outcome.by_shard, start=1)}
 
 
 def write_report(report: Mapping[str, Any], file: Path) -> None:

@@ -22,6 +22,13 @@ class Pushdown(enum.Enum):
     ON = "on"
 
 
+class Placement(enum.Enum):
+    """Which shards get a row."""
+
+    BY_KEY = "by key"
+    EVERY_SHARD = "every shard"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the user asks for.
@@ -29,7 +36,8 @@ class Options:
     `shards` (servers and weight of each shard) stands in for a Distributed table, together with
     `sharding_key`: `table` is then the local table of each shard. `job_id` is the identity under which a
     load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils.
-    `partitions` are ids that an overwriting load replaces also where it has no rows for them.
+    `partitions` are ids that an overwriting load replaces also where it has no rows for them. `placement` is
+    for small tables that every shard holds in full.
     """
 
     table: TableName
@@ -38,6 +46,7 @@ class Options:
     filter: str = ""
     partitions: tuple[str, ...] = ()
     pushdown: Pushdown = Pushdown.OFF
+    placement: Placement = Placement.BY_KEY
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
     cluster_file: str = ""
@@ -81,6 +90,7 @@ class Options:
             filter=values.get("filter", ""),
             partitions=tuple(one.strip() for one in values.get("partitions", "").split(",") if one.strip()),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
+            placement=_one_of(Placement, values, "placement", Placement.BY_KEY),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
             cluster_file=values.get("cluster_file", ""),
@@ -93,7 +103,7 @@ class Options:
 
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
-    "block_rows", "filter", "pushdown", "partitions", "table", "path", "checkpointlocation",
+    "block_rows", "filter", "pushdown", "placement", "partitions", "table", "path", "checkpointlocation",
 }  # fmt: skip
 
 

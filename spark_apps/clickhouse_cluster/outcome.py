@@ -21,12 +21,12 @@ class Outcome:
         return sum(self.by_shard)
 
 
-def outcome_of(options: Options) -> Outcome | None:
+def outcome_of(options: Options, target: Target | None = None) -> Outcome | None:
     """What the job of this id wrote; None when it is not done, or was never started."""
-    target = Target.find(options)
+    target = target or Target.find(options)
     key = staging.job_key(options.job_id, target)
     for server in target.shards[0].replicas:
-        plan = records.decision(server, key)
-        if plan is not None and records.is_done(server, key):
+        progress, plan = records.progress(server, key)
+        if plan is not None and progress is records.Progress.DONE:
             return Outcome(tuple(shard.rows for shard in plan.shards))
     return None

@@ -99,17 +99,33 @@ def decide(coordinator: Server, plan: Plan) -> Plan:
     return plan
 
 
+class Progress(enum.Enum):
+    """How far a job got."""
+
+    NOTHING = "nothing"
+    DECIDED = "decided"
+    DONE = "done"
+
+
+def progress(coordinator: Server, job: str) -> tuple[Progress, Plan | None]:
+    """How far the job got, and the plan that was decided, if any."""
+    decided = f"decided_{job}"
+    names = staging.tables(coordinator, decided, f"done_{job}")
+    if decided not in names:
+        return Progress.NOTHING, None
+    rows = coordinator.rows(f"SELECT plan FROM {TableName(staging.DATABASE, decided).quoted}")
+    plan = Plan.from_json(rows[0]["plan"])
+    return Progress.DONE if f"done_{job}" in names else Progress.DECIDED, plan
+
+
 def decision(coordinator: Server, job: str) -> Plan | None:
     """The plan that was decided, if any."""
-    name = f"decided_{job}"
-    if name not in staging.tables(coordinator, name):
-        return None
-    rows = coordinator.rows(f"SELECT plan FROM {TableName(staging.DATABASE, name).quoted}")
-    return Plan.from_json(rows[0]["plan"])
+    return progress(coordinator, job)[1]
 
 
 def is_done(coordinator: Server, job: str) -> bool:
-    return f"done_{job}" in staging.tables(coordinator, f"done_{job}")
+    name = f"done_{job}"
+    return name in staging.tables(coordinator, name)
 
 
 def record_done(coordinator: Server, job: str) -> None:
@@ -123,12 +139,10 @@ def record_done(coordinator: Server, job: str) -> None:
 
 def forget_old(coordinator: Server) -> None:
     """Drop records of jobs that were done three months ago. Their ids may then be used once more."""
-    for name in staging.tables(coordinator, "done_"):
-        view = TableName(staging.DATABASE, name)
-        if int(coordinator.text(f"SELECT at FROM {view.quoted}")) < int(time.time()) - _KEPT_S:
-            decided = TableName(staging.DATABASE, f"decided_{name.removeprefix('done_')}")
-            staging.drop(coordinator, decided)
-            staging.drop(coordinator, view)
+    prefix = "done_"
+    for name in staging.tables(coordinator, prefix, older_than_s=_KEPT_S):
+        staging.drop(coordinator, TableName(staging.DATABASE, f"decided_{name.removeprefix(prefix)}"))
+        staging.drop(coordinator, TableName(staging.DATABASE, name))
 
 
 def create_ledger(server: Server) -> None:
@@ -139,15 +153,24 @@ def create_ledger(server: Server) -> None:
     )
 
 
-def record(server: Server, job: str, event: Event, partition_id: str, facts: Mapping[str, Any]) -> None:
-    values = ", ".join(quote_string(text) for text in (job, event.value, partition_id, json.dumps(facts)))
-    server.execute(f"INSERT INTO {_LEDGER.quoted} SELECT {values}, now()")
+def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
+    """What happened to partitions: `facts` by their ids. All of it is recorded, or nothing."""
+    at = int(time.time())
+    lines = [
+        {"job": job, "event": event.value, "partition_id": one, "facts": json.dumps(about), "at": at}
+        for one, about in facts.items()
+    ]
+    if lines:
+        body = "\n".join(map(json.dumps, lines)).encode()
+        server.execute(f"INSERT INTO {_LEDGER.quoted} FORMAT JSONEachRow", body=body)
 
 
-def recorded(server: Server, job: str, event: Event) -> dict[str, dict[str, Any]]:
-    """By partition id, the facts of that event."""
+def recorded(server: Server, job: str) -> dict[Event, dict[str, dict[str, Any]]]:
+    """By event and partition id, the facts."""
     rows = server.rows(
-        f"SELECT partition_id, facts FROM {_LEDGER.quoted} "
-        f"WHERE job = {quote_string(job)} AND event = {quote_string(event.value)} ORDER BY at"
+        f"SELECT event, partition_id, facts FROM {_LEDGER.quoted} WHERE job = {quote_string(job)} ORDER BY at"
     )
-    return {row["partition_id"]: json.loads(row["facts"]) for row in rows}
+    found: dict[Event, dict[str, dict[str, Any]]] = {event: {} for event in Event}
+    for row in rows:
+        found[Event(row["event"])][row["partition_id"]] = json.loads(row["facts"])
+    return found

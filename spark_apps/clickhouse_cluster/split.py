@@ -16,6 +16,7 @@ import pyarrow as pa
 from engine.distributed.sharding import slot_expression
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.options import Placement
 from spark_apps.clickhouse_cluster.target import Column, Target
 from spark_apps.clickhouse_cluster.types import ChType, write_expression
 
@@ -79,6 +80,10 @@ class Splitter:
         a value does not fit.
         """
         self._check_nulls(rows)
+        if self._target.placement is Placement.EVERY_SHARD:
+            body = self._encode(rows)
+            yield from (Piece(shard, rows.num_rows, body) for shard in range(len(self._target.shards)))
+            return
         owners = self._owners(rows)
         if owners is None:
             yield Piece(self._target.slots[0], rows.num_rows, self._encode(rows))

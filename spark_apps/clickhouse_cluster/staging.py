@@ -18,6 +18,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from dataclasses import dataclass
 
 from engine.names import TableName, quote_string
 from engine.sql.tokens import TokenKind, tokenize
@@ -89,18 +90,43 @@ def drop(server: Server, name: TableName) -> None:
     server.execute(f"DROP TABLE IF EXISTS {name.quoted}")
 
 
-def tables(server: Server, prefix: str) -> list[str]:
-    """Names of staging tables that begin so."""
+def tables(server: Server, *prefixes: str, older_than_s: int = 0) -> list[str]:
+    """Names of staging tables that begin with one of the prefixes, made so long ago at least."""
+    begins = " OR ".join(f"startsWith(name, {quote_string(prefix)})" for prefix in prefixes)
+    age = f" AND metadata_modification_time < now() - {older_than_s}" if older_than_s else ""
     return server.text(
         f"SELECT name FROM system.tables WHERE database = {quote_string(DATABASE)} "
-        f"AND startsWith(name, {quote_string(prefix)}) ORDER BY name"
+        f"AND ({begins}){age} ORDER BY name"
     ).split()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """`digest` is of all its files; empty where the server does not tell."""
+
+    rows: int
+    digest: str
+
+
+def parts(server: Server, target: Target, table: TableName | None = None) -> dict[str, list[Part]]:
+    """By partition id, the parts that have rows: of the target's own table, or of a staging table."""
+    table = table or target.table
+    digest = "''" if target.is_old else "upper(hash_of_all_files)"
+    rows = server.rows(
+        f"SELECT partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
+        f"WHERE active AND rows > 0 AND database = {quote_string(table.database)} "
+        f"AND table = {quote_string(table.table)}"
+    )
+    found: dict[str, list[Part]] = {}
+    for row in rows:
+        found.setdefault(row["partition_id"], []).append(Part(int(row["n"]), row["digest"]))
+    return found
 
 
 def sweep(server: Server, job: str, *, except_epoch: str = "") -> None:
     """Drop what the job's other epochs left, and what any job left a week ago."""
     oldest = int(time.time()) - _KEPT_S
-    for name in [*tables(server, "s_"), *tables(server, "c_")]:
+    for name in tables(server, "s_", "c_"):
         _, owner, epoch, *_ = name.split("_")
         born = epoch.split("x")[0]
         is_old = born.isdigit() and int(born) < oldest

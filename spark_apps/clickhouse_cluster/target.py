@@ -17,7 +17,7 @@ from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.http import Server, first_answer
-from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.options import Options, Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +51,7 @@ class Target:
     table: TableName
     shards: tuple[Shard, ...]
     sharding_key: str
+    placement: Placement
     columns: tuple[Column, ...]
     engine: str
     partition_key: str
@@ -94,7 +95,7 @@ class Target:
             for number, (weight, replicas) in enumerate(shards, start=1)
         )
         facts = _facts(chosen[0].replica, local)
-        columns = _columns(chosen[0].replica, local)
+        columns = _described(chosen[0].replica, local)
         for shard in chosen[1:]:
             theirs = _columns(shard.replica, local)
             if theirs != columns:
@@ -104,13 +105,14 @@ class Target:
                     f"{_differences(columns, theirs)}",
                     hint="Bring the table to one structure on all shards first.",
                 )
-        version = chosen[0].replica.text("SELECT version()")
+        version, timezone = chosen[0].replica.text("SELECT version(), timezone()").split("\t")
         is_replicated = facts["engine"].startswith("Replicated")
         return cls(
             name=options.table,
             table=local,
             shards=chosen,
-            sharding_key=key,
+            sharding_key=key if options.placement is Placement.BY_KEY else "",
+            placement=options.placement,
             columns=columns,
             engine=facts["engine"],
             partition_key=facts["partition_key"],
@@ -121,7 +123,7 @@ class Target:
                 _keeper_path(shard.replica, local) if is_replicated else "" for shard in chosen
             ),
             version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-            timezone=chosen[0].replica.text("SELECT timezone()"),
+            timezone=timezone,
         )
 
 
@@ -153,6 +155,10 @@ def _facts(server: Server, name: TableName) -> dict[str, str]:
 
 def _columns(server: Server, name: TableName) -> tuple[Column, ...]:
     _facts(server, name)  # says that there is no such table, where there is none
+    return _described(server, name)
+
+
+def _described(server: Server, name: TableName) -> tuple[Column, ...]:
     rows = server.rows(f"DESCRIBE TABLE {name.quoted}")
     return tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
 

@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.sql.tokens import TokenKind, tokenize
+from spark_apps.clickhouse_cluster.options import Placement
 from spark_apps.clickhouse_cluster.target import Column, Target
 
 _SIMPLE: dict[str, DataType] = {
@@ -177,7 +178,8 @@ def check_schema(schema: StructType, target: Target) -> None:
     absent = [column.name for column in target.columns if column.name in in_key and column.name not in names]
     if absent:
         wrong.append(f"the sharding key {target.sharding_key} needs {', '.join(absent)}")
-    if not target.sharding_key and len(target.slots) > 1:
+    is_by_key = target.placement is Placement.BY_KEY
+    if is_by_key and not target.sharding_key and len(target.slots) > 1:
         wrong.append(
             f"{target.name} has no sharding key and more than one shard; give the option sharding_key"
         )

@@ -7,7 +7,6 @@ is pickled: the writer's attributes, and the messages of the winning attempts.
 
 from __future__ import annotations
 
-import enum
 import logging
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from engine.errors import NodeUnavailable, Unavailable
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.records import Mode, Plan, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
 from spark_apps.clickhouse_cluster.target import Target, column_list
 from spark_apps.clickhouse_cluster.types import check_schema
@@ -32,14 +31,6 @@ from spark_apps.clickhouse_cluster.types import check_schema
 log = logging.getLogger(__name__)
 
 _INSERT_SETTINGS = {"max_partitions_per_insert_block": "0"}
-
-
-class Before(enum.Enum):
-    """How far an earlier run of the job got."""
-
-    NOTHING = "nothing"
-    DECIDED = "decided"
-    DONE = "done"
 
 
 @dataclass
@@ -60,7 +51,7 @@ class Job:
     key: str
     epoch: str
     mode: Mode
-    before: Before
+    before: Progress
     plan: Plan | None
 
     @classmethod
@@ -73,7 +64,7 @@ class Job:
         check_schema(schema, target)
         epoch = staging.new_epoch()
         key = staging.job_key(options.job_id or epoch, target)
-        before, plan = Before.NOTHING, None
+        before, plan = Progress.NOTHING, None
         if options.job_id:
             before, plan, coordinator = _earlier(target, key)
             if coordinator is not None:
@@ -82,7 +73,7 @@ class Job:
         for server in {shard.replica for shard in target.shards}:
             staging.create_database(server)
             records.create_ledger(server)
-            if before is not Before.DECIDED:
+            if before is not Progress.DECIDED:
                 staging.sweep(server, key)
         return cls(options, target, key, epoch, mode, before, plan)
 
@@ -91,19 +82,19 @@ class Job:
         return self.target.shards[0].replica
 
 
-def _earlier(target: Target, key: str) -> tuple[Before, Plan | None, Server | None]:
+def _earlier(target: Target, key: str) -> tuple[Progress, Plan | None, Server | None]:
     """Ask every replica of the first shard: one of them was the coordinator, if there was one."""
     for server in target.shards[0].replicas:
         try:
-            plan = records.decision(server, key)
+            progress, plan = records.progress(server, key)
             if plan is not None:
-                return Before.DONE if records.is_done(server, key) else Before.DECIDED, plan, server
+                return progress, plan, server
         except NodeUnavailable as error:
             raise Unavailable(
                 f"Nobody can tell whether this job was committed before: {error}",
                 hint="Start that replica, or give the load a new job_id if it never ran.",
             ) from error
-    return Before.NOTHING, None, None
+    return Progress.NOTHING, None, None
 
 
 class ClusterWriter(DataSourceArrowWriter):
@@ -118,7 +109,7 @@ class ClusterWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
-        if self._job.before is not Before.NOTHING:
+        if self._job.before is not Progress.NOTHING:
             return TaskStaged(task, attempt, ())
         with Attempt(self._job, self._names, task, attempt) as posting:
             for batch in iterator:
@@ -210,7 +201,7 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
 
 def give_up(job: Job) -> None:
     """Drop what was staged, unless it was decided: then a later run of the job needs it."""
-    if job.before is Before.NOTHING and records.decision(job.coordinator, job.key) is None:
+    if job.before is Progress.NOTHING and records.decision(job.coordinator, job.key) is None:
         for server in {shard.replica for shard in job.target.shards}:
             staging.sweep(server, job.key)
 

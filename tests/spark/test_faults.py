@@ -17,11 +17,11 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from engine.errors import SqlError
 from engine.names import TableName
 from spark_apps.clickhouse_cluster import commit, records, staging
-from spark_apps.clickhouse_cluster.commit import RowsMissing
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.records import Event, Mode
-from spark_apps.clickhouse_cluster.writer import Attempt, Before, Job, TaskStaged, finish, give_up
+from spark_apps.clickhouse_cluster.records import Event, Mode, Progress
+from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -95,7 +95,7 @@ def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
 def test_a_driver_that_ended_after_staging_starts_over(servers: Servers, table: str) -> None:
     attempt(begin(servers, table), task=0, number=1)
     again = begin(servers, table)
-    assert again.before is Before.NOTHING
+    assert again.before is Progress.NOTHING
     assert servers.staging() == []
     finish(again, [attempt(again, task=0, number=1)])
     assert is_once(servers, table)
@@ -112,9 +112,9 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
     messages = [attempt(job, task=0, number=1, last=30), attempt(job, task=1, number=2, first=30)]
     true_record = records.record
 
-    def record(server: Server, key: str, seen: Event, partition_id: str, facts: Mapping[str, Any]) -> None:
+    def record(server: Server, key: str, seen: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
         if seen is not event or when == "after":
-            true_record(server, key, seen, partition_id, facts)
+            true_record(server, key, seen, facts)
         if seen is event:
             raise Crash
 
@@ -123,10 +123,10 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
         with pytest.raises(Crash):
             finish(job, messages)
     again = begin(servers, table)
-    assert again.before is Before.DECIDED
+    assert again.before is Progress.DECIDED
     finish(again, [])
     assert is_once(servers, table)
-    assert begin(servers, table).before is Before.DONE
+    assert begin(servers, table).before is Progress.DONE
     assert servers.staging() == []
 
 
@@ -195,7 +195,7 @@ def test_giving_up_keeps_what_was_decided(
             finish(job, messages)
     give_up(job)
     again = begin(servers, table)
-    assert again.before is Before.DECIDED
+    assert again.before is Progress.DECIDED
     finish(again, [])
     assert is_once(servers, table)
 

@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from engine.testing.local_cluster import LocalCluster
-from spark_apps.load_flights import _COLUMNS, Load, Request
+from spark_apps.flights import COLUMNS
+from spark_apps.load_flights import Load, Request
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -84,7 +85,7 @@ def _clause(text: str) -> int:
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     good = [GOOD.format(day=day, flight=flight) for day in range(1, 4) for flight in range(1, 41)]
-    lines = [",".join(_COLUMNS), *good, CANCELLED, FEBRUARY, *BAD]
+    lines = [",".join(COLUMNS), *good, CANCELLED, FEBRUARY, *BAD]
     (tmp_path / "flights.csv").write_text("\n".join(lines) + "\n")
     (tmp_path / "airlines.csv").write_text("carrier,name\nUA,United\n")
     (tmp_path / "airports.csv").write_text(

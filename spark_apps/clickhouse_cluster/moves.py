@@ -1,0 +1,211 @@
+"""Partitions of a staging table, moved into the table of one shard: each once, whoever was here before.
+
+Safety argument. For some partitions at a time:
+1. The intents are recorded, all or none, with what allows to see later whether they were carried out.
+2. One ALTER for each partition moves it.
+3. The effects are looked at.
+4. They are recorded, all or none. What is recorded is never touched again.
+A crash between any two of these is settled by the next run:
+- a replicated table leaves out parts that it was given before (their hashes stand in Keeper);
+- a replaced partition may be replaced again, since the record keeps a later run from doing so;
+- for a plain table, which is moved partition by partition, the partition's row count tells, if nobody else
+  wrote there; otherwise UnknownOutcome.
+
+What this never does: move a partition of which nobody can tell whether it was moved.
+
+Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom (`<partition>_replace_from_<hash>`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.errors import OnclusterError, SqlError, UnknownOutcome
+from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.records import Event
+from spark_apps.clickhouse_cluster.target import Target
+
+_REMEMBERED_S = 1800
+"""So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
+_AT_ONCE = 16
+"""Partitions whose intents and effects are recorded together."""
+
+
+class RowsMissing(OnclusterError):
+    """The checker found other rows on a shard than were sent there."""
+
+
+class EqualRows(OnclusterError):
+    """A server regards the rows as a repetition of ones that another job wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The moves of one job on one shard. `rows` are those of `source`, by partition id."""
+
+    job: str
+    server: Server
+    target: Target
+    keeper_path: str
+    source: TableName
+    rows: Mapping[str, int]
+
+    def replace(self, ids: Sequence[str]) -> None:
+        """Put these partitions in place of the table's, or nothing in place of those that are not in `rows`.
+
+        Raises RowsMissing.
+        """
+        for some in _some(ids, except_for=self._recorded(Event.ATTACHED)):
+            for partition_id in some:
+                self._alter("REPLACE" if partition_id in self.rows else "DROP", partition_id)
+            there = self._counts()
+            for partition_id in some:
+                found, expected = there.get(partition_id, 0), self.rows.get(partition_id, 0)
+                if found < expected and self._keeps_every_row:
+                    raise self._missing(partition_id, f"{found} rows after {expected} replaced it")
+            self._record_moved(some)
+
+    def append(self, ids: Sequence[str]) -> None:
+        """Add these partitions. Raises RowsMissing, EqualRows, UnknownOutcome."""
+        attached, intents = self._recorded(Event.ATTACHED), self._recorded(Event.INTENT)
+        if self.target.is_replicated and not self.target.is_old:
+            for some in _some(ids, except_for=attached):
+                self._append_replicated(some, intents)
+                self._record_moved(some)
+            return
+        for partition_id in ids:
+            if partition_id not in attached:
+                one = self._append_old if self.target.is_replicated else self._append_plain
+                one(partition_id, intents.get(partition_id))
+                self._record_moved([partition_id])
+
+    def _append_replicated(self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]]) -> None:
+        """Parts that the table has seen are known by their hashes under `blocks/`."""
+        parts = staging.parts(self.server, self.target, self.source)
+        hashes = {one: {part.digest for part in parts[one]} for one in ids}
+        known, there = self._blocks(), self._counts()
+        new = {}
+        for partition_id in ids:
+            if partition_id not in intents:
+                if hashes[partition_id] & known.get(partition_id, set()):
+                    raise self._equal(partition_id)
+                facts = {"hashes": sorted(hashes[partition_id]), "before": there.get(partition_id, 0)}
+                new[partition_id] = {**facts, "at": int(time.time())}
+        records.record(self.server, self.job, Event.INTENT, new)
+        for partition_id in ids:
+            if hashes[partition_id] <= known.get(partition_id, set()):
+                continue
+            intent = intents.get(partition_id)
+            if intent is not None and int(time.time()) - int(str(intent["at"])) > _REMEMBERED_S:
+                found = there.get(partition_id, 0)
+                if found != int(str(intent["before"])):
+                    raise self._unknown(partition_id, intent, found)
+            self._alter("ATTACH", partition_id)
+        known = self._blocks()
+        for partition_id in ids:
+            absent = hashes[partition_id] - known.get(partition_id, set())
+            if absent:
+                all_of = len(hashes[partition_id])
+                raise self._missing(partition_id, f"{len(absent)} of {all_of} parts did not arrive")
+
+    def _append_old(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
+        """Servers that show no hashes: after the move there are new nodes under `blocks/`, one per part."""
+        before = self._blocks().get(partition_id, set())
+        if intent is None:
+            self._intend(partition_id, {"blocks": sorted(before)})
+        else:
+            before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]
+        expected = len(staging.parts(self.server, self.target, self.source)[partition_id])
+        self._alter("ATTACH", partition_id)
+        if len(self._blocks().get(partition_id, set()) - before) < expected:
+            raise self._equal(partition_id)
+
+    def _append_plain(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
+        """A table without Keeper repeats whatever it is told: its row count says whether it was told."""
+        there, rows = self._counts().get(partition_id, 0), self.rows[partition_id]
+        if intent is None:
+            self._intend(partition_id, {"before": there})
+        elif there == int(str(intent["before"])) + rows:
+            return
+        elif there != int(str(intent["before"])):
+            raise self._unknown(partition_id, intent, there)
+        self._alter("ATTACH", partition_id)
+        after = self._counts().get(partition_id, 0)
+        if after < there + rows and self._keeps_every_row:
+            raise self._missing(partition_id, f"{after} rows after {rows} were added to {there}")
+
+    def _alter(self, verb: str, partition_id: str) -> None:
+        origin = f" FROM {self.source.quoted}" if verb != "DROP" else ""
+        partition = f"PARTITION ID {quote_string(partition_id)}"
+        self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}{origin}")
+
+    def _recorded(self, event: Event) -> dict[str, dict[str, object]]:
+        return records.recorded(self.server, self.job)[event]
+
+    def _intend(self, partition_id: str, facts: Mapping[str, object]) -> None:
+        records.record(self.server, self.job, Event.INTENT, {partition_id: facts})
+
+    def _record_moved(self, ids: Sequence[str]) -> None:
+        facts = {one: {"rows": self.rows.get(one, 0)} for one in ids}
+        records.record(self.server, self.job, Event.ATTACHED, facts)
+
+    @property
+    def _keeps_every_row(self) -> bool:
+        return self.target.engine in ("MergeTree", "ReplicatedMergeTree")
+
+    def _counts(self) -> dict[str, int]:
+        """Rows of the table, by partition id."""
+        parts = staging.parts(self.server, self.target)
+        return {partition_id: sum(part.rows for part in some) for partition_id, some in parts.items()}
+
+    def _blocks(self) -> dict[str, set[str]]:
+        """Hashes of parts that were attached to the table lately, by partition id."""
+        mark = "_replace_from_"
+        path = quote_string(f"{self.keeper_path}/blocks")
+        try:
+            names = self.server.text(
+                f"SELECT name FROM system.zookeeper WHERE path = {path} "
+                f"AND position(name, {quote_string(mark)}) > 0"
+            ).split()
+        except SqlError as error:
+            raise type(error)(
+                error.code, f"Cannot read the blocks of {self.target.table}: {error.message}"
+            ) from error
+        found: dict[str, set[str]] = {}
+        for name in names:
+            partition_id, _, digest = name.partition(mark)
+            found.setdefault(partition_id, set()).add(digest)
+        return found
+
+    def _unknown(self, partition_id: str, intent: Mapping[str, object], there: int) -> UnknownOutcome:
+        return UnknownOutcome(
+            f"{self.server}: nobody can tell whether the {self.rows[partition_id]} rows of job {self.job} "
+            f"are in partition {partition_id} of {self.target.table}: "
+            f"it had {intent['before']} rows before, and has {there}.",
+            hint="Somebody else wrote there meanwhile. Look, and record the partition in "
+            f"{staging.DATABASE}.ledger as attached if they are.",
+        )
+
+    def _missing(self, partition_id: str, what: str) -> RowsMissing:
+        return RowsMissing(
+            f"{self.server}: partition {partition_id} of {self.target.table}: {what}.",
+            hint="The staged rows are kept. Find out what removed rows, then run the job again.",
+        )
+
+    def _equal(self, partition_id: str) -> EqualRows:
+        return EqualRows(
+            f"{self.server}: {self.target.table} was given exactly the rows of partition {partition_id} "
+            "before, and takes them for a repetition.",
+            hint="The staged rows are kept. If they are to be there twice, insert them by hand with "
+            "insert_deduplicate=0.",
+        )
+
+
+def _some(ids: Sequence[str], *, except_for: Mapping[str, object]) -> Iterator[list[str]]:
+    waiting = [one for one in ids if one not in except_for]
+    for at in range(0, len(waiting), _AT_ONCE):
+        yield waiting[at : at + _AT_ONCE]

@@ -1,0 +1,131 @@
+"""Raw lines of flights as frames: cut, cast, judged, aggregated. No line is lost on the way.
+
+A line that is a flight has no `reason`; any other says the first thing that is wrong with it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+_NUMBERS = {
+    "year": "smallint", "month": "tinyint", "day": "tinyint", "dep_time": "int", "sched_dep_time": "int",
+    "dep_delay": "int", "arr_time": "int", "sched_arr_time": "int", "arr_delay": "int", "flight": "int",
+    "air_time": "int", "distance": "int", "hour": "int", "minute": "int",
+}  # fmt: skip
+_MAY_BE_ABSENT = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+COLUMNS = (
+    "year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time",
+    "arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute",
+    "time_hour",
+)  # fmt: skip
+
+
+def raw_flights(spark: SparkSession, file: str) -> DataFrame:
+    """Every line but the header, with its number (the header has 1), cut at commas."""
+    lines = _numbered(spark.read.text(file).select("value", "_metadata.file_block_start"))
+    fields = F.split("line", ",", -1)
+    columns = [_field(fields, number).alias(name) for number, name in enumerate(COLUMNS)]
+    return (
+        lines.withColumnRenamed("value", "line")
+        .where("line_number > 1")
+        .select("line_number", "line", F.size(fields).alias("width"), *columns)
+    )
+
+
+def _numbered(lines: DataFrame) -> DataFrame:
+    """With `line_number` from 1. A partition is a piece of the file, and knows its own lines only."""
+    piece = F.spark_partition_id()
+    sizes = lines.groupBy(piece.alias("piece")).agg(
+        F.min("file_block_start").alias("at"), F.count("*").alias("n")
+    )
+    before, first = 0, {}
+    for row in sorted(sizes.collect(), key=lambda row: row["at"]):
+        first[row["piece"]] = before
+        before += row["n"]
+    offset = F.coalesce(*(F.when(piece == number, F.lit(lines)) for number, lines in first.items()), F.lit(0))
+    # The lower 33 bits of the id count within a partition.
+    within = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
+    return lines.withColumn("line_number", offset + within + 1)
+
+
+def _field(fields: Column, number: int) -> Column:
+    text = F.trim(F.get(fields, F.lit(number)))
+    return F.when(text.isin("", "NA"), None).otherwise(text)
+
+
+def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFrame:
+    """The raw lines with columns of the right types and `reason`: NULL for a flight, else why it is none."""
+    # Cast once, in a projection of its own: a condition that names a cast would cast again.
+    casts = {
+        name: f"try_cast({name} AS {kind})" for name, kind in (*_NUMBERS.items(), ("time_hour", "timestamp"))
+    }
+    cast = raw.select("*", *(F.expr(text).alias(f"cast_{name}") for name, text in casts.items()))
+    numbers = {name: F.col(f"cast_{name}") for name in _NUMBERS}
+    at = F.col("cast_time_hour")
+    problems: list[tuple[Column, str]] = [(F.col("width") != len(COLUMNS), "wrong number of fields")]
+    problems.append((F.col("time_hour").isNull(), "no time_hour"))
+    problems.append((at.isNull(), "time_hour is no time"))
+    for name, number in numbers.items():
+        if name not in _MAY_BE_ABSENT:
+            problems.append((F.col(name).isNull(), f"no {name}"))
+        problems.append((F.col(name).isNotNull() & number.isNull(), f"{name} is no number"))
+    for name in ("dep_time", "sched_dep_time", "arr_time", "sched_arr_time"):
+        problems.append((~numbers[name].between(0, 2400), f"{name} is no time of day"))
+    for name in ("flight", "air_time", "distance", "hour", "minute"):
+        problems.append((~numbers[name].between(0, 65535), f"{name} is out of range"))
+    for name in ("dep_delay", "arr_delay"):
+        problems.append((~numbers[name].between(-32768, 32767), f"{name} is out of range"))
+    problems.append((F.col("tailnum").isNull() & F.col("dep_time").isNotNull(), "left without a tail number"))
+    problems.append((F.col("is_carrier").isNull(), "unknown carrier"))
+    problems.append((F.col("is_origin").isNull(), "unknown origin"))
+    problems.append((F.col("dest").isNull(), "no dest"))
+    reason = F.coalesce(*(F.when(wrong, F.lit(text)) for wrong, text in problems))
+    known = cast.join(
+        F.broadcast(airlines.select("carrier", F.lit(1).alias("is_carrier"))), "carrier", "left"
+    ).join(
+        F.broadcast(airports.select(F.col("faa").alias("origin"), F.lit(1).alias("is_origin"))),
+        "origin",
+        "left",
+    )
+    return known.select(
+        "line_number",
+        "line",
+        reason.alias("reason"),
+        *(F.col(f"cast_{name}" if name in casts else name).alias(name) for name in COLUMNS),
+    )
+
+
+_FLIGHT = ("time_hour", "carrier", "flight", "origin", "dest")
+"""What two lines about the same flight have in common."""
+
+
+def counted(lines: DataFrame) -> tuple[int, bool]:
+    """How many lines there are, and whether two that are right may be about the same flight."""
+    flight = F.when(F.col("reason").isNull(), F.xxhash64(*_FLIGHT)).alias("flight")
+    by_flight = lines.groupBy(flight).count()
+    most = F.max(F.when(F.col("flight").isNotNull(), F.col("count")))
+    rows, most_lines = by_flight.agg(F.sum("count"), most).collect()[0]
+    return int(rows or 0), int(most_lines or 0) > 1
+
+
+def first_of_each_flight(lines: DataFrame) -> DataFrame:
+    """The first line of a flight counts. Lines that are wrong anyway keep their own reason."""
+    same = Window.partitionBy("reason", *_FLIGHT).orderBy("line_number")
+    again = F.col("reason").isNull() & (F.row_number().over(same) > 1)
+    reason = F.when(again, F.lit("the same flight again")).otherwise(F.col("reason"))
+    return lines.withColumn("reason", reason)
+
+
+def daily_delays(flights: DataFrame) -> DataFrame:
+    """By day, airport and airline: flights, cancelled, late, and the minutes of delay at departure."""
+
+    def number(condition: str) -> Column:
+        return F.count_if(F.expr(condition))
+
+    return flights.groupBy(F.to_date("time_hour").alias("day"), "origin", "carrier").agg(
+        F.count("*").alias("flights"),
+        number("dep_time IS NULL").alias("cancelled"),
+        number("coalesce(arr_delay, 0) > 15").alias("late"),
+        F.coalesce(F.sum(F.col("dep_delay").cast("long")), F.lit(0)).alias("delay_sum"),
+    )
