@@ -36,6 +36,8 @@ _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?")
 _TRIES = 4
 _TAIL_LINES = 25
 _GRACE_S = 10.0
+# Java interprets methods beyond 8,000 bytes for ever, and a query with many expressions is one such method.
+_JAVA_OPTIONS = "-XX:-DontCompileHugeMethods"
 _CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -45,6 +47,8 @@ _CONF = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Losing attempts are harmless to the data, but they cost the cluster as much as the winning ones.
     "spark.speculation": "false",
+    "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": _JAVA_OPTIONS,
 }
 
 

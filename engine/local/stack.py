@@ -151,6 +151,8 @@ class Stack:
                 "ONCLUSTER_CONFIG": str(self.cluster.config_file),
                 "ONCLUSTER_MIGRATIONS": str(self.migrations),
                 "ONCLUSTER_LEDGER_URL": self.ledger_url,
+                # The sample data is loaded before Java's optimizing compiler would have paid.
+                "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
         )
 

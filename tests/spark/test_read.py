@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
+from collections.abc import Iterable
 from decimal import Decimal
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.spark.conftest import Servers
 
@@ -67,7 +70,7 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
             f"FROM numbers(60) WHERE number % 2 = {number}"
         )
     everything = read(spark, servers, name).cache()
-    for condition in (
+    conditions = (
         "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL",
         "n IS NOT NULL AND n < 9",
         "s LIKE '1%'",
@@ -75,10 +78,18 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
         "NOT (n <=> 4)",
         "t > TIMESTAMP '1970-01-02 00:00:00' AND t != TIMESTAMP '1970-01-02 03:00:00'", "a = 1 OR n = 2",
         "n NOT IN (1, 2)",
-    ):  # fmt: skip
-        frame = read(spark, servers, name, pushdown="on")
-        found, expected = (sorted(map(str, one.where(condition).collect())) for one in (frame, everything))
-        assert found == expected, condition
+    )  # fmt: skip
+
+    def found(frames: Iterable[DataFrame]) -> list[str]:
+        """The rows of all conditions, each with its condition, in one job."""
+        parts = [
+            frame.where(condition).withColumn("condition", F.lit(condition))
+            for frame, condition in zip(frames, conditions, strict=True)
+        ]
+        return sorted(map(str, functools.reduce(DataFrame.unionAll, parts).collect()))
+
+    pushed = [read(spark, servers, name, pushdown="on") for _ in conditions]
+    assert found(pushed) == found([everything] * len(conditions))
     everything.unpersist()
 
 
