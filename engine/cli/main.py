@@ -42,6 +42,7 @@ PARTS: dict[str, Part] = {
     ),
     "migrate": Part("engine.cli.migrate", "group", "Plan, lint, apply, roll back and rehearse migrations."),
     "etl": Part("engine.cli.etl", "group", "Load raw files with Spark; check what arrived."),
+    "cleanup": Part("engine.cli.cleanup", "group", "Remove what nobody needs any more: plan, then act."),
     "health": Part("engine.cli.health", "group", "Check the cluster, repair replicas, show trends."),
     "keeper": Part("engine.cli.keeper", "group", "Look at and change Keeper's tree; run ZooKeeper."),
 }
