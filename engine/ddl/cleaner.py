@@ -203,6 +203,8 @@ class DDLCleaner:
                 reason = self._reason(name, stat, now_s, names) if stat is not None else None
                 if reason is not None and (only is None or name in only):
                     due.append((name, reason))
+        if due and not dry_run:
+            await create_ancestors(keeper, self._paths.outcome(due[0][0]))
         cleaned: list[CleanedEntry] = []
         for start in range(0, len(due), max(1, lanes)):
             cleaned += await asyncio.gather(
@@ -276,11 +278,13 @@ class DDLCleaner:
             size = sum(len(op.path) + len(getattr(op, "data", b"")) + 40 for op in ops)
             if len(ops) > _MOST_OPS or size > _MOST_BYTES:
                 return await self._remove_stepwise(keeper, found), found.record.expired
-            await create_ancestors(keeper, self._paths.outcome(name))
             try:
                 await keeper.multi(ops)
             except MultiFailed as refusal:
                 op = ops[refusal.index]
+                if op.path == self._paths.outcome(name) and isinstance(refusal.error, NoNode):
+                    await create_ancestors(keeper, op.path)
+                    continue
                 if refusal.index == 0 and isinstance(refusal.error, NoNode):
                     return Removal.GONE, ()
                 if op.path == self._paths.active(name) and isinstance(refusal.error, NotEmpty):
@@ -291,44 +295,44 @@ class DDLCleaner:
 
     async def _survey(self, keeper: Keeper, name: str) -> _Found | Removal:
         """Step 1 and 2: everything below the entry, as it is now."""
-        node = await keeper.get(self._paths.entry(name))
-        tree = await _descendants(keeper, self._paths.entry(name))
+        path, finished = self._paths.entry(name), self._paths.finished(name) + "/"
+        node = await keeper.get(path)
+        tree = await _descendants(keeper, path)
         active = self._paths.active(name)
-        if any(path.startswith(active + "/") for path in tree):
+        if any(below.startswith(active + "/") for below in tree):
             return Removal.ACTIVE
-        lock = tree.get(f"{self._paths.entry(name)}/lock")
-        if lock is not None and lock.ephemeral_owner:
-            return Removal.LOCKED
-        finished = self._paths.finished(name) + "/"
-        reported = [path for path in tree if path.startswith(finished) and "/" not in path[len(finished) :]]
+        if f"{path}/lock" in tree:
+            lock = await keeper.exists(f"{path}/lock")
+            if lock is not None and lock.ephemeral_owner:
+                return Removal.LOCKED
+        reported = [
+            below for below in tree if below.startswith(finished) and "/" not in below[len(finished) :]
+        ]
+        *statuses, said, earlier = await keeper.get_many(
+            [*reported, self._paths.abandoned(name), self._paths.outcome(name)]
+        )
         outcomes = {}
-        for path, status_node in zip(reported, await keeper.get_many(reported), strict=True):
-            host = _parse_host(path[len(finished) :])
+        for below, status_node in zip(reported, statuses, strict=True):
+            host = _parse_host(below[len(finished) :])
             if host is not None and isinstance(status_node, Node):
                 outcomes[host] = _outcome(host, status_node, node.stat)
         word: tuple[Op, ...] = ()
-        try:
-            said = await keeper.get(self._paths.abandoned(name))
-        except NoNode:
-            pass
-        else:
+        if isinstance(said, Node):
             word = (Remove(self._paths.abandoned(name), said.stat.version),)
             abandoned = AbandonedHosts.from_bytes(said.data)
             if abandoned.czxid == node.stat.czxid:
-                outcomes = {h: said.outcome(h) for h, said in abandoned.hosts.items()} | outcomes
+                outcomes = {host: by.outcome(host) for host, by in abandoned.hosts.items()} | outcomes
         try:
             entry = DDLLogEntry.from_bytes(node.data, where=name)
         except MalformedEntry:
             entry = None
         record = OutcomeRecord.of(name, node.stat, entry, outcomes)
-        try:
-            earlier = await keeper.get(self._paths.outcome(name))
-        except NoNode:
-            write: Op = Create(self._paths.outcome(name), record.to_bytes())
-        else:
+        if isinstance(earlier, Node):
             record = record.merged(OutcomeRecord.from_bytes(earlier.data))
-            write = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
-        return _Found(name, self._paths.entry(name), tuple(tree), record, (write, *word))
+            write: Op = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
+        else:
+            write = Create(self._paths.outcome(name), record.to_bytes())
+        return _Found(name, path, tuple(tree), record, (write, *word))
 
     async def _remove_stepwise(self, keeper: Keeper, found: _Found) -> Removal:
         """Step 4."""
@@ -399,19 +403,21 @@ class _Found:
         return [*ops, Remove(self.path), *self.write_record]
 
 
-async def _descendants(keeper: Keeper, path: str) -> dict[str, Stat]:
-    """All nodes below `path`, parents before their children."""
-    found: dict[str, Stat] = {}
+async def _descendants(keeper: Keeper, path: str) -> list[str]:
+    """All nodes below `path`, parents before their children.
+
+    Nodes below `active` and `finished` are not looked into: nobody makes any there, and if somebody does, the
+    entry cannot be removed and stays.
+    """
+    found: list[str] = []
     level = [path]
     while level:
         below = []
         for parent, children in zip(level, await keeper.children_many(level), strict=True):
             if not isinstance(children, KeeperAnswer):
                 below += [f"{parent}/{name}" for name in children.names]
-        stats = await keeper.exists_many(below)
-        present = {p: stat for p, stat in zip(below, stats, strict=True) if stat is not None}
-        found |= present
-        level = [p for p, stat in present.items() if stat.num_children]
+        found += below
+        level = [p for p in below if not p.startswith((f"{path}/active/", f"{path}/finished/"))]
     return found
 
 
