@@ -102,7 +102,7 @@ class _Asking:
 async def ask_host(site: Site, host: HostId, *, path: str = "") -> HostFacts:
     """All facts of one host; with `path` only of the replicated tables at that path of Keeper, without disks,
     spools and clock. Raises nothing: what went wrong stands in the facts."""
-    version = await site.ask(host, NodeClient.version)
+    version = await site.ask(host, lambda client: client.version())
     if isinstance(version, OnclusterError):
         return HostFacts(host, _silence(version), str(version), knows_replicas=False)
     if not version:
