@@ -16,14 +16,19 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	done || echo python3)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/oncluster-stamp
-# Tests of one file stay in one worker: they share servers.
+# Tests of one file stay in one worker: they share servers. tests/conftest.py says which files begin.
 WORKERS ?= 2
-PARALLEL := -q -n $(WORKERS) --dist loadfile
+PARALLEL := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# `docker compose` where Docker has it, else docker-compose of before version 2.
+COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
+PROFILES := --profile engine --profile clickhouse --profile etcd --profile demo
 
 .PHONY: help venv demo up down status test check format lint types imports test-fast lock clean bench
+.PHONY: compose-build compose-up compose-demo compose-down compose-clean test-compose
 
 help: ## list these commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 venv: $(STAMP) ## make the virtual environment with the locked packages
 
@@ -77,6 +82,28 @@ lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for 
 
 bench: $(STAMP) ## the measurements of benchmarks/
 	@for b in benchmarks/[!_]*.py; do b=benchmarks.$$(basename $$b .py); echo "== $$b"; "$(BIN)/python" -m $$b; done
+
+# One service of each image: the others with the same image would only be told that it is there.
+compose-build: ## docker-compose: build the images
+	@$(COMPOSE) build postgres zookeeper1 $(if $(findstring clickhouse,$(COMPOSE_PROFILES)),clickhouse01) \
+		$(if $(findstring etcd,$(COMPOSE_PROFILES)),etcd)
+
+compose-up: compose-build ## docker-compose: PostgreSQL, ZooKeepers, nodes, Spark and Airflow; returns when all are healthy
+	@$(COMPOSE) up -d
+	@"$(PYTHON)" compose/wait.py $(COMPOSE)
+	@echo "Airflow: http://$$($(COMPOSE) port airflow-api-server 8080)  user admin, password as in .env"
+
+compose-demo: ## docker-compose: migrate through Airflow, load, compare replicas
+	@$(COMPOSE) run --rm demo
+
+compose-down: ## docker-compose: stop and remove the containers; data stay
+	@$(COMPOSE) $(PROFILES) down
+
+compose-clean: ## docker-compose: the same with all data and the images
+	@$(COMPOSE) $(PROFILES) down --volumes --rmi all
+
+test-compose: $(STAMP) ## build and start docker-compose.yaml for real, use it, hurt it (about ten minutes)
+	@ONCLUSTER_COMPOSE=1 "$(BIN)/python" -m pytest -v tests/compose $(PYTEST_ARGS)
 
 clean: down ## remove the run directory and caches (not the environment)
 	@rm -rf .run .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -12,6 +13,36 @@ from hypothesis import HealthCheck, settings
 # A busy machine must not make a property false; how many examples there are is each test's business.
 settings.register_profile("oncluster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("oncluster")
+
+
+LONG_FILES = (
+    "airflow/test_real_airflow.py",
+    "simulation/test_replication_simulation.py",
+    "process/test_demo_failures.py",
+    "simulation/test_ddl_simulation.py",
+    "process/test_replication_kill9.py",
+    "simulation/test_replication_deliberate_bugs.py",
+    "node/test_replicated_tables.py",
+    "process/test_kill9.py",
+    "process/test_up_and_down.py",
+    "spark/test_faults.py",
+    "process/test_outage.py",
+    "process/test_replication_network.py",
+    "airflow/test_airflow_stack.py",
+    "airflow/test_etl_spark.py",
+    "spark/test_write.py",
+    "simulation/test_ddl_deliberate_bugs.py",
+    "node/test_kill9.py",
+)
+"""They begin first, so that no worker is alone with one of them at the end. Those that wait for processes stand
+between those that compute: two workers share two cores."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The order in which `--dist loadfile` gives files to workers (with `--no-loadscope-reorder`)."""
+    here = Path(__file__).parent
+    places = {here / name: number for number, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path, len(places)))
 
 
 @pytest.fixture(scope="session", autouse=True)

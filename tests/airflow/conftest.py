@@ -8,6 +8,7 @@ import json
 import os
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -144,6 +145,16 @@ class Hosts:
     def listed(self, name: str) -> list[str]:
         """The hosts of an entry."""
         return [host.host for host in self._entry(name).hosts]
+
+    def wait_until(self, *, done: int, running: int = 0) -> None:
+        """Until so many hosts have finished the latest entry, and so many are at it: what a timeout shows is
+        what there is, however slow this machine may be."""
+        name = self.entries()[-1]
+        for path, count in ((self._paths.finished(name), done), (self._paths.active(name), running)):
+            deadline_s = time.monotonic() + 120
+            while len(self._client.get_children(path)) < count:
+                assert time.monotonic() < deadline_s, path
+                time.sleep(0.01)
 
     def _entry(self, name: str) -> DDLLogEntry:
         return DDLLogEntry.from_bytes(self._client.get(self._paths.entry(name))[0], where=name)

@@ -102,7 +102,7 @@ async def test_airflow_starts_runs_a_task_and_is_stopped_by_another_object(tmp_p
             await api.wait_for_dag("hello")
             run_id = await api.trigger("hello", run_id="once")
             assert await api.trigger("hello", run_id="once") == run_id
-            assert await api.wait("hello", run_id, timeout_s=60) == "success"
+            assert await api.wait("hello", run_id, timeout_s=240) == "success"
             assert await api.xcom("hello", run_id, "greet") == "hello"
             assert "hello" in await api.task_log("hello", run_id, "greet")
         with pytest.raises(Busy, match="already running"):

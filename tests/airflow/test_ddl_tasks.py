@@ -198,9 +198,11 @@ def test_without_deferral_a_timeout_fails_with_the_hosts_that_are_done_and_runni
     from oncluster_airflow.errors import DDLTimeout
 
     hosts.stuck.add("node02")
+    submission = submit()
+    hosts.wait_until(done=5, running=1)
     ti = TaskInstance("wait")
     with pytest.raises(DDLTimeout, match="5 done, 1 running"):
-        sensor(submit(), task_timeout_s=1, deferrable=False).execute(context(ti))
+        sensor(submission, task_timeout_s=1, deferrable=False).execute(context(ti))
 
     assert ti.xcoms["ddl_state"] == "timeout"
 
@@ -285,7 +287,7 @@ def test_the_trigger_ends_the_task_when_the_last_host_is_done(hosts: Any) -> Non
         waiting = asyncio.create_task(events(trigger))
         await asyncio.sleep(0)
         hosts.away.clear()
-        return await asyncio.wait_for(waiting, 20)
+        return await asyncio.wait_for(waiting, 120)
 
     (event,) = asyncio.run(main())
     assert isinstance(event, TaskSuccessEvent)
@@ -299,6 +301,7 @@ def test_the_trigger_resumes_the_task_at_the_deadline_with_every_host(hosts: Any
     hosts.away.add("node03")
     hosts.stuck.add("node04")
     submission = submit()
+    hosts.wait_until(done=4, running=1)
     (event,) = asyncio.run(events(deferred(submission, task_timeout_s=1).trigger))
     ti = TaskInstance("wait")
     with pytest.raises(DDLTimeout, match=r"4 done, 1 running, 1 (waiting|inactive)"):
@@ -325,7 +328,7 @@ def test_the_trigger_outlives_its_keeper_session_and_misses_nothing(hosts: Any, 
             await asyncio.sleep(0.01)
         # 2. The last host finishes; the watch that would have told is gone with the session.
         hosts.away.clear()
-        return await asyncio.wait_for(waiting, 30)
+        return await asyncio.wait_for(waiting, 120)
 
     (event,) = asyncio.run(main())
     assert event.xcoms["return_value"]["state"] == "done"
@@ -351,7 +354,7 @@ def test_triggers_of_one_triggerer_share_one_session(hosts: Any) -> None:
             await asyncio.sleep(0.01)
         open_sessions = len(sessions.current)
         hosts.away.clear()
-        await asyncio.wait_for(asyncio.gather(*waiting), 20)
+        await asyncio.wait_for(asyncio.gather(*waiting), 120)
         return open_sessions, len(sessions.current)
 
     assert asyncio.run(main()) == (1, 0)

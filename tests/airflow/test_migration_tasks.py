@@ -416,8 +416,10 @@ def test_a_timeout_shows_the_hosts_and_a_second_wait_attaches(
     hosts.stuck.add("node02")
     run = Run(folder, timeout=1).begin()
     run.dag.get_task(f"{FIRST}.wait_1").grace_s = 5
+    run.execute(f"{FIRST}.submit_1")
+    hosts.wait_until(done=5, running=1)
     with pytest.raises(DDLTimeout, match="5 done, 1 running"):
-        run.statement(FIRST)
+        run.execute(f"{FIRST}.wait_1")
     assert run.xcoms[f"{FIRST}.wait_1", "ddl_state"] == "timeout"
     assert recorded(tmp_path) == {(1, "done"): SIX - {"node02"}, (1, "running"): {"node02"}}
 
@@ -461,7 +463,7 @@ def test_a_slow_statement_is_handed_to_a_trigger_that_records_and_ends_the_task(
         waiting = asyncio.create_task(_events(trigger))
         await asyncio.sleep(0)
         hosts.away.clear()
-        return await asyncio.wait_for(waiting, 30)
+        return await asyncio.wait_for(waiting, 120)
 
     (event,) = asyncio.run(main())
     assert path.startswith("oncluster_airflow.triggers.")
@@ -479,8 +481,10 @@ def test_the_trigger_ends_at_its_deadline_with_every_host(folder: Path, hosts: A
     run = Run(folder, timeout=1).begin()
     wait = run.dag.get_task(f"{FIRST}.wait_1")
     wait.grace_s = 0.3
+    run.execute(f"{FIRST}.submit_1")
+    hosts.wait_until(done=5)
     with pytest.raises(TaskDeferred) as handed:
-        run.statement(FIRST)
+        run.execute(f"{FIRST}.wait_1")
     (event,) = asyncio.run(_events(handed.value.trigger))
     with pytest.raises(DDLTimeout, match=r"5 done, 1 (waiting|inactive)"):
         wait.execute_complete(run.context(f"{FIRST}.wait_1"), event.payload)
@@ -513,7 +517,7 @@ def test_a_cancelled_trigger_ends_its_thread_and_leaves_the_statement(folder: Pa
         while threads():
             await asyncio.sleep(0.01)
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), 120))
     assert len(hosts.entries()) == 1
 
 

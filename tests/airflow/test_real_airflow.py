@@ -137,7 +137,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert "DROP TABLE IF EXISTS shop.old" in question.body
     assert await place.entries() == 0
     await api.answer(question, "Approve")
-    assert await api.wait(DAG, run_id, timeout_s=90) == "success"
+    assert await api.wait(DAG, run_id, timeout_s=240) == "success"
     assert await place.tables("node01") == await place.tables("node02") == ["orders"]
     assert {v: r.state for v, r in place.ledger.records("shop_cluster").items()} == {
         1: MigrationState.APPLIED,
@@ -158,7 +158,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     wait_id = "up.v0004_note.wait_1"
     await _until_known(api, "up.v0004_note.submit_1")
     run_id = await api.trigger(DAG, {"timeout": 4, "rehearse": False})
-    assert await api.wait(DAG, run_id, timeout_s=90) == "failed"
+    assert await api.wait(DAG, run_id, timeout_s=240) == "failed"
     failed = await place.until(run_id, wait_id, ["failed"])
     assert failed.try_number == 1
     assert await api.xcom(DAG, run_id, wait_id, key="ddl_state") == "timeout"
@@ -173,7 +173,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
     await place.cluster.node("node02").start()
     await api.clear(DAG, run_id, [wait_id])
-    assert await api.wait(DAG, run_id, timeout_s=90) == "success"
+    assert await api.wait(DAG, run_id, timeout_s=240) == "success"
     assert await place.entries() == 5
     record = place.ledger.records("shop_cluster")[4]
     assert record.state is MigrationState.APPLIED
@@ -187,7 +187,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     await place.until(run_id, "approve", ["awaiting_input"])
     (question,) = await api.questions(DAG, run_id)
     await api.answer(question, "Reject")
-    await api.wait(DAG, run_id, timeout_s=60)
+    await api.wait(DAG, run_id, timeout_s=240)
     states = {item.task_id: item.state for item in await api.task_instances(DAG, run_id)}
     assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
     assert await place.entries() == 5

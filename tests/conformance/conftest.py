@@ -20,7 +20,7 @@ from engine.keeper import Keeper, zookeeper
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.memory import MemoryKeeperServer
 
-PATIENCE_S = 20.0
+PATIENCE_S = 120.0
 _roots = itertools.count()
 
 

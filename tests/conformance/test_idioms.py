@@ -84,7 +84,7 @@ async def test_waiting_for_a_node_to_go(keeper, other):
     await other.sync("/")
     assert not waiting.done()
     await keeper.remove("/lock")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await waiting
 
 

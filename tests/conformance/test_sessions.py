@@ -111,7 +111,7 @@ async def test_a_callback_registered_after_the_end_is_called_too(other):
     await other.close()
     over = asyncio.Event()
     other.on_expired(over.set)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await over.wait()
 
 

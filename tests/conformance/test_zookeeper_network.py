@@ -16,7 +16,7 @@ from engine.testing.seen import Seen
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import base64
 import threading
+import time
 
 import pytest
 
@@ -65,8 +66,6 @@ def test_session_check_asks_for_a_session_that_is_there(node: RunningNode) -> No
 def test_a_session_ends_after_its_timeout(node: RunningNode) -> None:
     node.query("SELECT 1", session_id="short", session_timeout="1")
     while node.post("SELECT 1", session_id="short", session_check="1", session_timeout="1").code != 372:
-        import time
-
         time.sleep(1.5)
 
 

@@ -79,7 +79,7 @@ async def trace(node: LocalNode) -> list[int]:
     return [int(number) for number in text.strip().split(",") if number]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 async def test_nodes_killed_at_any_moment_execute_each_statement_once_and_in_order(
     cluster: LocalCluster, seed: int
 ) -> None:
@@ -135,8 +135,11 @@ async def test_nodes_killed_at_any_moment_execute_each_statement_once_and_in_ord
     assert {name: await trace(node) for name, node in cluster.nodes.items()} == before
 
 
-async def test_a_node_that_sleeps_past_its_session_executes_what_it_missed(cluster: LocalCluster) -> None:
-    """1. node02 is stopped by SIGSTOP. 2. A statement is done elsewhere; its session expires. 3. SIGCONT."""
+async def test_a_sleep_past_the_session_and_a_restart_of_zookeeper_lose_no_statement(
+    cluster: LocalCluster,
+) -> None:
+    """1. node02 is stopped by SIGSTOP. 2. A statement is done elsewhere; its session expires. 3. SIGCONT: it
+    executes what it missed. 4. ZooKeeper is killed and started. 5. Everybody executes the next one."""
     config = load_node_config(cluster.config_file)
     async with cluster.keeper() as keeper:
         client = DDLQueueClient(keeper, ENV, config.queues[0].paths)
@@ -153,15 +156,8 @@ async def test_a_node_that_sleeps_past_its_session_executes_what_it_missed(clust
     assert {host.state for host in status.hosts} == {HostState.DONE}
     assert await query(asleep, "EXISTS default.missed FORMAT TSV") == "1\n"
 
-
-async def test_zookeeper_restarted_in_the_middle_loses_no_statement(cluster: LocalCluster) -> None:
-    config = load_node_config(cluster.config_file)
-    async with cluster.keeper() as keeper:
-        client = DDLQueueClient(keeper, ENV, config.queues[0].paths)
-        first = await submit(client, config, "CREATE TABLE default.before (a UInt8) ENGINE = Memory")
-        await complete(client, first)
-        await cluster.zookeeper.kill()
-        await cluster.start_zookeeper()
+    await cluster.zookeeper.kill()
+    await cluster.start_zookeeper()
     async with cluster.keeper() as keeper:
         client = DDLQueueClient(keeper, ENV, config.queues[0].paths)
         second = await submit(client, config, "CREATE TABLE default.after (a UInt8) ENGINE = Memory")
@@ -169,4 +165,4 @@ async def test_zookeeper_restarted_in_the_middle_loses_no_statement(cluster: Loc
     assert {host.state for host in status.hosts} == {HostState.DONE}
     for node in cluster.nodes.values():
         tables = await query(node, "SELECT name FROM system.tables WHERE database = 'default' ORDER BY name")
-        assert tables.split() == ["after", "before"]
+        assert tables.split() == ["after", "missed"]

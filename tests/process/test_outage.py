@@ -99,15 +99,14 @@ async def assert_true_ledger_and_same_schema(cluster: LocalCluster) -> None:
     assert len(set(schemas.values())) == 1, schemas
 
 
-@pytest.mark.parametrize("how", ["stopped", "killed"])
 async def test_a_node_that_is_away_during_a_migration_catches_up_while_the_run_waits(
-    cluster: LocalCluster, how: str
+    cluster: LocalCluster,
 ) -> None:
-    """1. Apply. 2. node03 goes in the middle. 3. The others do one that it misses. 4. It comes back."""
+    """1. Apply. 2. node03 is killed in the middle. 3. The others do one that it misses. 4. It comes back."""
     away = cluster.node("node03")
     applying = asyncio.create_task(run(cluster, "apply", "--approve", "--no-rehearse"))
     await until_finished(cluster, "node03", 2, by=applying)
-    await (away.stop() if how == "stopped" else away.kill9())
+    await away.kill9()
     missed = await finished(cluster, "node03") + 1
     await until_finished(cluster, "node01", missed, by=applying)
     await away.start()

@@ -132,7 +132,7 @@ async def test_losing_all_data_ends_the_sessions(server):
     over = asyncio.Event()
     keeper.on_expired(over.set)
     await server.lose_data()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await over.wait()
     new = await zookeeper.connect(server.config, SystemEnv())
     assert await new.exists("/lost") is None
@@ -158,7 +158,7 @@ async def test_one_directory_has_one_server(server):
 @pytest.mark.slow
 async def test_a_paused_server_hangs_and_goes_on(server):
     server.pause()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while psutil.Process(server.pid).status() != psutil.STATUS_STOPPED:
             await asyncio.sleep(0.01)
     assert await four_letter_word(server.client_port, "ruok", timeout_s=0.2) == ""
@@ -200,7 +200,7 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path):
     assert psutil.pid_exists(pid)
     starter.kill()
     await starter.wait()
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
             await asyncio.sleep(0.02)
 
