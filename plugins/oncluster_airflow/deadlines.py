@@ -29,6 +29,7 @@ from oncluster_airflow.settings import Settings
 
 log = logging.getLogger(__name__)
 
+_OVER = ("success", "failed")
 _RUNBOOK = "runbooks/run-too-long.md"
 
 
@@ -39,10 +40,13 @@ def deadline_of(after_s: int, *, cluster: str = "") -> list[DeadlineAlert]:
     """
     if after_s <= 0:
         return []
+    # A bare number, which Airflow reads as seconds: with a timedelta, tasks of a run whose deadline is still
+    # to come cannot be cleared (apache/airflow issue 70368), and clearing is how a wait is taken up again.
+    interval: Any = float(after_s)
     return [
         DeadlineAlert(
             reference=DeadlineReference.DAGRUN_QUEUED_AT,
-            interval=datetime.timedelta(seconds=after_s),
+            interval=interval,
             callback=AsyncCallback(deadline_missed, kwargs={"after_s": after_s, "cluster": cluster}),
             name=f"not over after {datetime.timedelta(seconds=after_s)}",
         )
@@ -50,7 +54,15 @@ def deadline_of(after_s: int, *, cluster: str = "") -> list[DeadlineAlert]:
 
 
 async def deadline_missed(*, after_s: int, cluster: str = "", context: Mapping[str, Any]) -> str:
-    """Called by the triggerer. Returns which channels took the message."""
+    """Called by the triggerer. Returns which channels took the message.
+
+    Airflow forgets the deadlines of runs that went well, not those of runs that failed, of which people were
+    told then: of a run that is over nobody is told.
+    """
+    run: Mapping[str, Any] = context.get("dag_run") or {}
+    if str(run.get("state")) in _OVER:
+        log.info("deadline.run_is_over dag=%s run=%s", run.get("dag_id"), run.get("dag_run_id"))
+        return ""
     # Mail servers and databases answer slowly, and the triggerer's loop belongs to all triggers.
     return await asyncio.to_thread(_tell, after_s, cluster, dict(context))
 
@@ -87,14 +99,14 @@ def _tell(after_s: int, cluster: str, context: Mapping[str, Any]) -> str:
     result = None
     if cluster:
         run: Mapping[str, Any] = context.get("dag_run") or {}
-        result = _unfinished(settings, cluster, str(run.get("dag_run_id", "")))
+        result = unfinished_hosts(settings, cluster, str(run.get("dag_run_id", "")))
     worked = send_over(
         Channels().open(), late(context, after_s=after_s, result=result, docs_url=settings.docs_url)
     )
     return ", ".join(worked)
 
 
-def _unfinished(settings: Settings, cluster: str, run_id: str) -> WaitResult | None:
+def unfinished_hosts(settings: Settings, cluster: str, run_id: str) -> WaitResult | None:
     """The hosts that the run still waits for, by the ledger; None where it cannot say."""
     try:
         rows = [

@@ -83,11 +83,11 @@ class Notification:
             "attachments": [attachment("\n".join(parts), _COLOUR_OF.get(self.kind, _COLOUR))],
         }
 
-    def as_alert(self) -> Alert:
-        """The same as a trouble of the task, whichever run it is seen in."""
+    def as_alert(self, *, run_id: str = "") -> Alert:
+        """The same as a trouble of the task, whichever run it is seen in; with `run_id`, of that run."""
         hosts = self.result.hosts if self.result else ()
         return Alert(
-            trouble=digest(["task", self.dag_id, self.task_id]),
+            trouble=digest(["task", self.dag_id, self.task_id, run_id]),
             kind=f"task-{self.kind}",
             severity=Severity.CRITICAL,
             cluster=f"dag:{self.dag_id}",

@@ -65,14 +65,14 @@ class OnclusterNotifier(BaseNotifier):
         """Send one message over every channel there is."""
         send_over(self.channels.open(), notification)
 
-    def remind(self, notification: Notification) -> None:
-        """Send it over the channels that have not had it, or long ago."""
+    def remind(self, notification: Notification, *, about_run: bool = False) -> None:
+        """Send it over the channels that have not had it, or long ago: of the task, or of this run of it."""
         records = open_records(self.log)
         if records is None:
             self.send(notification)
             return
         for channel in self.channels.open():
-            _tell_once(records, channel, notification, self.log)
+            _tell_once(records, channel, notification, self.log, notification.run_id if about_run else "")
 
     def resolve(self) -> Channels:
         """The channels in force."""
@@ -126,12 +126,16 @@ class _Sender:
 
 
 def _tell_once(
-    records: Records, channel: OutgoingChannel, notification: Notification, log: object
+    records: Records, channel: OutgoingChannel, notification: Notification, log: object, run_id: str
 ) -> Item | None:
     policy = OperationSettings.from_environment().policy
     try:
         return tell(
-            records, _Sender(channel, notification), notification.as_alert(), links=Links(), policy=policy
+            records,
+            _Sender(channel, notification),
+            notification.as_alert(run_id=run_id),
+            links=Links(),
+            policy=policy,
         )
     except ChannelFailed as error:
         log.error("oncluster.notify_failed channel=%s %s", channel.name, error)  # type: ignore[attr-defined]

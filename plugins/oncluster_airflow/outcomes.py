@@ -136,8 +136,9 @@ def at_end(status: EntryStatus) -> WaitState:
         return WaitState.FAILED
     if status.is_done_on_all_hosts:
         return WaitState.DONE
-    expired = any(host.state is HostState.EXPIRED for host in status.hosts)
-    return WaitState.ABANDONED if status.abandoned and not expired else WaitState.GONE
+    states = {host.state for host in status.hosts}
+    is_abandoned = HostState.ABANDONED in states and HostState.EXPIRED not in states
+    return WaitState.ABANDONED if is_abandoned else WaitState.GONE
 
 
 def at_deadline(status: EntryStatus) -> WaitState:

@@ -18,6 +18,7 @@
     ONCLUSTER_BACKUP_FOLDER, ONCLUSTER_BACKUP_KEEP               `keeper-backups` in $ONCLUSTER_HOME, 7
     ONCLUSTER_DEADLINE_S, ONCLUSTER_HEALTH_DEADLINE_S            after which people are told that a run is not
                              over yet; 0: never. Defaults: 4 hours, 15 minutes
+    ONCLUSTER_WAIT_ALERT_S   the same for one statement of a migration; default: 1 hour
 
 Relative paths are relative to the project, that is to the folder above this package's `plugins`, or to the
 working directory where the package is installed. Reading is cheap and happens when a task or a DAG file
@@ -109,6 +110,7 @@ class OperationSettings:
     backup_keep: int = 7
     deadline_s: int = 4 * 3600
     health_deadline_s: int = 15 * 60
+    wait_alert_s: int = 3600
     policy: Policy = field(default_factory=Policy)
 
     @classmethod
@@ -126,6 +128,7 @@ class OperationSettings:
             backup_keep=int(_number(environment, "ONCLUSTER_BACKUP_KEEP", 7)),
             deadline_s=int(_number(environment, "ONCLUSTER_DEADLINE_S", 4 * 3600)),
             health_deadline_s=int(_number(environment, "ONCLUSTER_HEALTH_DEADLINE_S", 15 * 60)),
+            wait_alert_s=int(_number(environment, "ONCLUSTER_WAIT_ALERT_S", 3600)),
             policy=Policy(
                 remind_after_s=_number(environment, "ONCLUSTER_NOTIFY_REMIND_H", 4.0) * 3600,
                 settle_s=_number(environment, "ONCLUSTER_NOTIFY_SETTLE_S", 600.0),

@@ -247,14 +247,16 @@ def test_airflows_own_time_limits_are_told_as_such(records: Records, chat: Any) 
 # --- deadlines ----------------------------------------------------------------------------------------------
 
 
-def missed(run_id: str = "manual__1", dag_id: str = "migrate_order_cluster") -> dict[str, Any]:
+def missed(
+    run_id: str = "manual__1", dag_id: str = "migrate_order_cluster", state: str = "running"
+) -> dict[str, Any]:
     """What Airflow gives a deadline's callback."""
     run = {
         "dag_id": dag_id,
         "dag_run_id": run_id,
         "queued_at": "2026-03-01T12:00:00Z",
         "start_date": "2026-03-01T12:00:01Z",
-        "state": "running",
+        "state": state,
         "conf": {"password": "hunter2"},
     }
     return {"dag_run": run, "deadline": {"id": "1", "deadline_time": "2026-03-01T16:00:00Z"}}
@@ -311,6 +313,26 @@ def test_a_ledger_out_of_reach_does_not_keep_people_from_being_told(
     assert len(chat.bodies) == 1
 
 
+def test_nobody_is_told_that_a_run_which_is_over_is_not_over(chat: Any) -> None:
+    from oncluster_airflow.deadlines import deadline_missed
+
+    for state in ("failed", "success"):
+        assert asyncio.run(deadline_missed(after_s=60, context=missed(state=state))) == ""
+    assert chat.bodies == []
+
+
+def test_a_deadline_is_stored_as_a_number_since_runs_with_another_cannot_be_cleared() -> None:
+    from airflow.sdk import DAG
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    from oncluster_airflow.deadlines import deadline_of
+
+    with DAG(dag_id="slow", schedule=None, deadline=deadline_of(3600)) as dag:
+        pass
+    (stored,) = DagSerialization.to_dict(dag)["dag"]["deadline"]
+    assert stored.get("__var", stored)["interval"] == 3600.0
+
+
 def test_a_deadline_goes_through_airflows_database_and_the_triggerer_finds_its_callback(chat: Any) -> None:
     from airflow.sdk import DAG
     from airflow.serialization.serialized_objects import DagSerialization
@@ -352,3 +374,61 @@ def test_a_notifier_in_the_triggerer_does_not_hold_up_its_loop(chat: Any) -> Non
 
     assert asyncio.run(main()) > 1
     assert len(chat.bodies) == 1
+
+
+# --- long waits ---------------------------------------------------------------------------------------------
+
+
+def test_a_wait_that_takes_long_is_told_once_while_it_goes_on_and_not_again_after_a_restart(
+    records: Records, chat: Any
+) -> None:
+    from engine.ddl.outcome import HostOutcome, HostState
+    from engine.names import HostId
+    from oncluster_airflow.late_wait import LateWait, told_when_late
+    from oncluster_airflow.outcomes import WaitResult, WaitState
+
+    hosts = (
+        HostOutcome(HostId("node01", 9000), HostState.DONE),
+        HostOutcome(HostId("node03", 9000), HostState.INACTIVE),
+    )
+    context = {"ti": failure("manual__1")["ti"]}
+    late = LateWait.of_task(context, after_s=0.01, now_s=SystemEnv().now_s())
+    assert late is not None
+    carried = LateWait.from_json(json.loads(json.dumps(late.to_json())))
+
+    async def wait(*, until_told: bool) -> None:
+        told_once = asyncio.Event()
+
+        def known() -> WaitResult:
+            loop.call_soon_threadsafe(told_once.set)
+            return WaitResult(WaitState.TIMEOUT, "query-0000000007", hosts)
+
+        loop = asyncio.get_running_loop()
+        async with told_when_late(carried, known, env=SystemEnv()):
+            await told_once.wait()
+            while until_told and not chat.bodies:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(wait(until_told=True))
+    asyncio.run(wait(until_told=False))
+
+    (body,) = chat.bodies
+    assert body["text"] == "[oncluster] not over yet: replica_health · order_cluster.check"
+    text = json.dumps(body)
+    assert "query-0000000007 is waited for on node03:9000" in text
+    assert "to be started first: node03:9000" in text and "runbooks/stuck-ddl.md" in text
+
+
+def test_a_wait_that_ends_in_time_is_not_told(records: Records, chat: Any) -> None:
+    from oncluster_airflow.late_wait import LateWait, told_when_late
+
+    context = {"ti": failure("manual__1")["ti"]}
+    late = LateWait.of_task(context, after_s=3600, now_s=SystemEnv().now_s())
+
+    async def wait() -> None:
+        async with told_when_late(late, lambda: pytest.fail("told"), env=SystemEnv()):
+            await asyncio.sleep(0)
+
+    asyncio.run(wait())
+    assert chat.bodies == []
+    assert LateWait.of_task(context, after_s=None, now_s=0) is None

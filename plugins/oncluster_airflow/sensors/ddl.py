@@ -21,6 +21,7 @@ from engine.errors import OnclusterError
 from engine.names import QueuePaths
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
+from oncluster_airflow.late_wait import LateWait
 from oncluster_airflow.outcomes import WaitResult, WaitState, hosts_table, is_failure
 from oncluster_airflow.reporting import report, result_of
 from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
@@ -40,7 +41,8 @@ class DDLFinishedSensor(BaseSensorOperator):
 
     `submission` is what SubmitStatementOperator returned. `task_timeout_s` is ClickHouse's
     `distributed_ddl_task_timeout`: 180 by default, 0 does not wait, negative waits for ever; each try of
-    the task counts anew. `output_mode` is `distributed_ddl_output_mode`. Both may be templates.
+    the task counts anew. `output_mode` is `distributed_ddl_output_mode`. Both may be templates. After
+    `alert_after_s` people are told that the wait goes on, and for which hosts.
 
     Returns the state and every host (`oncluster_airflow.outcomes`). When it fails they are in XCom under
     `ddl_state` and `ddl_hosts`.
@@ -59,6 +61,7 @@ class DDLFinishedSensor(BaseSensorOperator):
         keeper_conn_id: str = KEEPER_CONN_ID,
         grace_s: float = GRACE_S,
         deferrable: bool = True,
+        alert_after_s: float | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -68,6 +71,7 @@ class DDLFinishedSensor(BaseSensorOperator):
         self.keeper_conn_id = keeper_conn_id
         self.grace_s = grace_s
         self.deferrable = deferrable
+        self.alert_after_s = alert_after_s
         self._env: Env = SystemEnv()
 
     # --- for subclasses -------------------------------------------------------------------------------------
@@ -79,7 +83,9 @@ class DDLFinishedSensor(BaseSensorOperator):
         """Whether the task fails."""
         return is_failure(result.state, OutputMode(self.output_mode))
 
-    def make_trigger(self, submission: Submission, deadline_s: float | None) -> DDLFinishedTrigger:
+    def make_trigger(
+        self, submission: Submission, deadline_s: float | None, late: LateWait | None
+    ) -> DDLFinishedTrigger:
         """The trigger that goes on waiting."""
         return DDLFinishedTrigger(
             keeper_conn_id=self.keeper_conn_id,
@@ -88,6 +94,7 @@ class DDLFinishedSensor(BaseSensorOperator):
             entry=submission.entry,
             output_mode=self.output_mode,
             deadline_s=deadline_s,
+            late=late.to_json() if late else None,
         )
 
     # --- the task -------------------------------------------------------------------------------------------
@@ -99,6 +106,9 @@ class DDLFinishedSensor(BaseSensorOperator):
             return self._finish(context, WaitResult(WaitState.NOT_WAITED, submission.entry))
         deadline_s = None if timeout_s < 0 else self._env.now_s() + timeout_s
         limit_s = None if timeout_s < 0 else float(timeout_s)
+        late = LateWait.of_task(
+            dict(context), after_s=self.alert_after_s if self.deferrable else None, now_s=self._env.now_s()
+        )
         if self.deferrable:
             limit_s = self.grace_s if limit_s is None else min(self.grace_s, limit_s)
         try:
@@ -109,7 +119,7 @@ class DDLFinishedSensor(BaseSensorOperator):
         if self.deferrable and result.at_limit and not time_is_over:
             self.log.info("%s; waiting in the triggerer\n%s", result.summary, hosts_table(result.hosts))
             self.defer(
-                trigger=self.make_trigger(submission, deadline_s),
+                trigger=self.make_trigger(submission, deadline_s, late),
                 method_name="execute_complete",
                 timeout=None if timeout_s < 0 else timedelta(seconds=timeout_s + _BACKSTOP_S),
             )

@@ -7,6 +7,7 @@ nothing about the statement: the hosts go on, and clearing the task attaches to 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -15,18 +16,21 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from engine.env import Env, SystemEnv
-from engine.errors import OnclusterError
+from engine.errors import ConfigError, OnclusterError
 from engine.migrations.model import StatementRef
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
+from oncluster_airflow.late_wait import LateWait
 from oncluster_airflow.migration_wait import wait_for_statement
 from oncluster_airflow.operators.begin import run_of
 from oncluster_airflow.reporting import described, report, result_of
-from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
+from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID, OperationSettings
 from oncluster_airflow.triggers.migration import FAILING_STATES, MigrationStatementTrigger
 from oncluster_airflow.workspace import Workspace
 
 # The trigger ends at its own deadline with all it knows; this only catches a triggerer that is stuck.
+log = logging.getLogger(__name__)
+
 _BACKSTOP_S = 120.0
 
 
@@ -84,6 +88,7 @@ class MigrationStatementSensor(BaseSensorOperator):
         if result.at_limit and (deadline_s is None or self._env.now_s() < deadline_s):
             self.log.info("%s", described(result))
             self.log.info("waiting in the triggerer")
+            late = LateWait.of_task(dict(context), after_s=_alert_after_s(), now_s=self._env.now_s())
             self.defer(
                 trigger=MigrationStatementTrigger(
                     keeper_conn_id=self.keeper_conn_id,
@@ -92,6 +97,7 @@ class MigrationStatementSensor(BaseSensorOperator):
                     ref=self.ref_json,
                     deadline_s=deadline_s,
                     folder=self.folder,
+                    late=late.to_json() if late else None,
                 ),
                 method_name="execute_complete",
                 timeout=None if timeout_s < 0 else timedelta(seconds=timeout_s + _BACKSTOP_S),
@@ -104,3 +110,12 @@ class MigrationStatementSensor(BaseSensorOperator):
         if result is None:
             return None
         return report(context, self.log, result, fails=result.state in FAILING_STATES)
+
+
+def _alert_after_s() -> float | None:
+    try:
+        return OperationSettings.from_environment().wait_alert_s
+    except ConfigError as error:
+        # A typing error in a setting of alerts does not stop a migration.
+        log.error("migration.no_alert %s", error)
+        return None

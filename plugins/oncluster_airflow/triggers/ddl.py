@@ -21,14 +21,16 @@ from engine.env import Env, SystemEnv
 from engine.errors import Corrupt, Refused
 from engine.names import QueuePaths
 from oncluster_airflow.hooks.keeper import KeeperHook
-from oncluster_airflow.outcomes import WaitResult, is_failure
+from oncluster_airflow.late_wait import LateWait, told_when_late
+from oncluster_airflow.outcomes import WaitResult, WaitState, is_failure
 from oncluster_airflow.reporting import event_of, refusal_of
 from oncluster_airflow.settings import LOOK_AGAIN_S
 from oncluster_airflow.waiting import wait_for_hosts
 
 
 class DDLFinishedTrigger(BaseTrigger):
-    """Fires when `entry` is done on its hosts, or `deadline_s` (Unix seconds; None: never) has passed.
+    """Fires when `entry` is done on its hosts, or `deadline_s` (Unix seconds; None: never) has passed. Where
+    `late` says so (`oncluster_airflow.late_wait`), people are told of a long wait while it goes on.
 
     A good end finishes the task in the triggerer, without a worker: XCom gets the result, and no resumed
     task can collide with the worker slot of the one that deferred. A bad end resumes `execute_complete`,
@@ -45,6 +47,7 @@ class DDLFinishedTrigger(BaseTrigger):
         output_mode: str,
         deadline_s: float | None,
         look_again_s: float = LOOK_AGAIN_S,
+        late: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keeper_conn_id = keeper_conn_id
@@ -54,7 +57,9 @@ class DDLFinishedTrigger(BaseTrigger):
         self.output_mode = OutputMode(output_mode)
         self.deadline_s = deadline_s
         self.look_again_s = look_again_s
+        self.late = late
         self._env: Env = SystemEnv()
+        self._last: EntryStatus | None = None
 
     def arguments(self) -> dict[str, Any]:
         """What recreates this trigger; subclasses add theirs."""
@@ -66,6 +71,7 @@ class DDLFinishedTrigger(BaseTrigger):
             "output_mode": str(self.output_mode),
             "deadline_s": self.deadline_s,
             "look_again_s": self.look_again_s,
+            "late": self.late,
         }
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -81,17 +87,25 @@ class DDLFinishedTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         limit_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
         try:
-            result = await wait_for_hosts(
-                KeeperHook(self.keeper_conn_id).shared_session,
-                self.entry,
-                paths=QueuePaths(self.queue, self.replicas),
-                mode=self.output_mode,
-                limit_s=limit_s,
-                env=self._env,
-                seen=self.seen,
-                look_again_s=self.look_again_s,
-            )
+            async with told_when_late(LateWait.from_json(self.late), self._known, env=self._env):
+                result = await wait_for_hosts(
+                    KeeperHook(self.keeper_conn_id).shared_session,
+                    self.entry,
+                    paths=QueuePaths(self.queue, self.replicas),
+                    mode=self.output_mode,
+                    limit_s=limit_s,
+                    env=self._env,
+                    seen=self._seen,
+                    look_again_s=self.look_again_s,
+                )
         except (Refused, Corrupt) as error:
             yield refusal_of(error)
             return
         yield event_of(result, self.log, fails=self.fails(result))
+
+    async def _seen(self, status: EntryStatus) -> None:
+        self._last = status
+        await self.seen(status)
+
+    def _known(self) -> WaitResult:
+        return WaitResult(WaitState.TIMEOUT, self.entry, self._last.hosts if self._last else ())

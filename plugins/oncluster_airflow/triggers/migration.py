@@ -16,11 +16,14 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from engine.env import Env, SystemEnv
 from engine.errors import Corrupt, Refused
 from engine.migrations.model import Run, StatementRef
+from oncluster_airflow.deadlines import unfinished_hosts
 from oncluster_airflow.hooks.keeper import KeeperHook, open_session
+from oncluster_airflow.late_wait import LateWait, told_when_late
 from oncluster_airflow.migration_wait import wait_for_statement
 from oncluster_airflow.outcomes import WaitResult, WaitState
 from oncluster_airflow.own_loop import on_own_loop
 from oncluster_airflow.reporting import event_of, refusal_of
+from oncluster_airflow.settings import Settings
 from oncluster_airflow.workspace import Workspace
 
 FAILING_STATES = frozenset({WaitState.FAILED, WaitState.ABANDONED, WaitState.TIMEOUT, WaitState.GONE})
@@ -38,6 +41,7 @@ class MigrationStatementTrigger(BaseTrigger):
         ref: dict[str, Any],
         deadline_s: float | None,
         folder: str | None = None,
+        late: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keeper_conn_id = keeper_conn_id
@@ -46,6 +50,7 @@ class MigrationStatementTrigger(BaseTrigger):
         self.ref_json = ref
         self.deadline_s = deadline_s
         self.folder = folder
+        self.late = late
         self._env: Env = SystemEnv()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -58,16 +63,24 @@ class MigrationStatementTrigger(BaseTrigger):
                 "ref": self.ref_json,
                 "deadline_s": self.deadline_s,
                 "folder": self.folder,
+                "late": self.late,
             },
         )
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         try:
-            result = await self._wait()
+            async with told_when_late(LateWait.from_json(self.late), self._known, env=self._env):
+                result = await self._wait()
         except (Refused, Corrupt) as error:
             yield refusal_of(error)
             return
         yield event_of(result, self.log, fails=result.state in FAILING_STATES)
+
+    def _known(self) -> WaitResult:
+        found = unfinished_hosts(
+            Settings.from_environment(), self.cluster, Run.from_json(self.run_json).request.run_id
+        )
+        return found or WaitResult(WaitState.TIMEOUT, str(StatementRef.from_json(self.ref_json)))
 
     async def _wait(self) -> WaitResult:
         config = await KeeperHook(self.keeper_conn_id).aconfig()
