@@ -34,8 +34,8 @@ LONG_FILES = (
     "simulation/test_ddl_deliberate_bugs.py",
     "node/test_kill9.py",
 )
-"""They begin first, so that no worker is alone with one of them at the end. Those that wait for processes stand
-between those that compute: two workers share two cores."""
+"""They begin first, so that no worker is alone with one of them at the end. Those that wait for processes
+stand between those that compute: two workers share two cores."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
