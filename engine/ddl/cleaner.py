@@ -332,7 +332,7 @@ class DDLCleaner:
             write: Op = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
         else:
             write = Create(self._paths.outcome(name), record.to_bytes())
-        return _Found(name, path, tuple(tree), record, (write, *word))
+        return _Found(name, path, tuple(tree), record, (*word, write))
 
     async def _remove_stepwise(self, keeper: Keeper, found: _Found) -> Removal:
         """Step 4."""
@@ -393,7 +393,7 @@ class _Found:
     write_record: tuple[Op, ...]
 
     def removal_ops(self) -> list[Op]:
-        """ClickHouse's order: `active` first, `finished` and the entry last."""
+        """ClickHouse's order: `active` first, `finished` and the entry last; then the record."""
         active, finished = f"{self.path}/active", f"{self.path}/finished"
         deepest_first = list(reversed(self.below))
         ops: list[Op] = [Check(self.path)]

@@ -325,7 +325,7 @@ def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.Monkey
 def outcomes_are_removed_before_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     original = cleaner._Found.removal_ops
 
-    async def remove(self: cleaner.DDLCleaner, keeper: Keeper, name: str, *, dry_run: bool) -> Any:
+    async def remove(self: cleaner.DDLCleaner, keeper: Keeper, name: str, **_: Any) -> Any:
         found = await self._survey(keeper, name)
         if isinstance(found, cleaner.Removal):
             return found, ()
