@@ -196,6 +196,13 @@ def test_a_single_replica_is_information_where_the_shard_has_one_host_and_a_warn
     assert about(alone) == [(K.TOO_FEW_REPLICAS, "info")]
 
 
+def test_a_replica_that_keeper_takes_for_dead_and_its_host_for_well_is_told():
+    keeper = KeeperFacts(tables={PATH: table(registered("n1"), registered("n2", is_active=False))})
+    finding = one(cluster(keeper=keeper))
+    assert (finding.kind, finding.evidence["active_replicas"]) == (K.TOO_FEW_REPLICAS, 1)
+    assert "inactive: n2" in finding.what
+
+
 # --- queues and mutations -----------------------------------------------------------------------------------
 
 

@@ -152,11 +152,27 @@ def test_for_the_rest_there_is_advice(tmp_path, facts):
     assert plan.acts == () and plan.notes
 
 
-def test_a_server_without_restore_replica_gets_advice(tmp_path):
-    old = replace(read_only(), version=(18, 16, 1))
-    plan = planned(tmp_path, cluster(old, keeper=in_keeper(registered("n2"))))
+@pytest.mark.parametrize(
+    ("changes", "keeper", "says"),
+    [
+        (
+            {"replicas": (replica(is_readonly=True),)},
+            in_keeper(registered("n2")),
+            "no SYSTEM RESTORE REPLICA",
+        ),
+        (
+            {"mutations": (MutationFacts(TABLE, "0000000001", "x", NOW_S - 900, fail_reason="boom"),)},
+            None,
+            "no KILL MUTATION",
+        ),
+        ({"unreadable": (Unreadable(TABLE, "Code: 40", is_damage=True),)}, None, "no CHECK TABLE"),
+    ],
+)
+def test_a_server_that_is_too_old_for_a_repair_gets_advice(tmp_path, changes, keeper, says):
+    old = host(**({"version": (18, 16, 1), "replicas": (replica(),)} | changes))
+    plan = planned(tmp_path, cluster(old, keeper=keeper))
     assert plan.acts == ()
-    assert any("18.16.1 has no SYSTEM RESTORE REPLICA" in note for note in plan.notes)
+    assert any(f"version 18.16.1 has {says}" in note for note in plan.notes)
 
 
 def test_a_lost_replica_is_created_with_a_statement_that_is_in_the_plan(tmp_path):

@@ -66,7 +66,7 @@ class _Asking:
         known = self.columns.get(table, ())
         missing = [column for column in needed if column not in known]
         if not known or missing:
-            self.missing(f"system.{table}", missing)
+            self.missing(f"system.{table}", missing if known else ())
             return []
         chosen = [
             f"{expression.format(quote_identifier(column))} AS {quote_identifier(f'_{column}')}"

@@ -40,7 +40,7 @@ def _host_without_it(
 ) -> HostId | None:
     """The host that should run the replica and does not have it, if every host of its shard was asked."""
     home = homes.home_of(path, replica)
-    if home is None or replica.is_active or facts.owner_of(path, replica.name) is not None:
+    if home is None or replica.is_active or facts.told_of(path, replica.name) is not None:
         return None
     shard = {home, *facts.shards.get(facts.shard_of(home), ())}
     is_known = all(facts.hosts[host].knows_replicas for host in shard if host in facts.hosts)
@@ -107,8 +107,9 @@ def _is_explained(
 ) -> bool:
     if replica.name in lost:
         return True
-    if facts.owner_of(table.path, replica.name) is not None:
-        return True  # it is read-only there, or has become active meanwhile
+    told = facts.told_of(table.path, replica.name)
+    if told is not None:
+        return told.is_readonly or told.is_session_expired
     home = homes.home_of(table.path, replica)
     if home is not None:
         return not facts.hosts[home].is_answering

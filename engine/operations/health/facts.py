@@ -274,8 +274,8 @@ class ClusterFacts:
         """The number of the first shard that has the host; 0 if none has."""
         return next((number for number, hosts in self.shards.items() if host in hosts), 0)
 
-    def owner_of(self, path: str, name: str) -> HostFacts | None:
-        """The host that has told of this replica."""
+    def told_of(self, path: str, name: str) -> ReplicaFacts | None:
+        """What a host has told of this replica."""
         return next(
-            (host for host, replica in self.replicas() if (replica.path, replica.name) == (path, name)), None
+            (replica for _, replica in self.replicas() if (replica.path, replica.name) == (path, name)), None
         )

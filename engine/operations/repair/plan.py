@@ -37,8 +37,12 @@ from engine.replication.part_set import ActivePartSet
 from engine.replication.paths import TablePaths
 
 OPERATION = "repair"
-RESTORE_SINCE = (21, 7)
-"""The first version that has SYSTEM RESTORE REPLICA."""
+_SINCE = {
+    Repair.RESTORE_REPLICA: ((21, 7), "SYSTEM RESTORE REPLICA"),
+    Repair.REFETCH_PARTS: ((19, 14), "CHECK TABLE of replicated tables"),
+    Repair.KILL_MUTATION: ((19, 1), "KILL MUTATION"),
+}
+"""The first version that has what a repair needs. Source: ClickHouse's changelog."""
 WRONG_PARTS_RATIO = 0.5
 """replicated_max_ratio_of_wrong_parts: above it a server does not activate the replica."""
 
@@ -143,12 +147,14 @@ async def _draft(site: Site, report: HealthReport, finding: Finding) -> _Draft:
         case FindingKind.KEEPER_METADATA_LOST:
             return await _restore(site, report, finding)
         case FindingKind.BROKEN_PARTS if finding.severity is Severity.CRITICAL and "path" in finding.evidence:
+            _refuse_old(report, finding.host, Repair.REFETCH_PARTS)
             _refuse_objection(report, finding, Repair.REFETCH_PARTS)
             return _of_replica(Repair.REFETCH_PARTS, finding, "the other replicas of the table are healthy")
         case FindingKind.STUCK_QUEUE if finding.evidence.get("has_exception") == "yes":
             _refuse_objection(report, finding, Repair.RETRY_QUEUE)
             return _of_replica(Repair.RETRY_QUEUE, finding, "its queue is read anew and tried at once")
         case FindingKind.STUCK_MUTATION if finding.evidence["is_failing"] == "yes":
+            _refuse_old(report, str(finding.evidence["teller"]), Repair.KILL_MUTATION)
             return _kill_mutation(finding)
         case _:
             raise AdviceOnly("nothing to be done from here.")
@@ -223,10 +229,7 @@ async def _read_only(site: Site, report: HealthReport, finding: Finding) -> _Dra
 
 
 async def _restore(site: Site, report: HealthReport, finding: Finding) -> _Draft:
-    host = _host(site, finding)
-    version = report.facts.hosts[host].version
-    if version < RESTORE_SINCE:
-        raise AdviceOnly(f"version {'.'.join(map(str, version))} has no SYSTEM RESTORE REPLICA.")
+    _refuse_old(report, finding.host, Repair.RESTORE_REPLICA)
     if finding.severity is not Severity.CRITICAL:
         raise AdviceOnly("it has only just become read-only.")
     state = _state(report, finding)
@@ -334,6 +337,13 @@ def _refuse_objection(report: HealthReport, finding: Finding, repair: Repair) ->
     objection = _state(report, finding).objection(str(finding.evidence["replica"]), repair.peers)
     if objection:
         raise AdviceOnly(f"{objection[0].upper()}{objection[1:]}.")
+
+
+def _refuse_old(report: HealthReport, host: str, repair: Repair) -> None:
+    since, what = _SINCE[repair]
+    version = next(facts.version for facts in report.facts.hosts.values() if facts.host.readable == host)
+    if version < since:
+        raise AdviceOnly(f"version {'.'.join(map(str, version))} has no {what}.")
 
 
 def _host(site: Site, finding: Finding) -> HostId:
