@@ -2,9 +2,9 @@
 # One health check: exit code 0 when it is passed, else 1 and the reason. Plain bash, since Docker starts one for each
 # container every few seconds: Python would cost more than what it looks at.
 #
-#   health.sh http PORT PATH          the server of this container answers 200
-#   health.sh zookeeper               it serves, that is, it has found a leader
-#   health.sh airflow PART            Airflow says in its own health report that PART (triggerer, …) is healthy
+#   health.sh http PORT PATH            the server of this container answers 200
+#   health.sh zookeeper PORT            it serves, that is, it has found a leader
+#   health.sh airflow HOST PORT PART    Airflow says in its own health report that PART (triggerer, …) is healthy
 set -uo pipefail
 
 fail() { echo "$1"; exit 1; }
@@ -22,14 +22,14 @@ case ${1:-} in
     [[ $answer == HTTP/1.?\ 200* ]] || fail "$2$3 answers: ${answer%%$'\r'*}"
     ;;
   zookeeper)
-    exec 3<>/dev/tcp/127.0.0.1/2181 || fail "nothing listens on port 2181"
+    exec 3<>"/dev/tcp/127.0.0.1/$2" || fail "nothing listens on port $2"
     printf srvr >&3
     answer=$(cat <&3)
     [[ $answer == *Mode:* ]] || fail "no quorum: $answer"
     ;;
   airflow)
-    answer=$(get airflow-api-server 8080 /api/v2/monitor/health) || fail "$answer"
-    [[ $answer =~ \"$2\":\{\"status\":\"healthy\" ]] || fail "the $2 is not healthy: ${answer##*$'\r\n'}"
+    answer=$(get "$2" "$3" /api/v2/monitor/health) || fail "$answer"
+    [[ $answer =~ \"$4\":\{\"status\":\"healthy\" ]] || fail "the $4 is not healthy: ${answer##*$'\r\n'}"
     ;;
   *)
     fail "health.sh: unknown check '${1:-}'"
