@@ -134,12 +134,13 @@ async def open_site(
 ) -> AsyncIterator[Site]:
     """Open a session with Keeper, the records, and a client for each host; close all of them at the end.
 
-    `urls` says by host name where a server is when that is not what the configuration says; `user` and
-    `password` replace those of the configuration. Raises SqlError 701 for an unknown cluster, ConfigError,
-    RecordsUnavailable, and KeeperUnavailable where Keeper is needed.
+    `urls` says by host name, or by host:port, where a server is when that is not what the configuration says;
+    `user` and `password` replace those of the configuration. Raises SqlError 701 for an unknown cluster,
+    ConfigError, RecordsUnavailable, and KeeperUnavailable where Keeper is needed.
     """
     env = env or SystemEnv()
     replicas = config.topology.cluster(cluster).replicas
+    given = urls or {}
     records = Records(database_url, env=env)
     async with contextlib.AsyncExitStack() as stack:
         site = Site(
@@ -152,7 +153,7 @@ async def open_site(
             clients={
                 replica.host_id: await stack.enter_async_context(
                     NodeClient(
-                        (urls or {}).get(replica.host) or url_of(replica),
+                        given.get(replica.host_id.readable) or given.get(replica.host) or url_of(replica),
                         user=user or replica.user,
                         password=password if user else replica.password,
                         timeout_s=max(patience_s, PATIENCE_S) * 6,
