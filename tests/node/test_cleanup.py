@@ -68,7 +68,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("cleanup")
     file = directory / "given.xml"
     file.write_text(clusters_xml({"c": [list(HOSTS)]}))
-    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, call):
+    run = directory / "run"
+    with blocking_cluster(run, cluster_file=file, hosts=HOSTS, session_timeout_ms=12_000) as (local, call):
         made = Place(local, call, directory / "records.db")
         for host in HOSTS:
             made.node(host).query(
