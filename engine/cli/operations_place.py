@@ -45,7 +45,7 @@ def site_options(command: F) -> F:
                 "nodes",
                 multiple=True,
                 metavar="HOST=URL",
-                help="Where a host's HTTP interface is, as node01=http://10.0.0.1:8123 or, where servers share a "
+                help="Where a host's HTTP interface is, as node01=http://10.0.0.1:8123 or, if they share a "
                 "name, 127.0.0.1:9000=http://127.0.0.1:8123. Default: what the configuration says "
                 "(http_host, http_port), or the local stack's nodes.",
             ),
