@@ -172,6 +172,9 @@ def main(names: tuple[str, ...], scale: float, json_file: Path | None) -> None:
     asyncio.run(run(names, scale)).finish(json_file)
 
 
+# Each registers its measurements; they import this module, so it has to be complete.
+from benchmarks import _operations_health  # noqa: E402, F401
+
 if __name__ == "__main__":
     from benchmarks import operations
 
