@@ -11,6 +11,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
+from engine.client import NodeClient
 from engine.config.load import load_node_config
 from engine.env import SystemEnv
 from engine.errors import ConnectionLoss, Refused
@@ -50,18 +51,24 @@ class World:
     async def site(self, cluster: str, operator: str) -> AsyncIterator[Site]:
         if self.keeper_error is not None:
             raise self.keeper_error
+        config = load_node_config(Settings.from_environment().config)
         keeper = await self.keepers.connect()
-        try:
+        async with contextlib.AsyncExitStack() as stack:
+            stack.push_async_callback(keeper.close)
+            # Nobody listens there: to this site all hosts are down.
+            clients = {
+                host: await stack.enter_async_context(NodeClient("http://127.0.0.1:1"))
+                for host in config.topology.cluster(cluster).host_ids
+            }
             yield Site(
                 cluster,
-                load_node_config(Settings.from_environment().config),
+                config,
                 self.records,
                 SystemEnv(),
                 operator,
                 keeper_or_none=keeper,
+                clients=clients,
             )
-        finally:
-            await keeper.close()
 
     def site_of(self, cluster: str, context: Mapping[str, Any], **_: object) -> Any:
         """In the place of `oncluster_airflow.operation_site.site_of`."""
@@ -81,8 +88,8 @@ class PlanTiny(PlanOperationOperator):
     def _danger(self, name: str) -> Danger:
         return self.world.dangers.get(name, Danger.DESTROYS)
 
-    def scope(self, context: Context) -> str:
-        return "tidy"
+    def record(self, site: Site, plan: Plan, context: Context) -> None:
+        site.records.see_findings(site.cluster, "tidy", plan.findings)
 
 
 class ActTiny(ActOperator):

@@ -6,17 +6,19 @@ import asyncio
 import json
 import os
 import socket
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import KeeperUnavailable
-from engine.operations.act import ActState, Danger
+from engine.operations.act import Danger
 from engine.operations.finding import Finding, FindingKind, Severity
 from tests.airflow.operations_support import CLUSTER, Run, World, tiny_dag
 
 ROOT = Path(__file__).resolve().parents[2]
+SCHEDULED = {"replica_health", "cleanup", "schema_drift", "keeper_backup"}
+DAGS = SCHEDULED | {"abandon_tasks", "keeper_restore"}
 
 
 @pytest.fixture
@@ -301,12 +303,198 @@ def test_reading_the_dag_files_opens_no_connection_and_reads_no_database(
 
     assert bag.import_errors == {}
     assert set(bag.dags) == DAGS
+    assert {name for name, dag in bag.dags.items() if dag.timetable.can_be_scheduled} == SCHEDULED
     assert all(dag.deadline for dag in bag.dags.values())
 
 
-DAGS: set[str] = set()
+def test_by_default_nothing_runs_by_itself() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    bag = DagBag(str(ROOT / "dags" / "operations.py"))
+    assert {dag.dag_id for dag in bag.dags.values() if dag.timetable.can_be_scheduled} == set()
 
 
-def test_states_have_a_word_for_each() -> None:
-    assert ActState.ABANDONED.is_good
-    assert sys.modules
+def test_the_dags_go_through_airflows_database() -> None:
+    from airflow.dag_processing.dagbag import DagBag
+    from airflow.serialization.serialized_objects import DagSerialization
+
+    for dag in DagBag(str(ROOT / "dags" / "operations.py")).dags.values():
+        stored = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+        assert stored.task_dict.keys() == dag.task_dict.keys()
+
+
+@pytest.mark.parametrize("name", ["cleanup", "abandon_tasks", "keeper_restore"])
+def test_started_by_hand_these_only_show_what_they_would_do(name: str) -> None:
+    from airflow.dag_processing.dagbag import DagBag
+
+    assert DagBag(str(ROOT / "dags" / "operations.py")).dags[name].params["mode"] == "plan"
+
+
+# --- the operations themselves, where every host is down ----------------------------------------------------
+
+
+def dag(name: str) -> Any:
+    from oncluster_airflow.operation_dags import MAKERS
+
+    return MAKERS[name]()
+
+
+def test_the_health_check_succeeds_whatever_it_finds_and_tells_it(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = Run(dag("replica_health"), run_type="scheduled")
+    run.execute(f"{CLUSTER}.check")
+
+    assert run.xcoms[f"{CLUSTER}.check", "return_value"]["worst"] == "critical"
+    down = {
+        r.finding.host
+        for r in world.records.open_findings(CLUSTER, "health")
+        if r.finding.kind == "host-down"
+    }
+    assert len(down) == 6
+    assert run.skipped == {f"{CLUSTER}.{name}" for name in ("plan", "approve", "act")}
+    assert sum("oncluster.notify" in line for line in caplog.messages) == 1
+
+
+def test_repairs_are_planned_when_the_form_asks_and_only_then(world: World) -> None:
+    run = Run(dag("replica_health"), repair="plan")
+    run.execute(f"{CLUSTER}.check")
+    assert run.skipped == set()
+    run.execute(f"{CLUSTER}.plan")
+
+    assert run.xcoms[f"{CLUSTER}.plan", "plan"]["operation"] == "repair"
+    assert run.skipped == {f"{CLUSTER}.approve", f"{CLUSTER}.act"}
+
+
+def test_health_is_checked_without_keeper_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine.operations.site import KeeperNeed
+
+    seen: list[KeeperNeed] = []
+    site_of = world.site_of
+
+    def remember(cluster: str, context: Any, *, need: KeeperNeed, **more: object) -> Any:
+        seen.append(need)
+        return site_of(cluster, context, **more)
+
+    monkeypatch.setattr("oncluster_airflow.operators.operation.site_of", remember)
+    Run(dag("replica_health")).execute(f"{CLUSTER}.check")
+    assert seen == [KeeperNeed.OPTIONAL]
+
+
+def finished_entries(world: World, count: int) -> None:
+    """Entries that every host has done."""
+    from engine.ddl.client import DDLQueueClient
+    from engine.ddl.initiator import prepare
+    from engine.ddl.status import ExecutionStatus
+    from engine.env import SystemEnv
+
+    async def make() -> None:
+        async with world.site(CLUSTER, "test") as site:
+            client = DDLQueueClient(site.keeper, SystemEnv(), site.queue.paths)
+            for n in range(count):
+                statement = prepare(
+                    f"CREATE DATABASE d{n} ON CLUSTER {CLUSTER}",
+                    topology=site.config.topology,
+                    queue=site.queue,
+                    token=f"t{n}",
+                )
+                submission = await client.submit(statement)
+                for host in site.hosts:
+                    path = site.queue.paths.finished(submission.entry, host)
+                    await site.keeper.create(path, ExecutionStatus(0, "").to_bytes())
+
+    asyncio.run(make())
+
+
+def entries(world: World) -> int:
+    async def count() -> int:
+        async with world.site(CLUSTER, "test") as site:
+            names = (await site.keeper.children(site.queue.paths.root)).names
+            return sum(name.startswith("query-") for name in names)
+
+    return asyncio.run(count())
+
+
+@pytest.mark.parametrize("mode", ["plan", "safe", "act"])
+def test_a_cleanup_takes_away_what_its_form_says_once_it_may(world: World, mode: str) -> None:
+    finished_entries(world, 5)
+    run = Run(dag("cleanup"), mode=mode, kinds=["ddl"], ddl_keep_entries=2)
+    run.execute(f"{CLUSTER}.plan")
+    assert entries(world) == 5 and run.xcoms[f"{CLUSTER}.plan", "plan"]["by_danger"] == {"safe": 1}
+    if mode == "plan":
+        assert run.skipped == {f"{CLUSTER}.approve", f"{CLUSTER}.act"}
+        return
+    question = run.ask()
+    assert bool(question) == (mode == "act")
+    if question:
+        run.answer("grace")
+    run.execute(f"{CLUSTER}.act")
+
+    assert entries(world) == 3  # as in ClickHouse, one more than the number stays
+    assert world.records.runs(CLUSTER)[0].approved_by == ("grace" if question else "")
+
+
+def test_a_scheduled_cleanup_shows_its_plan_unless_the_settings_let_it_act(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(dag("cleanup"), run_type="scheduled", mode="act")
+    run.execute(f"{CLUSTER}.plan")
+    assert run.skipped == {f"{CLUSTER}.approve", f"{CLUSTER}.act"}
+
+    monkeypatch.setenv("ONCLUSTER_CLEANUP_MODE", "safe")
+    task = dag("cleanup").get_task(f"{CLUSTER}.plan")
+    assert task.mode(run.context(f"{CLUSTER}.plan")).value == "safe"
+
+
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        ({"kinds": ["rubbish"]}, "no kind of rubbish"),
+        ({"gone": ["node05"]}, "does not say why"),
+        ({"mode": "everything"}, "no mode"),
+    ],
+)
+def test_a_form_that_cannot_be_meant_is_refused(world: World, form: dict[str, object], message: str) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    with pytest.raises(TaskRefused, match=message):
+        Run(dag("cleanup"), **form).execute(f"{CLUSTER}.plan")  # type: ignore[arg-type]
+
+
+def test_what_differs_between_schemas_is_recorded_and_hosts_that_were_not_asked_are_named(
+    world: World,
+) -> None:
+    run = Run(dag("schema_drift"))
+    run.execute(f"{CLUSTER}.check")
+
+    kinds = {r.finding.kind.value for r in world.records.open_findings(CLUSTER, "drift")}
+    assert kinds == {"not-checked"}
+    assert run.skipped == {f"{CLUSTER}.{name}" for name in ("plan", "approve", "act")}
+
+
+def test_giving_a_host_up_needs_a_host_and_a_reason(world: World) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    run = Run(dag("abandon_tasks"), host="nobody", reason="sold", mode="plan")
+    with pytest.raises(TaskRefused, match="no host of order_cluster"):
+        run.execute(f"{CLUSTER}.plan")
+    with pytest.raises(TaskRefused, match="needs a reason"):
+        Run(dag("abandon_tasks"), host="node03", mode="plan").execute(f"{CLUSTER}.plan")
+
+
+def test_where_there_are_several_clusters_one_has_to_be_chosen_for_what_nobody_means_for_all() -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    made = dag("keeper_restore")
+    assert "all" not in made.params.get_param("cluster").schema["enum"]
+    with pytest.raises(TaskRefused, match="Choose a cluster"):
+        Run(made, cluster="").execute("choose")
+
+
+def test_a_restore_takes_a_file_of_the_folder_only(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    monkeypatch.setenv("ONCLUSTER_BACKUP_FOLDER", str(world.folder / "backups"))
+    for name in ("", "../records.db", "/etc/passwd", "keeper-20260101T000000Z.keeper.zst"):
+        with pytest.raises(TaskRefused, match="no backup"):
+            Run(dag("keeper_restore"), file=name, root="/restored", mode="plan").execute(f"{CLUSTER}.plan")

@@ -144,10 +144,9 @@ class PlanOperationOperator(OperationOperator, SkipMixin):
         params: Any = context["params"]
         return mode_of(params.get("mode", Mode.PLAN))
 
-    def scope(self, context: Context) -> str:
-        """Under which the plan's findings are recorded and told of; empty: not at all, because not
-        everything was looked at."""
-        return ""
+    def record(self, site: Site, plan: Plan, context: Context) -> None:
+        """Keep the plan's findings in the records, where this operation has findings of its own. People are
+        told of what is in the records afterwards."""
 
     def execute(self, context: Context) -> None:
         ti: Any = context["ti"]
@@ -158,9 +157,8 @@ class PlanOperationOperator(OperationOperator, SkipMixin):
 
         async def work(site: Site) -> Plan:
             plan = await self.make_plan(site, context)
-            if scope := self.scope(context):
-                site.records.see_findings(site.cluster, scope, plan.findings)
-                tell_people(site, dict(context))
+            self.record(site, plan, context)
+            tell_people(site, dict(context))
             return plan
 
         plan = self.on_site(context, work)

@@ -1,0 +1,86 @@
+"""The DAG that looks after replicas.
+
+    choose → [cluster]  check → plan → approve → act
+
+It runs on a schedule and only looks: findings are recorded and told, figures are kept for trends. Repairs are
+made when somebody asks for them in the form, and approves their plan.
+"""
+
+from __future__ import annotations
+
+from airflow.sdk import DAG, BaseOperator, Param
+
+from engine.operations.health import Depth
+from oncluster_airflow.operation_dag import Operation, mode_param, operation_dag, plan_approve_act
+from oncluster_airflow.operation_plan import Mode
+from oncluster_airflow.operators.health import CheckHealthOperator
+from oncluster_airflow.operators.repair import ActRepairOperator, PlanRepairOperator
+from oncluster_airflow.settings import OperationSettings
+
+HEALTH_DAG = "replica_health"
+
+_DOC = """
+Looks at every host, replica, queue and disk of a cluster, and at Keeper.
+
+* **check** what is wrong is recorded, and people are told: once, again after some hours, and when it is over.
+  It succeeds whatever it finds; when it fails, nobody has looked.
+* **plan** which repairs fit, one replica of a shard at a time (*Repair*: `plan`, or `act`)
+* **approve** waits for an answer before anything is done
+* **act** repairs, and proves that all replicas have the same parts afterwards
+
+The same from a terminal: `oncluster health check`, `oncluster health repair`.
+"""
+
+
+def health_dag() -> DAG:
+    """The DAG; reading it needs no connection."""
+    return operation_dag(HEALTH_DAG, _operation)
+
+
+def _operation(settings: OperationSettings) -> Operation:
+    return Operation(
+        HEALTH_DAG,
+        "Checks replicas, queues, disks and Keeper; repairs after approval",
+        _DOC,
+        _fill,
+        params={
+            "repair": mode_param(
+                "Repair",
+                Mode.NONE,
+                (Mode.NONE, Mode.PLAN, Mode.ACT),
+                "none: only look. plan: show which repairs fit. act: show them, ask, then repair.",
+            ),
+            "depth": Param(
+                Depth.TELLS.value,
+                type="string",
+                enum=[depth.value for depth in Depth],
+                title="How closely to look",
+                description="reads-data also reads every byte of every replicated table, which takes long.",
+                section="More",
+            ),
+            "limit": Param(
+                10,
+                type="integer",
+                minimum=1,
+                title="Repairs at most",
+                description="What is left is in the next plan.",
+                section="More",
+            ),
+        },
+        schedule=settings.health_schedule,
+        deadline_s=settings.health_deadline_s,
+        retries=1,
+    )
+
+
+def _fill(cluster: str) -> BaseOperator:
+    check = CheckHealthOperator(task_id="check", cluster=cluster)
+    plan, _ = plan_approve_act(
+        lambda: PlanRepairOperator(task_id="plan", cluster=cluster),
+        lambda plan, approve: ActRepairOperator(
+            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
+        ),
+        cluster=cluster,
+    )
+    check >> plan
+    return check

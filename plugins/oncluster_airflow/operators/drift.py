@@ -1,0 +1,97 @@
+"""The tasks of the schema drift DAG; what differs and what sets it right is the engine's business
+(`engine.operations.drift`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.bases.skipmixin import SkipMixin
+
+from engine.operations.act import Plan
+from engine.operations.carrying_out import Performer, Report
+from engine.operations.drift import (
+    DriftReport,
+    check_drift,
+    drift_performer,
+    plan_drift_repair,
+    record_drift,
+)
+from engine.operations.site import Site
+from oncluster_airflow.operation_plan import Mode, mode_of
+from oncluster_airflow.operation_site import tell_people
+from oncluster_airflow.operators.operation import ActOperator, OperationOperator, PlanOperationOperator
+from oncluster_airflow.outcomes import table
+
+DRIFT_KEY = "drift"
+_DRIFTS_IN_XCOM = 200
+
+
+class CheckDriftOperator(OperationOperator, SkipMixin):
+    """Compares definitions over hosts, Keeper and ledger, records what differs, and tells people what is new.
+
+    Succeeds whatever it finds. XCom has what differs under `drift`. Ends the run here unless a repair is
+    asked for.
+    """
+
+    inherits_from_skipmixin = True
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ti: Any = context["ti"]
+        repair = _repair_of(context)
+
+        async def work(site: Site) -> DriftReport:
+            report = await check_drift(site)
+            record_drift(site, report)
+            tell_people(site, dict(context))
+            return report
+
+        report = self.on_site(context, work)
+        self.log.info("%s", drift_text(report))
+        shown = [finding.to_json() for finding in report.findings[:_DRIFTS_IN_XCOM]]
+        ti.xcom_push(key=DRIFT_KEY, value=shown)
+        value = {"is_equal": report.is_equal, "objects": report.objects, "drifts": len(report.drifts)}
+        ti.xcom_push(key="return_value", value=value)
+        if repair is Mode.NONE:
+            task: Any = context["task"]
+            self.skip(ti, list(task.get_flat_relatives(upstream=False)))
+        return value
+
+
+class PlanDriftRepairOperator(PlanOperationOperator):
+    """The fewest statements that set right what can be without a risk."""
+
+    def mode(self, context: Context) -> Mode:
+        return _repair_of(context)
+
+    async def make_plan(self, site: Site, context: Context) -> Plan:
+        return plan_drift_repair(site, await check_drift(site))
+
+
+class ActDriftRepairOperator(ActOperator):
+    """Sends them, and compares once more."""
+
+    def performer(self, site: Site, context: Context) -> Performer:
+        return drift_performer(site)
+
+    async def after(self, site: Site, report: Report, context: Context) -> None:
+        now = await check_drift(site)
+        record_drift(site, now)
+        tell_people(site, dict(context))
+        self.log.info("afterwards: %s", drift_text(now))
+
+
+def drift_text(report: DriftReport) -> str:
+    """What differs, and notes, for the log."""
+    head = f"{report.cluster}: {report.objects} objects, {len(report.drifts)} differ"
+    parts = [head if report.drifts else f"{report.cluster}: {report.objects} objects are the same everywhere"]
+    if report.findings:
+        rows = [(f.severity.word, f.host, f.subject, f.what, f.advice) for f in report.findings]
+        parts.append(table(("severity", "host", "object", "what", "what to do"), rows))
+    parts += [f"note: {note}" for note in report.notes]
+    return "\n\n".join(parts)
+
+
+def _repair_of(context: Context) -> Mode:
+    params: Any = context["params"]
+    return mode_of(params.get("repair", Mode.NONE))
