@@ -30,3 +30,11 @@ def outcome_of(options: Options, target: Target | None = None) -> Outcome | None
         if plan is not None and progress is records.Progress.DONE:
             return Outcome(tuple(shard.rows for shard in plan.shards))
     return None
+
+
+def forget(target: Target, job_id: str) -> None:
+    """Drop the records of a job that is done and that nobody will repeat, if there are any."""
+    key = staging.job_key(job_id, target)
+    for server in target.shards[0].replicas:
+        if records.progress(server, key)[0] is records.Progress.DONE:
+            records.forget(server, key)

@@ -141,8 +141,13 @@ def forget_old(coordinator: Server) -> None:
     """Drop records of jobs that were done three months ago. Their ids may then be used once more."""
     prefix = "done_"
     for name in staging.tables(coordinator, prefix, older_than_s=_KEPT_S):
-        staging.drop(coordinator, TableName(staging.DATABASE, f"decided_{name.removeprefix(prefix)}"))
-        staging.drop(coordinator, TableName(staging.DATABASE, name))
+        forget(coordinator, name.removeprefix(prefix))
+
+
+def forget(coordinator: Server, job: str) -> None:
+    """Drop the records of a job that is done and that nobody will repeat."""
+    for prefix in ("decided_", "done_"):
+        staging.drop(coordinator, TableName(staging.DATABASE, f"{prefix}{job}"))
 
 
 def create_ledger(server: Server) -> None:

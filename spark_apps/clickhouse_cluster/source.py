@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from spark_apps.clickhouse_cluster.options import FORMAT, Options, Pushdown
 from spark_apps.clickhouse_cluster.reader import ClusterReader, PushingReader
 from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.stream_writer import StreamWriter
 from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.types import spark_schema
 from spark_apps.clickhouse_cluster.writer import ClusterWriter, Job
@@ -33,6 +34,9 @@ class ClickHouseClusterSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         mode = Mode.OVERWRITE_PARTITIONS if overwrite else Mode.APPEND
         return ClusterWriter(Job.begin(Options.parse(self.options), schema, mode), schema.fieldNames())
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return StreamWriter(Options.parse(self.options), schema, overwrite=overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -17,6 +17,7 @@ from engine.distributed.sharding import slot_expression
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.options import Placement
+from spark_apps.clickhouse_cluster.ranges import require_in_range
 from spark_apps.clickhouse_cluster.target import Column, Target
 from spark_apps.clickhouse_cluster.types import ChType, write_expression
 
@@ -76,10 +77,11 @@ class Splitter:
     def split(self, rows: pa.Table) -> Iterator[Piece]:
         """One piece for each shard that gets any of `rows`.
 
-        Raises SqlError: 349 for NULL where there can be none, 53 for a key that is no integer, others where
-        a value does not fit.
+        Raises SqlError: 349 for NULL where there can be none, 321 for days and times that the column does not
+        hold, 53 for a key that is no integer, others where a value does not fit.
         """
         self._check_nulls(rows)
+        require_in_range(rows, self._columns)
         if self._target.placement is Placement.EVERY_SHARD:
             body = self._encode(rows)
             yield from (Piece(shard, rows.num_rows, body) for shard in range(len(self._target.shards)))

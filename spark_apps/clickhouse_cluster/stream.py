@@ -1,6 +1,7 @@
-"""Structured streaming: each micro-batch is a job of its own, by the query's id and the batch's number.
+"""Structured streaming with `foreachBatch`, for queries that do more with a batch than to write it.
 
-Both come from the checkpoint: a batch that is repeated after a crash has the same, and so is written once.
+A batch is a job of its own, by the query's id and the batch's number. Both come from the checkpoint: a batch
+that is repeated after a crash has the same, and so is written once.
 
     query = stream.writeStream.foreachBatch(batch_writer("flights.flights_all", url="http://node01:8123"))
 """
@@ -13,8 +14,12 @@ from pyspark.sql import DataFrame
 
 from engine.errors import ConfigError
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
+from spark_apps.clickhouse_cluster.outcome import forget
+from spark_apps.clickhouse_cluster.target import Target
 
 _QUERY_ID = "sql.streaming.queryId"
+_REPEATED = 2
+"""Spark may repeat the last batch; when that is done, the one before it is not repeated any more."""
 
 
 def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]:
@@ -23,7 +28,7 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
     `job_id` among the options takes the place of the query's id: for a query whose checkpoint is made anew
     over the same batches.
     """
-    Options.parse({**options, "table": table})
+    parsed = Options.parse({**options, "table": table})
 
     def write(batch: DataFrame, batch_id: int) -> None:
         context = batch.sparkSession.sparkContext
@@ -32,5 +37,7 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
             raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
         job = {**options, "job_id": f"{query_id}/{batch_id}"}
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
+        if batch_id >= _REPEATED:
+            forget(Target.find(parsed), f"{query_id}/{batch_id - _REPEATED}")
 
     return write

@@ -8,7 +8,7 @@ table's columns and engine from one replica of each shard.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.config.load import load_topology
@@ -74,6 +74,10 @@ class Target:
     @property
     def slots(self) -> tuple[int, ...]:
         return slots([shard.weight for shard in self.shards])
+
+    def with_coordinator(self, server: Server) -> Target:
+        """With this replica of the first shard chosen."""
+        return replace(self, shards=(replace(self.shards[0], replica=server), *self.shards[1:]))
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)

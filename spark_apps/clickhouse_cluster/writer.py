@@ -68,14 +68,23 @@ class Job:
         if options.job_id:
             before, plan, coordinator = _earlier(target, key)
             if coordinator is not None:
-                first = replace(target.shards[0], replica=coordinator)
-                target = replace(target, shards=(first, *target.shards[1:]))
+                target = target.with_coordinator(coordinator)
         for server in {shard.replica for shard in target.shards}:
             staging.create_database(server)
             records.create_ledger(server)
             if before is not Progress.DECIDED:
                 staging.sweep(server, key)
         return cls(options, target, key, epoch, mode, before, plan)
+
+    def named(self, job_id: str) -> Job:
+        """The same with another id, as far as an earlier run of that got. Raises Unavailable."""
+        return replace(self, key=staging.job_key(job_id, self.target)).looked_at_again()
+
+    def looked_at_again(self) -> Job:
+        """With what the servers say now. Raises Unavailable."""
+        before, plan, coordinator = _earlier(self.target, self.key)
+        target = self.target.with_coordinator(coordinator) if coordinator is not None else self.target
+        return replace(self, target=target, before=before, plan=plan)
 
     @property
     def coordinator(self) -> Server:
@@ -105,23 +114,29 @@ class ClusterWriter(DataSourceArrowWriter):
         self._names = tuple(names)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one attempt's rows. A job that was committed before takes no rows."""
         context = TaskContext.get()
         assert context is not None
         task, attempt = context.partitionId(), context.taskAttemptId()
-        if self._job.before is not Progress.NOTHING:
-            return TaskStaged(task, attempt, ())
-        with Attempt(self._job, self._names, task, attempt) as posting:
-            for batch in iterator:
-                posting.add(batch)
-            posting.flush()
-        return TaskStaged(task, attempt, posting.staged)
+        return stage(self._job, self._names, iterator, task=task, attempt=attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         finish(self._job, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         give_up(self._job)
+
+
+def stage(
+    job: Job, names: Sequence[str], rows: Iterator[pa.RecordBatch], *, task: int, attempt: int
+) -> TaskStaged:
+    """Stage one attempt's rows. A job that was committed before takes no rows."""
+    if job.before is not Progress.NOTHING:
+        return TaskStaged(task, attempt, ())
+    with Attempt(job, names, task, attempt) as posting:
+        for batch in rows:
+            posting.add(batch)
+        posting.flush()
+    return TaskStaged(task, attempt, posting.staged)
 
 
 class Attempt:

@@ -8,22 +8,34 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.stream import batch_writer
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
 
 
+def files(directory: Path, *, number: int) -> Path:
+    """So many files of ten rows each, all different."""
+    source = directory / "in"
+    source.mkdir()
+    for at in range(number):
+        (source / f"{at}.csv").write_text("".join(f"{at * 10 + row}\n" for row in range(10)))
+    return source
+
+
+def done_jobs(servers: Servers) -> set[str]:
+    """The records of jobs that are done."""
+    return set(staging.tables(servers.shards[0][0], "done_"))
+
+
 def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
     spark: SparkSession, nodes: Servers, tmp_path: Path
 ) -> None:
-    """1. Two files are two batches. 2. The query ends after the second was written, before its checkpoint
+    """1. Three files are three batches. 2. The query ends after the second was written, before its checkpoint
     says so. 3. Started again, it repeats that batch."""
     table = nodes.table("a UInt32", rest="ORDER BY a")
-    source = tmp_path / "in"
-    source.mkdir()
-    for number in range(2):
-        (source / f"{number}.csv").write_text("".join(f"{number * 10 + row}\n" for row in range(10)))
+    source = files(tmp_path, number=3)
     write = batch_writer(table, shards=nodes.option, sharding_key="a")
     seen: list[int] = []
 
@@ -38,8 +50,38 @@ def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
         query = stream.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
         query.trigger(availableNow=True).foreachBatch(ends_once).start().awaitTermination()
 
+    before = done_jobs(nodes)
     with pytest.raises(StreamingQueryException):
         run()
     run()
-    assert seen == [0, 1, 1]
-    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(20)))
+    assert seen == [0, 1, 1, 2]
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
+    assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"
+
+
+def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
+    spark: SparkSession, nodes: Servers, tmp_path: Path
+) -> None:
+    """1. Three files are three batches. 2. The query ends after the last was written, before its checkpoint
+    says so. 3. Started again, it repeats that batch, and goes on with another file."""
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    source = files(tmp_path, number=3)
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> int:
+        stream = spark.readStream.schema("a long").option("maxFilesPerTrigger", 1).csv(str(source))
+        writer = stream.writeStream.format("clickhouse_cluster").trigger(availableNow=True)
+        options = {"shards": nodes.option, "sharding_key": "a", "checkpointLocation": str(checkpoint)}
+        query = writer.options(**options).start(table)
+        query.awaitTermination()
+        return len(query.recentProgress)
+
+    before = done_jobs(nodes)
+    run()
+    for name in ("2", ".2.crc"):
+        (checkpoint / "commits" / name).unlink()
+    (source / "3.csv").write_text("".join(f"{30 + row}\n" for row in range(10)))
+    assert run() == 2
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(40)))
+    assert nodes.staging() == []
+    assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"

@@ -1,0 +1,70 @@
+"""Structured streaming: `writeStream.format("clickhouse_cluster")`, each micro-batch as a job of its own.
+
+The job's id is the query's id and the batch's number; both come from the checkpoint, so a batch that is
+repeated after a crash has the same. Spark keeps them from the writer and tells them to its tasks only: a task
+puts its job into its message, and the commit takes it from there.
+
+Safety argument. As for a job (`commit`), and:
+1. An attempt looks whether its batch was decided before. Then it takes no rows.
+2. The commit looks again. A batch that was decided, by whomever, is carried out as it was decided.
+3. Spark repeats no batch but the last, so records of the one before the last are forgotten. A crash before
+   that leaves them for three months.
+A batch that fails leaves staging tables; its repetition drops them, or the first load after a week.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from engine.errors import ConfigError
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.outcome import forget
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, stage
+
+_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
+_REPEATED = 2
+"""Spark may repeat the last batch; when that is done, the one before it is not repeated any more."""
+
+
+@dataclass
+class BatchStaged(TaskStaged):
+    """What a task staged, and for which query and job."""
+
+    query: str
+    job: Job
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """See the module. Only new rows can be written: output mode append or update."""
+
+    def __init__(self, options: Options, schema: StructType, *, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigError(
+                "A stream's whole result cannot be written anew with each batch.",
+                hint='Use outputMode("append"), or foreachBatch with mode("overwrite").',
+            )
+        self._job = Job.begin(options, schema, Mode.APPEND)
+        self._names = schema.fieldNames()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query = self._job.options.job_id or str(context.getLocalProperty(_QUERY_ID))
+        job = self._job.named(f"{query}/{context.getLocalProperty(_BATCH_ID)}")
+        done = stage(job, self._names, iterator, task=context.partitionId(), attempt=context.taskAttemptId())
+        return BatchStaged(done.task, done.attempt, done.staged, query, job)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        staged = [message for message in messages if isinstance(message, BatchStaged)]
+        if staged:
+            query, job = staged[0].query, staged[0].job
+            finish(job.looked_at_again(), staged)
+            if batchId >= _REPEATED:
+                forget(job.target, f"{query}/{batchId - _REPEATED}")
