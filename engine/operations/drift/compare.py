@@ -7,6 +7,7 @@ object that at least half of the hosts have is missing on the others; one that f
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.errors import MalformedEntry
@@ -22,6 +23,7 @@ from engine.operations.drift.model import (
 )
 from engine.operations.drift.normalise import Definition, canonical_text
 from engine.replication.columns import Columns
+from engine.replication.table_metadata import TableMetadata, differences
 
 
 def find_drift(schemas: Schemas) -> tuple[Drift, ...]:
@@ -118,12 +120,22 @@ def _behind(table: KeeperTable, replica: str) -> tuple[PartDifference, ...]:
         return ()
     return tuple(
         PartDifference(f"Keeper's {leaf}", _text(shared), _text(its))
-        for leaf, shared, its in (
-            ("columns", table.shared.columns, own.columns),
-            ("metadata", table.shared.metadata, own.metadata),
+        for leaf, shared, its, is_same in (
+            ("columns", table.shared.columns, own.columns, operator.eq),
+            ("metadata", table.shared.metadata, own.metadata, _is_same_metadata),
         )
-        if shared is not None and its is not None and shared != its
+        if shared is not None and its is not None and not is_same(shared, its)
     )
+
+
+def _is_same_metadata(shared: bytes, its: bytes) -> bool:
+    """Servers of several releases in one table write fields that the others do not have."""
+    if shared == its:
+        return True
+    try:
+        return not differences(TableMetadata.from_bytes(its), TableMetadata.from_bytes(shared))
+    except MalformedEntry:
+        return False
 
 
 def _column_differences(table: KeeperTable, definition: Definition) -> tuple[PartDifference, ...]:
