@@ -44,7 +44,9 @@ PARTS: dict[str, Part] = {
     "etl": Part("engine.cli.etl", "group", "Load raw files with Spark; check what arrived."),
     "cleanup": Part("engine.cli.cleanup", "group", "Remove what nobody needs any more: plan, then act."),
     "health": Part("engine.cli.health", "group", "Check the cluster, repair replicas, show trends."),
-    "keeper": Part("engine.cli.keeper", "group", "Look at and change Keeper's tree; run ZooKeeper."),
+    "drift": Part("engine.cli.drift", "group", "Compare the schema of all hosts; set right what differs."),
+    "standby": Part("engine.cli.standby", "group", "Compare a second cluster; switch writers over to it."),
+    "keeper": Part("engine.cli.keeper", "group", "Look at, change and back up Keeper's tree; run ZooKeeper."),
 }
 
 

@@ -1,0 +1,172 @@
+"""The rows of a cluster's tables, as counts and sums of hashes per partition. Only reads.
+
+Each row is counted once: of a replicated table one replica of each path in Keeper is asked, of other tables
+one host of each shard. So two clusters may be compared that have different numbers of shards and replicas,
+and whose parts were merged differently; a table that merges rows away (Replacing, …) is read with FINAL.
+
+Rows are hashed by the servers, column by column in the order of their names, NULL told apart from any value.
+A column of aggregate states is not hashed, and the note says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from engine.client import NodeClient
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import HostId, TableName, quote_identifier, quote_string
+from engine.operations.drift.model import ObjectName, Schemas, Space
+from engine.operations.drift.normalise import Definition
+from engine.operations.site import Site
+from engine.operations.standby.model import (
+    WHOLE_TABLE,
+    DataDepth,
+    PartitionSum,
+    PartitionSums,
+    TableData,
+)
+
+_KEEPS_ALL_ROWS = frozenset({"MergeTree", "ReplicatedMergeTree", "GraphiteMergeTree"})
+_NO_PARTITION_ID = frozenset({Code.UNKNOWN_IDENTIFIER, Code.NO_SUCH_COLUMN_IN_TABLE, 8, 10})
+_UNHASHED = ("AggregateFunction(", "Object(", "Dynamic", "JSON")
+_OTHER_ROWS = ("Log", "TinyLog", "StripeLog", "Memory", "EmbeddedRocksDB")
+_TABLES_AT_ONCE = 4
+
+
+def data_tables(schemas: Schemas) -> dict[TableName, Definition]:
+    """The tables that hold rows of their own."""
+    found: dict[TableName, Definition] = {}
+    for host in schemas.hosts.values():
+        for name, definition in host.objects.items():
+            holds = definition.engine.endswith("MergeTree") or definition.engine in _OTHER_ROWS
+            if name.space is Space.TABLE and definition.kind == "table" and holds:
+                found.setdefault(TableName(name.database, name.name), definition)
+    return dict(sorted(found.items()))
+
+
+async def read_data(
+    site: Site, schemas: Schemas, tables: Iterable[TableName], *, depth: DataDepth
+) -> dict[TableName, TableData]:
+    """The rows of these tables, a few tables at a time. Raises nothing for a host: that is in `error`."""
+    free = asyncio.Semaphore(_TABLES_AT_ONCE)
+
+    async def one(table: TableName) -> TableData:
+        async with free:
+            return await _table_data(site, schemas, table, depth)
+
+    found = await asyncio.gather(*(one(table) for table in tables))
+    return {data.table: data for data in found}
+
+
+async def _table_data(site: Site, schemas: Schemas, table: TableName, depth: DataDepth) -> TableData:
+    name = ObjectName(Space.TABLE, table.database, table.table)
+    total: dict[str, PartitionSum] = {}
+    notes: dict[str, None] = {}
+    for hosts in _groups(schemas, name):
+        answer = await _first_answer(site, schemas, hosts, table, depth)
+        if isinstance(answer, OnclusterError):
+            return TableData(table, {}, error=str(answer))
+        sums, note = answer
+        if note:
+            notes[note] = None
+        for partition, part in sums.items():
+            total[partition] = total[partition].plus(part) if partition in total else part
+    return TableData(table, total, note="; ".join(notes))
+
+
+def _groups(schemas: Schemas, name: ObjectName) -> list[list[HostId]]:
+    """Hosts that have the same rows, in groups; who is replicated by Keeper's word, others by shard."""
+    groups: dict[str, list[HostId]] = {}
+    for number, shard in enumerate(schemas.shards):
+        for host in shard:
+            schema = schemas.hosts.get(host)
+            if schema is None or name not in schema.objects:
+                continue
+            place = schema.places.get(name)
+            groups.setdefault(f"shard {number}" if place is None else place.path, []).append(host)
+    return list(groups.values())
+
+
+async def _first_answer(
+    site: Site, schemas: Schemas, hosts: Sequence[HostId], table: TableName, depth: DataDepth
+) -> tuple[PartitionSums, str] | OnclusterError:
+    """Of the first host of a group that answers."""
+    error: OnclusterError | None = None
+    for host in hosts:
+        definition = schemas.hosts[host].objects[ObjectName(Space.TABLE, table.database, table.table)]
+        try:
+            return await _sums(site.client(host), table, definition, depth)
+        except OnclusterError as refusal:
+            error = refusal
+    assert error is not None
+    return error
+
+
+async def _sums(
+    client: NodeClient, table: TableName, definition: Definition, depth: DataDepth
+) -> tuple[PartitionSums, str]:
+    final = "" if definition.engine in _KEEPS_ALL_ROWS or definition.engine in _OTHER_ROWS else " FINAL"
+    if depth is DataDepth.COUNTS and not final and definition.engine.endswith("MergeTree"):
+        found = await client.query_rows(
+            "SELECT partition, sum(rows) FROM system.parts WHERE active AND database = "
+            f"{quote_string(table.database)} AND table = {quote_string(table.table)} GROUP BY partition"
+        )
+        return {str(partition): PartitionSum(int(rows)) for partition, rows in found.rows}, ""
+    row_hash, note = "", ""
+    if depth is DataDepth.HASHES:
+        columns, note = await _hashed_columns(client, table)
+        row_hash = f", sum(cityHash64({columns}))" if columns else ""
+    try:
+        found = await client.query_rows(
+            f"SELECT _partition_id, count(){row_hash} FROM {table.quoted}{final} GROUP BY _partition_id"
+        )
+    except SqlError as error:
+        if error.code not in _NO_PARTITION_ID:
+            raise
+        found = await client.query_rows(f"SELECT '', count(){row_hash} FROM {table.quoted}{final}")
+    return {
+        str(row[0]) or WHOLE_TABLE: PartitionSum(int(row[1]), int(row[2]) if row_hash else None)
+        for row in found.rows
+        if int(row[1])
+    }, note
+
+
+async def _hashed_columns(client: NodeClient, table: TableName) -> tuple[str, str]:
+    """The arguments of the hash, and a note on what is left out."""
+    described = await client.query_rows(
+        "SELECT name, type, default_kind FROM system.columns WHERE database = "
+        f"{quote_string(table.database)} AND table = {quote_string(table.table)} ORDER BY name"
+    )
+    hashed: list[str] = []
+    left_out: list[str] = []
+    for name, type_, kind in described.rows:
+        if kind in ("ALIAS", "EPHEMERAL"):
+            continue
+        if any(word in type_ for word in _UNHASHED):
+            left_out.append(name)
+            continue
+        column = quote_identifier(name)
+        # NULL makes a hash NULL, and a sum passes over it.
+        hashed += (
+            [f"isNull({column})", f"ifNull(toString({column}), '')"] if "Nullable" in type_ else [column]
+        )
+    note = f"{table}: {', '.join(left_out)} was counted and not hashed" if left_out else ""
+    return ", ".join(hashed), note
+
+
+def partitions_of(one: TableData, other: TableData) -> Mapping[str, tuple[PartitionSum, PartitionSum]]:
+    """Both sides, partition by partition; as whole tables where either cannot tell partitions apart."""
+    nothing = PartitionSum(0, 0)
+    sides = [one.partitions, other.partitions]
+    if any(WHOLE_TABLE in side for side in sides):
+        sides = [_as_whole(side) for side in sides]
+    names = sorted({name for side in sides for name in side})
+    return {name: (sides[0].get(name, nothing), sides[1].get(name, nothing)) for name in names}
+
+
+def _as_whole(side: PartitionSums) -> PartitionSums:
+    total = PartitionSum(0, 0)
+    for part in side.values():
+        total = total.plus(part)
+    return {WHOLE_TABLE: total}
