@@ -38,6 +38,7 @@ from engine.operations.carrying_out import Performer, Report
 from engine.operations.cleanup import (
     BY_SERVERS,
     OPERATION,
+    BrokenFilesFate,
     CleanupKind,
     CleanupSettings,
     GoneHost,
@@ -109,6 +110,13 @@ def _what_options(command: Any) -> Any:
                 type=click.IntRange(min=1),
                 default=None,
                 help="Keep only so many finished queue entries. Default: as the queue's configuration says.",
+            ),
+            click.option(
+                "--broken-files",
+                type=click.Choice([fate.value for fate in BrokenFilesFate]),
+                default=_DEFAULTS.broken_files.value,
+                show_default=True,
+                help="Broken files of Distributed tables: send again those that are whole, or drop all.",
             ),
             click.option("--root", "roots", multiple=True, help="Look for tables below this znode, too."),
         )
@@ -299,6 +307,7 @@ def _settings(options: dict[str, Any]) -> CleanupSettings:
         gone=tuple(_gone(item) for item in options.pop("gone")),
         roots=tuple(options.pop("roots")),
         ddl_keep_entries=options.pop("keep_entries"),
+        broken_files=BrokenFilesFate(options.pop("broken_files")),
     )
 
 

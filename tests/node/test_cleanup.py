@@ -51,6 +51,7 @@ class Place:
             [
                 *("cleanup", *arguments),
                 *("--config", str(self.local.config_file), "--records-url", str(self.records)),
+                *("--cluster", "c"),
                 *(f"--node={host}={self.local.node(host).url}" for host in HOSTS),
             ],
         )
@@ -67,7 +68,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("cleanup")
     file = directory / "given.xml"
-    file.write_text(clusters_xml({"c": [list(HOSTS)]}))
+    file.write_text(clusters_xml({"c": [list(HOSTS)], "one": [["n1"]]}))
     run = directory / "run"
     with blocking_cluster(run, cluster_file=file, hosts=HOSTS, session_timeout_ms=12_000) as (local, call):
         made = Place(local, call, directory / "records.db")
@@ -183,3 +184,31 @@ def test_a_half_dropped_table_does_not_keep_anybody_from_making_it(place: Place)
     place.node("n1").query(
         f"CREATE TABLE half (k UInt64) ENGINE = ReplicatedMergeTree('{paths.root}', 'n1') ORDER BY k"
     )
+
+
+def test_broken_files_that_are_whole_are_sent_again_and_the_others_dropped(place: Place) -> None:
+    n1 = place.node("n1")
+    n1.query("CREATE TABLE plain (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query("CREATE TABLE spread (k UInt64) ENGINE = Distributed(one, default, plain, k)")
+    n1.query("SYSTEM STOP DISTRIBUTED SENDS spread")
+    for k in (1, 2):
+        n1.query(
+            f"INSERT INTO spread VALUES ({k})",
+            distributed_foreground_insert="0",
+            prefer_localhost_replica="0",
+        )
+    directory = Path(n1.query("SELECT data_path FROM system.distribution_queue").strip())
+    (directory / "broken").mkdir(exist_ok=True)
+    whole, damaged = sorted(directory.glob("*.bin"))
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    for file in (whole, damaged):
+        file.rename(directory / "broken" / file.name)
+
+    found = place.json("plan", "--kind", "spool")
+    assert found["acts"] == [] and found["findings"][0]["evidence"]["broken_files"] == 2
+    n1.query("SYSTEM START DISTRIBUTED SENDS spread")
+    report = place.json("apply", "--kind", "spool", "--broken-files", "restore", "--yes")
+    assert report["acts"][0]["detail"] == "1 file will be sent again, 1 cannot be read"
+    eventually(lambda: n1.query("SELECT groupArray(k) FROM plain").strip() == "[1]")
+    report = place.json("apply", "--kind", "spool", "--broken-files", "drop", "--yes")
+    assert report["acts"][0]["detail"] == "1 file removed" and not list(directory.glob("broken/*"))

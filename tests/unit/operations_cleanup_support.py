@@ -44,6 +44,8 @@ class Server:
     """Name of a part of `d.t` to its age in seconds."""
     knows_ages: bool = True
     broken_files: int = 0
+    restored: int = 0
+    is_clickhouse: bool = False
     is_down: bool = False
     loses_replies: int = 0
     commands: list[str] = field(default_factory=list)
@@ -70,6 +72,14 @@ class Server:
     async def command(self, sql: str, *, settings: Mapping[str, str] = {}, **_: object) -> str:
         self._check()
         self.commands.append(sql)
+        if sql == "SYSTEM RESTORE BROKEN DISTRIBUTED FILES `d`.`dist`":
+            self.broken_files, self.restored = 1, self.broken_files - 1
+            return ""
+        if sql == "SYSTEM DROP BROKEN DISTRIBUTED FILES `d`.`dist`":
+            if self.is_clickhouse:
+                raise SqlError(Code.SYNTAX_ERROR, "Syntax error: failed at position 13")
+            self.broken_files = 0
+            return ""
         match = re.fullmatch(r"ALTER TABLE `d`\.`t` DROP DETACHED PART '(.+)'", sql)
         assert match is not None and settings == {"allow_drop_detached": "1"}
         if self.detached_parts.pop(match.group(1), None) is None:

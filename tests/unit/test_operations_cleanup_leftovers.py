@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.keeper.base import Create, CreateMode
-from engine.operations.act import ActState, Plan
-from engine.operations.cleanup import CleanupKind, CleanupSettings, DetachedAct, TableAct
+from engine.operations.act import ActState, Danger, Plan
+from engine.operations.cleanup import BrokenFilesFate, CleanupKind, CleanupSettings, DetachedAct, TableAct
 from engine.operations.cleanup.detached_parts import prefix_of
 from engine.operations.finding import FindingKind
 from engine.replication.paths import TablePaths
@@ -255,12 +255,42 @@ def test_a_server_that_goes_down_fails_its_act_and_not_the_others(tmp_path: Path
     run(tmp_path, main)
 
 
-def test_broken_files_of_distributed_tables_are_counted_and_never_touched(tmp_path: Path) -> None:
+def test_broken_files_of_distributed_tables_are_counted_and_stay_by_themselves(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         bench.servers[N3].broken_files = 4
         plan = await bench.plan(SPOOL)
         (finding,) = plan.findings
         assert plan.acts == () and finding.kind is FindingKind.BROKEN_SPOOL
         assert (finding.host, finding.evidence["broken_files"]) == ("n3:9000", 4)
+
+    run(tmp_path, main)
+
+
+def test_broken_files_that_are_whole_are_sent_again_when_asked_for(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N3].broken_files = 4
+        settings = CleanupSettings(broken_files=BrokenFilesFate.RESTORE)
+        plan = await bench.plan(SPOOL, settings=settings)
+        assert plan.needs_approval and "rows come twice" in plan.acts[0].why
+        report = await bench.apply(plan)
+        assert report.results[0][1].detail == "3 files will be sent again, 1 cannot be read"
+        assert bench.servers[N3].restored == 3
+
+    run(tmp_path, main)
+
+
+def test_broken_files_are_dropped_only_if_they_are_those_of_the_plan(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N3].broken_files = 4
+        plan = await bench.plan(SPOOL, settings=CleanupSettings(broken_files=BrokenFilesFate.DROP))
+        assert plan.acts[0].danger is Danger.DESTROYS
+        bench.servers[N3].broken_files = 5
+        assert states(await bench.apply(plan, run_id="a")) == [ActState.REFUSED]
+        bench.servers[N3].broken_files = 4
+        assert states(await bench.apply(plan, run_id="b")) == [ActState.DONE]
+        assert states(await bench.apply(plan, run_id="c")) == [ActState.NOT_NEEDED]
+        bench.servers[N3].broken_files, bench.servers[N3].is_clickhouse = 4, True
+        report = await bench.apply(plan, run_id="d")
+        assert states(report) == [ActState.REFUSED] and "by hand" in report.results[0][1].detail
 
     run(tmp_path, main)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+from engine.distributed import broken_files
 from engine.distributed.batches import BatchLimits
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.delivery import Block, Deliveries, Policy
@@ -23,7 +24,7 @@ from engine.distributed.spool_disk import LocalDisk
 from engine.distributed.spool_names import destination_of, is_destination
 from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions, TableSpool
 from engine.env import Env
-from engine.errors import OnclusterError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 
@@ -195,6 +196,21 @@ class Spools:
         with contextlib.suppress(FileNotFoundError):
             found.spool.truncate()
 
+    async def restore_broken(self, table: DistributedTable) -> None:
+        """Send again what was put aside and can be read. Raises SqlError 74 when the disk cannot be."""
+        found = self._opened(table)
+        for directory in _destinations(found.disk):
+            with _disk_errors(directory):
+                await broken_files.restore(found.disk, directory, self._env)
+            self._sender(found, table.definition, directory).wake()
+
+    async def drop_broken(self, table: DistributedTable) -> None:
+        """Remove what was put aside. Raises SqlError 74 when the disk cannot be used."""
+        found = self._opened(table)
+        for directory in _destinations(found.disk):
+            with _disk_errors(directory):
+                await broken_files.drop(found.disk, directory)
+
     def block(self, table: DistributedTable) -> None:
         """SYSTEM STOP DISTRIBUTED SENDS."""
         self._opened(table).is_blocked = True
@@ -224,6 +240,22 @@ class Spools:
                 facts = opened.senders[directory][0].facts()
                 found.append(QueueRow(table.name, f"{opened.disk.root / directory}/", facts))
         return found
+
+
+def _destinations(disk: LocalDisk) -> list[str]:
+    return [directory for directory in disk.directories() if is_destination(directory)]
+
+
+@contextlib.contextmanager
+def _disk_errors(directory: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise SqlError(
+            Code.CANNOT_READ_FROM_FILE_DESCRIPTOR,
+            f"Cannot work on the broken files of {directory}: {error.strerror or error}",
+            hint="Look at the disk of the node; files that were not worked on are still in broken/.",
+        ) from error
 
 
 def options_of(definition: DistributedDefinition) -> SenderOptions:

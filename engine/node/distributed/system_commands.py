@@ -1,4 +1,7 @@
-"""SYSTEM FLUSH DISTRIBUTED, SYSTEM STOP and START DISTRIBUTED SENDS."""
+"""SYSTEM FLUSH DISTRIBUTED, STOP and START DISTRIBUTED SENDS, RESTORE and DROP BROKEN DISTRIBUTED FILES.
+
+The last two are this project's own, see `engine.distributed.broken_files`; they need a table.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 
-_COMMANDS = ("FLUSH DISTRIBUTED", "STOP DISTRIBUTED SENDS", "START DISTRIBUTED SENDS")
+_RESTORE = "RESTORE BROKEN DISTRIBUTED FILES"
+_DROP = "DROP BROKEN DISTRIBUTED FILES"
+_COMMANDS = ("FLUSH DISTRIBUTED", "STOP DISTRIBUTED SENDS", "START DISTRIBUTED SENDS", _RESTORE, _DROP)
 
 
 class DistributedSystemStatements:
@@ -24,6 +29,8 @@ class DistributedSystemStatements:
         if statement.kind is not StatementKind.SYSTEM or command not in _COMMANDS:
             return None
         if not statement.tables:
+            if command in (_RESTORE, _DROP):
+                raise SqlError(Code.SYNTAX_ERROR, f"Syntax error: SYSTEM {command} needs a table")
             if command.startswith("STOP"):
                 self._spools.block_all()
             elif command.startswith("START"):
@@ -40,7 +47,11 @@ class DistributedSystemStatements:
                 f"Table {name} is not distributed",
                 hint="SYSTEM … DISTRIBUTED is about tables with engine Distributed of this node.",
             )
-        if command.startswith("FLUSH"):
+        if command == _RESTORE:
+            await self._spools.restore_broken(table)
+        elif command == _DROP:
+            await self._spools.drop_broken(table)
+        elif command.startswith("FLUSH"):
             await self._spools.flush(table)
         elif command.startswith("STOP"):
             self._spools.block(table)

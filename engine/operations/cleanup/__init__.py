@@ -6,17 +6,25 @@ rubbish have a file each, with the argument why it is safe.
 """
 
 from engine.operations.cleanup.abandoned import AbandonAct, abandon_performer, plan_abandon
+from engine.operations.cleanup.broken_spool import SpoolAct
 from engine.operations.cleanup.ddl_queue import DdlAct
 from engine.operations.cleanup.detached_parts import DetachedAct
 from engine.operations.cleanup.half_created import TableAct
 from engine.operations.cleanup.planning import OPERATION, cleanup_performer, plan_cleanup, record_plan
 from engine.operations.cleanup.replicas import Probe, ReplicaAct
-from engine.operations.cleanup.settings import BY_SERVERS, CleanupKind, CleanupSettings, GoneHost
+from engine.operations.cleanup.settings import (
+    BY_SERVERS,
+    BrokenFilesFate,
+    CleanupKind,
+    CleanupSettings,
+    GoneHost,
+)
 
 __all__ = [
     "BY_SERVERS",
     "OPERATION",
     "AbandonAct",
+    "BrokenFilesFate",
     "CleanupKind",
     "CleanupSettings",
     "DdlAct",
@@ -24,6 +32,7 @@ __all__ = [
     "GoneHost",
     "Probe",
     "ReplicaAct",
+    "SpoolAct",
     "TableAct",
     "abandon_performer",
     "cleanup_performer",

@@ -67,10 +67,11 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
     acts: list[Act] = []
     findings: list[Finding] = []
     notes: list[str] = []
+    unknown: dict[str, list[str]] = defaultdict(list)
     answers = await site.ask_all(lambda _, client: read_detached(client))
     for host, answer in answers.items():
         if isinstance(answer, OnclusterError):
-            notes.append(f"Detached parts of {host.readable} are not known: {_why_not(answer)}")
+            unknown[answer.message.rstrip(".")].append(host.readable)
             continue
         tables: dict[TableName, list[Detached]] = defaultdict(list)
         for part in answer:
@@ -88,6 +89,7 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
                     f"{count(others, 'detached part', 'detached parts')} of {table} on {host.readable} stay: "
                     "younger, or detached by a person."
                 )
+    notes += [f"Detached parts of {some(hosts)} are not known: {why}." for why, hosts in unknown.items()]
     return DetachedPlan(tuple(acts), tuple(findings), tuple(notes))
 
 
@@ -233,7 +235,3 @@ def _finding(
 
 def _prefixes(parts: Sequence[Detached]) -> str:
     return ", ".join(sorted({part.prefix or "detached by a person" for part in parts}))
-
-
-def _why_not(error: OnclusterError) -> str:
-    return f"{error.message.rstrip('.')}."

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer
-from engine.operations.cleanup.broken_spool import find_broken
+from engine.operations.cleanup.broken_spool import SpoolAct, perform_spool, plan_spool
 from engine.operations.cleanup.ddl_queue import DdlAct, perform_ddl, plan_ddl
 from engine.operations.cleanup.detached_parts import DetachedAct, perform_detached, plan_detached
 from engine.operations.cleanup.half_created import TableAct, perform_table, plan_tables
@@ -64,9 +64,10 @@ async def plan_cleanup(
         findings += detached.findings
         notes += detached.notes
     if CleanupKind.SPOOL in wanted:
-        broken, about = await find_broken(site)
-        findings += broken
-        notes += about
+        spool = await plan_spool(site, settings)
+        acts += spool.acts
+        findings += spool.findings
+        notes += spool.notes
     return Plan(OPERATION, site.cluster, tuple(acts), tuple(findings), tuple(dict.fromkeys(notes)))
 
 
@@ -83,6 +84,8 @@ def cleanup_performer(site: Site, *, probe: Probe = answers_anywhere) -> Perform
             return await perform_table(site, act)
         if act.kind in tuple(DetachedAct):
             return await perform_detached(site, act)
+        if act.kind in tuple(SpoolAct):
+            return await perform_spool(site, act)
         return ActResult(ActState.REFUSED, f"No act of cleanup is called {act.kind}.")
 
     return perform

@@ -231,7 +231,7 @@ class _Judge:
     def _why(self, standing: Standing, word: GoneHost | None, inactive_s: float) -> str:
         asked = f"None of the {len(self.owners.hosts)} hosts that were asked has it; it is not active"
         if word is not None:
-            return f"{asked}, and {self.site.operator} says that {word.name} is gone: {word.reason}"
+            return f"{asked}, and {self.site.operator} says that {word.name} is gone: {word.reason}."
         since = f"{asked} and was not activated for {age(inactive_s)}."
         match standing:
             case Standing.OURS:

@@ -23,6 +23,15 @@ class CleanupKind(enum.StrEnum):
     SPOOL = "spool"
 
 
+class BrokenFilesFate(enum.StrEnum):
+    """What becomes of files of Distributed tables that were put aside as broken."""
+
+    STAY = "stay"
+    RESTORE = "restore"
+    """Those that are whole are sent again."""
+    DROP = "drop"
+
+
 @dataclass(frozen=True, slots=True)
 class GoneHost:
     """A person's word that a host will not come back: `host`, `host:port`, or the name of its replica."""
@@ -39,6 +48,7 @@ class CleanupSettings:
       person detached.
     - `expired_shown_s`: for so long an entry that expired for a host is a finding.
     - `gone`: hosts that are gone for good by a person's word; for them nobody waits.
+    - `broken_files`: what becomes of broken files of Distributed tables; by itself nothing does.
     - `roots`: where tables are looked for in Keeper, beside the places known from servers and configuration.
     - `ddl_keep_entries`: so many finished entries stay, where that is fewer than the queue's own limit.
       Unfinished ones stay until they are over its age.
@@ -51,6 +61,7 @@ class CleanupSettings:
     detached_prefixes: tuple[str, ...] = BY_SERVERS
     expired_shown_s: float = 7 * DAY_S
     gone: tuple[GoneHost, ...] = ()
+    broken_files: BrokenFilesFate = BrokenFilesFate.STAY
     roots: tuple[str, ...] = ()
     ddl_keep_entries: int | None = None
     most_directories: int = 50_000
