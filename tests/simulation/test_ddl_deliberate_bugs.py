@@ -248,7 +248,7 @@ def a_successor_in_the_shard_takes_what_was_begun_for_done(monkeypatch: pytest.M
     monkeypatch.setattr(attempt.Attempt, "from_bytes", from_bytes)
 
 
-@BUGS.add("D3", kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
+@BUGS.add("D3", first=65, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
 def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._acquire
 
@@ -363,7 +363,7 @@ def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- disks ------------------------------------------------------------------------------------------------
 
 
-@BUGS.add("D1", power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
+@BUGS.add("D1", first=23, power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
 def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin(self: ddl_process.ModelIntentStore, intent: Intent) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=False)

@@ -67,7 +67,7 @@ GENTLE = {
 # --- inserts ----------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", fault_rate=0.03)
+@BUGS.add("R3", first=25, fault_rate=0.03)
 def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_out(self: Any) -> bool:
         return False
@@ -117,7 +117,9 @@ def a_replica_counts_for_the_quorum_before_it_has_the_part(monkeypatch: pytest.M
     monkeypatch.setattr(runner.execute_get, "execute", early)
 
 
-@BUGS.add("R1", has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400)
+@BUGS.add(
+    "R1", first=337, has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400
+)
 def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(*args: Any) -> None:
         return None
@@ -125,7 +127,7 @@ def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(consistent_read, "_check_earlier", trusting)
 
 
-@BUGS.add("R7", replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
+@BUGS.add("R7", first=52, replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
 def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*args: Any) -> bool:
         return False
@@ -143,7 +145,14 @@ def a_part_without_quorum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @BUGS.add(
-    "R3", has_quorum=True, has_merges=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=600
+    "R3",
+    first=247,
+    has_quorum=True,
+    has_merges=True,
+    fault_rate=0.03,
+    is_network_cut=True,
+    is_expired=True,
+    seeds=600,
 )
 def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
     async def nothing(*args: Any) -> frozenset[PartName]:
@@ -155,7 +164,7 @@ def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- merges and mutations ---------------------------------------------------------------------------------
 
 
-@BUGS.add("R4", fault_rate=0.03, has_merges=True, steps=14, seeds=400)
+@BUGS.add("R4", first=15, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
 def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     load = merge_predicate.load_predicate
 
@@ -165,7 +174,7 @@ def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
-@BUGS.add("R4", has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=189, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
         return {}
@@ -182,7 +191,7 @@ def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(MutationBook, "commands", commands)
 
 
-@BUGS.add("R5", has_mutations=True, steps=14)
+@BUGS.add("R5", first=28, has_mutations=True, steps=14)
 def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = MutationBook.commands
 
@@ -192,7 +201,7 @@ def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MutationBook, "commands", last_only)
 
 
-@BUGS.add("R7", fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
+@BUGS.add("R7", first=52, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
 def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
         if self.changed is None or self.changed.is_set:
@@ -215,7 +224,7 @@ def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drop_range, "removals_of_blocks", none)
 
 
-@BUGS.add("R4", has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=9, has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
 def a_dropped_range_lets_inserts_into_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave(*args: Any, **kwargs: Any) -> None:
         return None
@@ -277,7 +286,7 @@ def a_merged_part_is_shown_beside_its_sources(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(commit_part, "publish", publish)
 
 
-@BUGS.add("R7", fault_rate=0.03, seeds=400)
+@BUGS.add("R7", first=17, fault_rate=0.03, seeds=400)
 def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = log_puller._copy
 
@@ -304,7 +313,7 @@ def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(log_puller, "_copy", copy)
 
 
-@BUGS.add("R3", fault_rate=0.05, is_expired=True, steps=14, seeds=600)
+@BUGS.add("R3", first=21, fault_rate=0.05, is_expired=True, steps=14, seeds=600)
 def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clone_from = clone._clone_from
 
@@ -315,7 +324,7 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clone, "_clone_from", early)
 
 
-@BUGS.add("R7", has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+@BUGS.add("R7", first=15, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
         return None
@@ -326,7 +335,7 @@ def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> No
 # --- start and checks -------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", kill_gates=(40, 60, 80, 100, 120), seeds=600)
+@BUGS.add("R3", first=9, kill_gates=(40, 60, 80, 100, 120), seeds=600)
 def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def settle(ctx: ReplicaContext, expected: frozenset[PartName]) -> None:
         for part in sorted(ctx.store.staged):
@@ -336,7 +345,9 @@ def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(startup_check, "_settle_staged", settle)
 
 
-@BUGS.add("R3", kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=1200)
+@BUGS.add(
+    "R3", first=234, kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=1200
+)
 def a_part_is_lost_because_its_replica_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part_check.peers, "all_holders", peers.active_holders)
 
