@@ -3,6 +3,7 @@ servers make them, and carrying out under virtual time."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -47,11 +48,17 @@ class Server:
     restored: int = 0
     is_clickhouse: bool = False
     is_down: bool = False
+    url: str = "http://there"
+    is_talking_nonsense: bool = False
+    hangs_s: float = 0.0
     loses_replies: int = 0
     commands: list[str] = field(default_factory=list)
 
     async def query_rows(self, sql: str, **_: object) -> QueryRows:
         self._check()
+        await asyncio.sleep(self.hangs_s)
+        if self.is_talking_nonsense:
+            return _rows((1,), ("2", None, 3))
         if "FROM system.replicas" in sql:
             return _rows(*sorted(self.replicas))
         if "FROM system.detached_tables" in sql:

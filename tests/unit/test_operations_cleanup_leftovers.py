@@ -246,6 +246,26 @@ def test_servers_that_are_down_or_cannot_say_an_age_are_named(tmp_path: Path) ->
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize("trouble", ["nonsense", "slow"])
+def test_a_server_that_talks_nonsense_or_hangs_is_named_and_stops_nobody(
+    tmp_path: Path, trouble: str
+) -> None:
+    async def main(bench: Bench) -> None:
+        plan = await with_parts(bench)
+        if trouble == "nonsense":
+            bench.servers[N1].is_talking_nonsense = True
+        else:
+            bench.servers[N1].hangs_s = 600.0
+        again = await bench.plan()
+        assert [act.host for act in again.acts] == ["n2:9000"]
+        assert sum("n1:9000" in note for note in again.notes) == 3  # replicas, detached parts, spool
+        report = await bench.apply(plan)
+        state = ActState.FAILED if trouble == "nonsense" else ActState.STARTED
+        assert states(report) == [state, ActState.DONE]
+
+    run(tmp_path, main)
+
+
 def test_a_server_that_goes_down_fails_its_act_and_not_the_others(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         plan = await with_parts(bench)

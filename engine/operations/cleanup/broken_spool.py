@@ -22,6 +22,7 @@ from engine.client.node_client import NodeClient
 from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, TableName
 from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.asking import told
 from engine.operations.cleanup.settings import BrokenFilesFate, CleanupSettings
 from engine.operations.cleanup.words import count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -73,8 +74,7 @@ async def plan_spool(site: Site, settings: CleanupSettings) -> SpoolPlan:
 async def perform_spool(site: Site, act: Act) -> ActResult:
     """Have the node do it, and look what it did."""
     host, table = HostId.parse(str(act.payload["host"])), TableName(*act.payload["table"])
-    client = site.client(host)
-    before = _counts(await _read(client), table)
+    before = _counts(await told(site, host, _read), table)
     if not before:
         return ActResult(ActState.NOT_NEEDED, "There are none any more.")
     planned = {str(path): int(files) for path, files in act.payload["files"].items()}
@@ -82,15 +82,15 @@ async def perform_spool(site: Site, act: Act) -> ActResult:
         return ActResult(ActState.REFUSED, f"There are others than were planned: {_total(before)} files.")
     verb = "DROP" if act.kind == SpoolAct.DROP else "RESTORE"
     try:
-        await client.command(f"SYSTEM {verb} BROKEN DISTRIBUTED FILES {table.quoted}")
+        await site.client(host).command(f"SYSTEM {verb} BROKEN DISTRIBUTED FILES {table.quoted}")
     except SqlError as error:
         if error.code == Code.SYNTAX_ERROR:
             return ActResult(ActState.REFUSED, "The server has no such command: do it by hand, in broken/.")
         raise
     except ReplyLost:
-        if _counts(await _read(client), table) == before:
+        if _counts(await told(site, host, _read), table) == before:
             raise
-    after = _total(_counts(await _read(client), table))
+    after = _total(_counts(await told(site, host, _read), table))
     gone = _total(before) - after
     if act.kind == SpoolAct.DROP:
         return ActResult(ActState.DONE, f"{count(gone, 'file', 'files')} removed")

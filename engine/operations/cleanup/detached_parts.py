@@ -22,6 +22,7 @@ from engine.client.node_client import NodeClient
 from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, TableName, quote_string
 from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.asking import told
 from engine.operations.cleanup.settings import CleanupSettings
 from engine.operations.cleanup.words import age, count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -100,35 +101,38 @@ async def perform_detached(site: Site, act: Act) -> ActResult:
         detached_prefixes=tuple(act.payload["prefixes"]),
     )
     host, table = HostId.parse(str(act.payload["host"])), TableName(*act.payload["table"])
-    client = site.client(host)
-    there = {part.name: part for part in await read_detached(client) if part.table == table}
+    there = {part.name: part for part in await told(site, host, read_detached) if part.table == table}
     due = [n for n in act.payload["parts"] if n in there and is_due(there[n], settings)]
     young = [n for n in act.payload["parts"] if n in there and n not in due]
     for name in due:
-        await _drop(client, table, name)
-    told = f"{len(due)} dropped"
+        await _drop(site, host, table, name)
+    detail = f"{len(due)} dropped"
     if gone := len(act.payload["parts"]) - len(due) - len(young):
-        told += f"; {gone} were gone"
+        detail += f"; {gone} were gone"
     if young:
-        told += f"; {len(young)} left, not due any more: {some(young)}"
+        detail += f"; {len(young)} left, not due any more: {some(young)}"
     if due:
-        return ActResult(ActState.DONE, told)
-    return ActResult(ActState.REFUSED if young else ActState.NOT_NEEDED, told)
+        return ActResult(ActState.DONE, detail)
+    return ActResult(ActState.REFUSED if young else ActState.NOT_NEEDED, detail)
 
 
-async def _drop(client: NodeClient, table: TableName, name: str) -> None:
+async def _drop(site: Site, host: HostId, table: TableName, name: str) -> None:
     try:
-        await client.command(
+        await site.client(host).command(
             f"ALTER TABLE {table.quoted} DROP DETACHED PART {quote_string(name)}", settings=_ALLOWED
         )
     except SqlError as error:
         if error.code not in (Code.NO_SUCH_DATA_PART, Code.BAD_DATA_PART_NAME):
             raise
-        if any(part.name == name and part.table == table for part in await read_detached(client)):
+        if await _is_there(site, host, table, name):
             raise
     except ReplyLost:
-        if any(part.name == name and part.table == table for part in await read_detached(client)):
+        if await _is_there(site, host, table, name):
             raise
+
+
+async def _is_there(site: Site, host: HostId, table: TableName, name: str) -> bool:
+    return any(p.name == name and p.table == table for p in await told(site, host, read_detached))
 
 
 async def read_detached(client: NodeClient) -> list[Detached]:
