@@ -49,6 +49,8 @@ class Server(FakeServer):
             return QueryRows((), ((0,),))
         if "serverUUID" in sql:
             return QueryRows((), ((self.identity,),))
+        if "arrayStringConcat" in sql:
+            return QueryRows((), (("shard=1",),))
         if "hostName" in sql:
             raise SqlError(46, "Unknown function hostName")
         if "system.processes" in sql:
@@ -231,9 +233,12 @@ def test_a_server_without_partition_ids_is_compared_as_a_whole():
 # --- the steps --------------------------------------------------------------------------------------------
 
 
-def steps(tmp_path, *, meddle=None, writers="uuid-of-new"):
+def steps(tmp_path, *, meddle=None, writers="uuid-of-new", ambiguous=False):
     async def then(old, new):
-        client = Server("any", {}, identity=writers) if writers else None
+        client = Server("any", {}, identity=writers) if writers or ambiguous else None
+        if ambiguous:
+            for server in new.clients.values():
+                server.identity = ""
         if meddle:
             await meddle(old, new)
         return await switch_steps(old, new, writers=client, watch_s=1.0)
@@ -249,6 +254,8 @@ def test_when_all_is_done_every_step_says_so(tmp_path):
 def test_without_an_address_the_last_step_is_for_people(tmp_path):
     assert steps(tmp_path, writers="")[-1].state is StepState.BY_HAND
     assert steps(tmp_path, writers="another")[-1].state is StepState.OPEN
+    # What servers of both clusters answer tells none from another.
+    assert steps(tmp_path, writers="", ambiguous=True)[-1].state is StepState.UNKNOWN
 
 
 async def _insert(old, _new):

@@ -25,7 +25,10 @@ from engine.operations.drift.model import (
 from engine.operations.drift.normalise import Definition, database_definition, normalise
 from engine.operations.site import Site
 
-_OWN_DATABASES = ("system", "INFORMATION_SCHEMA", "information_schema", "_temporary_and_external_tables")
+_OWN_DATABASES = (
+    *("system", "INFORMATION_SCHEMA", "information_schema", "_temporary_and_external_tables"),
+    "_oncluster",  # where a node works on parts; see `engine.part_storage`
+)
 _INNER = ".inner_id."
 """Tables of materialized views that are named by a UUID: they come and go with their view."""
 

@@ -42,8 +42,11 @@ _MARK = (
     "SELECT count(), sum(rows), toInt64(toUInt32(max(modification_time))) FROM system.parts WHERE active "
     "AND database NOT IN ('system')"
 )
-_IDENTITIES = ("SELECT toString(serverUUID())", "SELECT concat(hostName(), ' ', toString(tcpPort()))")
-_NIL = "00000000-0000-0000-0000-000000000000"
+_IDENTITIES = (
+    "SELECT toString(serverUUID())",
+    "SELECT concat(hostName(), ' ', toString(tcpPort()))",
+    "SELECT arrayStringConcat(arraySort(groupArray(concat(macro, '=', substitution)))) FROM system.macros",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,7 @@ async def switch_steps(
         (
             "Writers are switched to the standby",
             "Change the connection or the name that they use; look again; then start them.",
-            lambda: _writers_are_switched(standby, writers),
+            lambda: _writers_are_switched(primary, standby, writers),
         ),
     )
     steps: list[Step] = []
@@ -213,26 +216,32 @@ async def _standby_can_work(site: Site) -> _Seen:
     return _Seen(StepState.DONE, f"{len(facts)} hosts answer, their queues are empty")
 
 
-async def _writers_are_switched(standby: Site, writers: NodeClient | None) -> _Seen:
+async def _writers_are_switched(primary: Site, standby: Site, writers: NodeClient | None) -> _Seen:
+    """By a question that every server answers differently; which one that is depends on what they are."""
     if writers is None:
         return _Seen(StepState.BY_HAND, "nobody said what writers connect to (--writers URL)")
     for question in _IDENTITIES:
         try:
             theirs = str((await writers.query_rows(question)).scalar)
-        except SqlError:
+        except (SqlError, IndexError):
             continue
-        if not theirs or theirs == _NIL:
-            continue
-        answers = await standby.ask_all(lambda _, client, q=question: client.query_rows(q))  # type: ignore[misc]
-        known = {
-            str(answer.scalar): host
-            for host, answer in answers.items()
-            if not isinstance(answer, OnclusterError)
-        }
-        if theirs in known:
-            return _Seen(StepState.DONE, f"{writers.url} is {known[theirs].readable} of {standby.cluster}")
-        return _Seen(StepState.OPEN, f"{writers.url} is no host of {standby.cluster}")
+        new = await _who_answers(standby, question, theirs)
+        old = await _who_answers(primary, question, theirs)
+        if new and old:
+            continue  # it tells no server from another
+        if new:
+            return _Seen(StepState.DONE, f"{writers.url} is {new[0].readable} of {standby.cluster}")
+        where = f"{old[0].readable} of {primary.cluster}" if old else f"no host of {standby.cluster}"
+        return _Seen(StepState.OPEN, f"{writers.url} is {where}")
     return _Seen(StepState.UNKNOWN, f"{writers.url} does not say which server it is")
+
+
+async def _who_answers(site: Site, question: str, identity: str) -> list[HostId]:
+    async def ask(_host: HostId, client: NodeClient) -> str:
+        return str((await client.query_rows(question)).scalar)
+
+    answers = await site.ask_all(ask)
+    return [host for host, answer in answers.items() if answer == identity]
 
 
 # --- what they share --------------------------------------------------------------------------------------
