@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from airflow.sdk import DAG, BaseOperator, Param
 
-from engine.operations.cleanup import CleanupKind
+from engine.operations.cleanup import BrokenFilesFate, CleanupKind
 from oncluster_airflow.operation_dag import Covers, Operation, mode_param, operation_dag, plan_approve_act
 from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operators.cleanup import (
@@ -96,6 +96,14 @@ def _cleanup(settings: OperationSettings) -> Operation:
             ),
             "detached_after_days": Param(
                 7, type="number", minimum=0, title="Detached parts go after (days)", section="More"
+            ),
+            "broken_files": Param(
+                BrokenFilesFate.STAY.value,
+                type="string",
+                enum=[fate.value for fate in BrokenFilesFate],
+                title="Broken files of Distributed tables",
+                description="restore: those that are whole are sent again. drop: they go, with their rows.",
+                section="More",
             ),
             "ddl_keep_entries": Param(
                 None,

@@ -80,8 +80,12 @@ def only_safe(plan: Plan) -> Plan:
     left = len(plan.acts) - len(safe)
     if not left:
         return plan
-    note = f"{left} acts need approval and were left out; start a run with mode `act` for them."
+    note = f"Left out, because they need approval: {left}. Start a run with mode `act` for them."
     return replace(plan, acts=safe, notes=(*plan.notes, note))
+
+
+def number_of(acts: Sequence[Act]) -> str:
+    return f"{len(acts)} act{'' if len(acts) == 1 else 's'}"
 
 
 def counted(words: Any) -> dict[str, int]:
@@ -94,7 +98,7 @@ def counted(words: Any) -> dict[str, int]:
 
 def plan_text(plan: Plan) -> str:
     """For the log."""
-    parts = [f"{plan.operation} of {plan.cluster}, plan {plan.checksum}: {len(plan.acts)} acts"]
+    parts = [f"{plan.operation} of {plan.cluster}, plan {plan.checksum}: {number_of(plan.acts)}"]
     if plan.acts:
         shown = plan.acts[:_ACTS_IN_LOG]
         rows = [
@@ -114,7 +118,7 @@ def question_of(plan: Plan) -> dict[str, str]:
     acts = sorted(plan.acts, key=lambda act: order.index(act.danger))
     kinds = ", ".join(f"{count} × {kind}" for kind, count in counted(act.kind for act in acts).items())
     body = [
-        f"**{len(acts)} acts** on `{plan.cluster}`: {kinds}.",
+        f"**{number_of(acts)}** on `{plan.cluster}`: {kinds}.",
         "\n".join(_question_line(act) for act in acts[:_ACTS_IN_QUESTION]),
     ]
     if len(acts) > _ACTS_IN_QUESTION:
@@ -125,7 +129,7 @@ def question_of(plan: Plan) -> dict[str, str]:
         "again before it is done. Rejecting ends the run."
     )
     return {
-        "subject": f"{plan.cluster}: approve {plan.operation}, {len(acts)} acts",
+        "subject": f"{plan.cluster}: approve {plan.operation}, {number_of(acts)}",
         "body": "\n\n".join(body),
         "checksum": plan.checksum,
     }

@@ -94,7 +94,7 @@ def test_without_a_persons_word_only_what_is_safe_is_done(world: World) -> None:
     run.execute(f"{CLUSTER}.act")
 
     assert world.shelf == {"b", "c"}
-    assert any("2 acts need approval" in note for note in run.xcoms[f"{CLUSTER}.plan", "plan"]["notes"])
+    assert any("need approval: 2" in note for note in run.xcoms[f"{CLUSTER}.plan", "plan"]["notes"])
 
 
 def test_a_task_that_was_marked_as_successful_by_hand_is_no_answer(world: World) -> None:

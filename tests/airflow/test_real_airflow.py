@@ -18,6 +18,8 @@ from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_stack import AirflowStack
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
+from engine.operations.finding import FindingKind
+from engine.operations.records import Records
 from engine.testing.local_cluster import LocalCluster
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +126,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and_reattachment(
     place: Place,
 ) -> None:
@@ -158,6 +161,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     wait_id = "up.v0004_note.wait_1"
     await _until_known(api, "up.v0004_note.submit_1")
     run_id = await api.trigger(DAG, {"timeout": 4, "rehearse": False})
+    check_id = await api.trigger("replica_health", {"cluster": "shop_cluster"})
     assert await api.wait(DAG, run_id, timeout_s=240) == "failed"
     failed = await place.until(run_id, wait_id, ["failed"])
     assert failed.try_number == 1
@@ -169,6 +173,12 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert "waiting in the triggerer" in log
     assert "DDLTimeout" in log
     assert "What to do" in log
+
+    # Meanwhile the health check has said so, too; it succeeds whatever it finds.
+    assert await api.wait("replica_health", check_id, timeout_s=240) == "success"
+    records = Records(f"sqlite:///{place.directory / 'ledger.db'}", env=SystemEnv())
+    found = {(record.finding.kind, record.finding.host) for record in records.open_findings("shop_cluster")}
+    assert (FindingKind.HOST_DOWN, "node02:9000") in found
 
     # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
     await place.cluster.node("node02").start()

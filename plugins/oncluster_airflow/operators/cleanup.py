@@ -12,6 +12,7 @@ from engine.names import HostId
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Performer
 from engine.operations.cleanup import (
+    BrokenFilesFate,
     CleanupKind,
     CleanupSettings,
     GoneHost,
@@ -52,6 +53,7 @@ def settings_of(context: Context) -> CleanupSettings:
         * _DAY_S,
         gone=tuple(_gone(str(line)) for line in params.get("gone") or ()),
         ddl_keep_entries=None if keep is None else int(keep),
+        broken_files=BrokenFilesFate(str(params.get("broken_files", defaults.broken_files.value))),
     )
 
 

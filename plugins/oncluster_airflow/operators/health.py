@@ -72,7 +72,7 @@ def health_text(report: HealthReport) -> str:
     """Findings and notes, for the log."""
     worst = report.worst
     parts = [
-        f"{report.cluster}: {len(report.findings)} findings, the worst is {worst.word}"
+        f"{report.cluster}: findings: {len(report.findings)}, the worst is {worst.word}"
         if worst
         else f"{report.cluster}: nothing is wrong"
     ]

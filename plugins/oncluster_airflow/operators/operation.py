@@ -256,14 +256,14 @@ def judge(report: Report) -> None:
     well."""
     if unknown := report.count(ActState.STARTED):
         raise TaskUnavailable(
-            f"What became of {unknown} acts is not known; the next try looks.\n"
+            f"Of {unknown} of {len(report.results)} acts it is not known what became; the next try looks.\n"
             + redact(first_lines(report, [ActState.STARTED]))
         )
     if not report.is_good:
         bad = [ActState.FAILED, ActState.REFUSED]
         count = sum(report.count(state) for state in bad)
         raise ActsFailed(
-            f"{count} of {len(report.results)} acts did not go well; the others are done. Run the DAG again "
+            f"{count} of {len(report.results)} acts did not go well, the others are done. Run the DAG again "
             f"to plan anew.\n{redact(first_lines(report, bad))}"
         )
 
