@@ -29,7 +29,7 @@ from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
 from spark_apps.clickhouse_cluster.target import Target
 
-_REMEMBERED_S = 1800
+REMEMBERED_S = 1800
 """So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
 _AT_ONCE = 16
 """Partitions whose intents and effects are recorded together."""
@@ -65,7 +65,7 @@ class Moves:
             there = self._counts()
             for partition_id in some:
                 found, expected = there.get(partition_id, 0), self.rows.get(partition_id, 0)
-                if found < expected and self._keeps_every_row:
+                if found < expected and self.target.keeps_every_row:
                     raise self._missing(partition_id, f"{found} rows after {expected} replaced it")
             self._record_moved(some)
 
@@ -100,7 +100,7 @@ class Moves:
             if hashes[partition_id] <= known.get(partition_id, set()):
                 continue
             intent = intents.get(partition_id)
-            if intent is not None and int(time.time()) - int(str(intent["at"])) > _REMEMBERED_S:
+            if intent is not None and int(time.time()) - int(str(intent["at"])) > REMEMBERED_S:
                 found = there.get(partition_id, 0)
                 if found != int(str(intent["before"])):
                     raise self._unknown(partition_id, intent, found)
@@ -135,7 +135,7 @@ class Moves:
             raise self._unknown(partition_id, intent, there)
         self._alter("ATTACH", partition_id)
         after = self._counts().get(partition_id, 0)
-        if after < there + rows and self._keeps_every_row:
+        if after < there + rows and self.target.keeps_every_row:
             raise self._missing(partition_id, f"{after} rows after {rows} were added to {there}")
 
     def _alter(self, verb: str, partition_id: str) -> None:
@@ -152,10 +152,6 @@ class Moves:
     def _record_moved(self, ids: Sequence[str]) -> None:
         facts = {one: {"rows": self.rows.get(one, 0)} for one in ids}
         records.record(self.server, self.job, Event.ATTACHED, facts)
-
-    @property
-    def _keeps_every_row(self) -> bool:
-        return self.target.engine in ("MergeTree", "ReplicatedMergeTree")
 
     def _counts(self) -> dict[str, int]:
         """Rows of the table, by partition id."""

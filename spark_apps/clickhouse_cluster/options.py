@@ -29,6 +29,13 @@ class Placement(enum.Enum):
     EVERY_SHARD = "every shard"
 
 
+class Delivery(enum.Enum):
+    """How rows get into the table; see `commit` and `direct`."""
+
+    STAGED = "staged"
+    DIRECT = "direct"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     """What the user asks for.
@@ -47,6 +54,7 @@ class Options:
     partitions: tuple[str, ...] = ()
     pushdown: Pushdown = Pushdown.OFF
     placement: Placement = Placement.BY_KEY
+    delivery: Delivery = Delivery.STAGED
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
     cluster_file: str = ""
@@ -90,6 +98,7 @@ class Options:
             filter=values.get("filter", ""),
             partitions=tuple(one.strip() for one in values.get("partitions", "").split(",") if one.strip()),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
+            delivery=_one_of(Delivery, values, "delivery", Delivery.STAGED),
             placement=_one_of(Placement, values, "placement", Placement.BY_KEY),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
@@ -103,7 +112,8 @@ class Options:
 
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
-    "block_rows", "filter", "pushdown", "placement", "partitions", "table", "path", "checkpointlocation",
+    "block_rows", "filter", "pushdown", "placement", "delivery", "partitions", "table", "path",
+    "checkpointlocation",
 }  # fmt: skip
 
 

@@ -30,11 +30,13 @@ _KEPT_S = 90 * 24 * 3600
 class Mode(enum.Enum):
     APPEND = "append"
     OVERWRITE_PARTITIONS = "overwrite partitions"
+    DIRECT = "direct"
 
 
 class Event(enum.Enum):
     INTENT = "intent"
     ATTACHED = "attached"
+    BEGUN = "begun"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from spark_apps.clickhouse_cluster.options import FORMAT, Options, Pushdown
+from spark_apps.clickhouse_cluster.direct import DirectWriter, begin_direct
+from spark_apps.clickhouse_cluster.options import FORMAT, Delivery, Options, Pushdown
 from spark_apps.clickhouse_cluster.reader import ClusterReader, PushingReader
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.stream_writer import StreamWriter
@@ -33,7 +34,13 @@ class ClickHouseClusterSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         mode = Mode.OVERWRITE_PARTITIONS if overwrite else Mode.APPEND
-        return ClusterWriter(Job.begin(Options.parse(self.options), schema, mode), schema.fieldNames())
+        options, names = Options.parse(self.options), schema.fieldNames()
+        job = Job.begin(options, schema, mode)
+        # What was decided is finished in the way in which it was begun.
+        decided = None if job.plan is None else Mode(job.plan.mode)
+        if decided is Mode.DIRECT or (decided is None and options.delivery is Delivery.DIRECT):
+            return DirectWriter(begin_direct(job), names)
+        return ClusterWriter(job, names)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         return StreamWriter(Options.parse(self.options), schema, overwrite=overwrite)

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from engine.errors import ConfigError
-from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.options import Delivery, Options
 from spark_apps.clickhouse_cluster.outcome import forget
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, stage
@@ -50,6 +50,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "A stream's whole result cannot be written anew with each batch.",
                 hint='Use outputMode("append"), or foreachBatch with mode("overwrite").',
             )
+        if options.delivery is not Delivery.STAGED:
+            raise ConfigError("A stream is written by way of staging.", hint="Leave out the option delivery.")
         self._job = Job.begin(options, schema, Mode.APPEND)
         self._names = schema.fieldNames()
 

@@ -7,6 +7,7 @@ table's columns and engine from one replica of each shard.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -45,7 +46,10 @@ class Shard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated."""
+    """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated.
+
+    `deduplicates`: a block with a token that the table knows is not stored again.
+    """
 
     name: TableName
     table: TableName
@@ -61,10 +65,16 @@ class Target:
     keeper_paths: tuple[str, ...]
     version: tuple[int, ...]
     timezone: str
+    deduplicates: bool
 
     @property
     def is_replicated(self) -> bool:
         return self.engine.startswith("Replicated")
+
+    @property
+    def keeps_every_row(self) -> bool:
+        """Merges remove none, as those of the table's relatives do."""
+        return self.engine in ("MergeTree", "ReplicatedMergeTree")
 
     @property
     def is_old(self) -> bool:
@@ -128,6 +138,7 @@ class Target:
             ),
             version=tuple(int(part) for part in version.split(".") if part.isdigit()),
             timezone=timezone,
+            deduplicates=_deduplicates(facts["engine_full"], is_replicated=is_replicated),
         )
 
 
@@ -220,6 +231,13 @@ def _keeper_path(server: Server, name: TableName) -> str:
         "SELECT zookeeper_path FROM system.replicas "
         f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
     )
+
+
+def _deduplicates(engine_full: str, *, is_replicated: bool) -> bool:
+    """Whether the table stores blocks with a known token once."""
+    name = "replicated_deduplication_window" if is_replicated else "non_replicated_deduplication_window"
+    found = re.search(rf"\b{name} = (\d+)", engine_full)
+    return int(found.group(1)) > 0 if found else is_replicated
 
 
 def _granularity(engine_full: str) -> str:

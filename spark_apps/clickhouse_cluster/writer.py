@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Self, cast
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -153,7 +153,7 @@ class Attempt:
         self._pool = ThreadPoolExecutor(len(job.target.shards))
         self._posts: list[Future[None]] = []
 
-    def __enter__(self) -> Attempt:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,6 +185,7 @@ class Attempt:
             self._posts.append(self._pool.submit(self._send, piece, is_first=is_first))
 
     def _send(self, piece: Piece, *, is_first: bool) -> None:
+        """Post rows to one shard, one after another for each of them."""
         target = self._job.target
         server = target.shards[piece.shard].replica
         if is_first:

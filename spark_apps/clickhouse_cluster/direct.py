@@ -1,0 +1,216 @@
+"""Writing without staging: attempts post straight to the table, and its deduplication drops repetitions.
+
+For frames whose tasks give the same rows in the same order however often they run: a range, files, or a frame
+that was sorted within its partitions. After `repartition` or `groupBy` alone they do not, and a server drops
+a block with a known token without looking at its rows. So such frames are found out, and fail the job.
+
+Safety argument.
+1. The first run of the job records when it began and how many rows each shard had. A later run goes on only
+   while servers surely remember the tokens; after that the outcome is unknown.
+2. A block's token is made of job, task, shard and the block's number: every attempt of every run gives it the
+   same one.
+3. Before a block is posted its digest is recorded under the token. An attempt that finds another digest there
+   ends before it posts. Of two attempts at the same time one finds the other's, at the latest.
+4. The post is one block to the server, and the table stores each partition of it once.
+5. The commit looks at all records: each token of the winners has one digest, and there are no others. Then it
+   counts: a shard has at least what it had and what was posted. Only then the job is decided and done.
+A crash anywhere is settled by a run with the same id: it posts everything again under the same tokens. A job
+that fails has rows in the table, which a run with the same id completes; Spark's `abort` removes nothing.
+
+Source: ClickHouse's `insert_deduplication_token` (22.1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from engine.errors import ConfigError, OnclusterError, UnknownOutcome
+from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.moves import REMEMBERED_S, RowsMissing
+from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.split import Piece
+from spark_apps.clickhouse_cluster.target import Target, column_list
+from spark_apps.clickhouse_cluster.writer import Attempt, Job
+
+_TOKENS_SINCE = (22, 1)
+_POSTS = TableName(staging.DATABASE, "posts")
+# One block for the server, whatever it arrives in.
+_ONE_BLOCK = {
+    "async_insert": "0",
+    "insert_deduplicate": "1",
+    "max_partitions_per_insert_block": "0",
+    "min_insert_block_size_rows": "1000000000",
+    "min_insert_block_size_bytes": "1000000000000",
+}
+
+
+class NotReproducible(OnclusterError):
+    """Two attempts of a task gave different rows."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"The frame does not give the same rows again: {what}.",
+            hint="Rows may be missing or stand there twice. Remove what the job wrote, and leave out "
+            "delivery=direct, or sort within partitions before writing.",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One post. Shards count from 0."""
+
+    shard: int
+    token: str
+    digest: str
+    rows: int
+
+
+@dataclass
+class TaskPosted(WriterCommitMessage):
+    """What the winning attempt of a task posted."""
+
+    blocks: tuple[Block, ...]
+
+
+def _require_direct(target: Target, mode: Mode) -> None:
+    """Raises ConfigError when the direct way cannot be taken."""
+    if mode is not Mode.APPEND:
+        raise ConfigError(
+            "Partitions are replaced by way of staging only.", hint="Leave out delivery=direct."
+        )
+    if target.version < _TOKENS_SINCE or not target.deduplicates:
+        raise ConfigError(
+            f"{target.table} does not deduplicate by tokens, which delivery=direct needs.",
+            hint="That takes a Replicated table, or non_replicated_deduplication_window, on 22.1 or later.",
+        )
+
+
+def begin_direct(job: Job) -> Job:
+    """Step 1. Raises ConfigError, and UnknownOutcome when an earlier run began too long ago."""
+    if job.before is not Progress.NOTHING:
+        return job
+    _require_direct(job.target, job.mode)
+    for server in {shard.replica for shard in job.target.shards}:
+        server.execute(
+            f"CREATE TABLE IF NOT EXISTS {_POSTS.quoted} (job String, token String, digest String, "
+            "at DateTime DEFAULT now()) ENGINE = MergeTree ORDER BY (job, token) TTL at + INTERVAL 7 DAY"
+        )
+    begun = records.recorded(job.coordinator, job.key)[Event.BEGUN]
+    if not begun:
+        facts = {"at": int(time.time()), "before": _counts(job.target)}
+        records.record(job.coordinator, job.key, Event.BEGUN, {"": facts})
+    elif (age_s := int(time.time()) - int(begun[""]["at"])) > REMEMBERED_S:
+        raise UnknownOutcome(
+            f"An earlier run of this job began {age_s // 60} minutes ago and did not end. "
+            f"{job.target.table} may have forgotten its tokens, and would store rows twice.",
+            hint="Look what it wrote, remove that, and use another job_id.",
+        )
+    return job
+
+
+class DirectWriter(DataSourceArrowWriter):
+    """See the module."""
+
+    def __init__(self, job: Job, names: Sequence[str]) -> None:
+        self._job = job
+        self._names = tuple(names)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        if self._job.before is not Progress.NOTHING:
+            return TaskPosted(())
+        with DirectAttempt(self._job, self._names, context.partitionId()) as posting:
+            for batch in iterator:
+                posting.add(batch)
+            posting.flush()
+        return TaskPosted(tuple(posting.blocks))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        finish(self._job, [message for message in messages if isinstance(message, TaskPosted)])
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Nothing can be taken back; a run with the same id completes it."""
+
+
+class DirectAttempt(Attempt):
+    """Posts to the table itself."""
+
+    def __init__(self, job: Job, names: Sequence[str], task: int) -> None:
+        super().__init__(job, names, task, 0)
+        self._task = task
+        self.blocks: list[Block] = []
+
+    def _send(self, piece: Piece, *, is_first: bool) -> None:
+        job, server = self._job, self._job.target.shards[piece.shard].replica
+        number = sum(block.shard == piece.shard for block in self.blocks)
+        digest = hashlib.sha256(piece.body).hexdigest()
+        block = Block(piece.shard, f"{job.key}-{self._task}-{piece.shard}-{number}", digest, piece.rows)
+        line = {"job": job.key, "token": block.token, "digest": digest}
+        sql = f"INSERT INTO {_POSTS.quoted} (job, token, digest) FORMAT JSONEachRow"
+        server.execute(sql, body=json.dumps(line).encode())
+        if _digests(server, job.key).get(block.token) != {digest}:
+            raise NotReproducible(
+                f"block {number} of task {self._task} for shard {piece.shard + 1} is another"
+            )
+        columns = column_list(self._names)
+        server.execute(
+            f"INSERT INTO {job.target.table.quoted} ({columns}) FORMAT {self._splitter.format}",
+            body=piece.body,
+            settings={**_ONE_BLOCK, "insert_deduplication_token": block.token},
+        )
+        self.blocks.append(block)
+
+
+def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
+    """Step 5. Raises NotReproducible, RowsMissing."""
+    plan = job.plan
+    if plan is None:
+        blocks = [block for message in messages for block in message.blocks]
+        shards = []
+        before = records.recorded(job.coordinator, job.key)[Event.BEGUN][""]["before"]
+        there = _counts(job.target)
+        for number, shard in enumerate(job.target.shards):
+            ours = {block.token: {block.digest} for block in blocks if block.shard == number}
+            posted = _digests(shard.replica, job.key, shard=number)
+            if posted != ours:
+                other = sorted(token for token in posted | ours if posted.get(token) != ours.get(token))
+                raise NotReproducible(f"shard {number + 1} was given other blocks: {', '.join(other[:5])}")
+            rows = sum(block.rows for block in blocks if block.shard == number)
+            if there[number] < before[number] + rows and job.target.keeps_every_row:
+                raise RowsMissing(
+                    f"Shard {number + 1} ({shard.replica}): {there[number]} rows, {before[number]} before "
+                    f"and {rows} posted.",
+                    hint="Somebody removed rows meanwhile. Look before you repeat.",
+                )
+            shards.append(ShardPlan(shard.replica.host, shard.replica.port, (Staged("", rows),)))
+        table = str(job.target.table)
+        plan = Plan(job.key, job.epoch, table, Mode.DIRECT.value, int(time.time()), tuple(shards))
+        records.decide(job.coordinator, plan)
+    records.record_done(job.coordinator, plan.job)
+    records.forget_old(job.coordinator)
+
+
+def _digests(server: Server, job: str, *, shard: int | None = None) -> dict[str, set[str]]:
+    """By token, the digests under which a block of the job was posted."""
+    rows = server.rows(f"SELECT DISTINCT token, digest FROM {_POSTS.quoted} WHERE job = {quote_string(job)}")
+    found: dict[str, set[str]] = {}
+    for row in rows:
+        if shard is None or row["token"].split("-")[2] == str(shard):
+            found.setdefault(row["token"], set()).add(row["digest"])
+    return found
+
+
+def _counts(target: Target) -> list[int]:
+    """Rows of the table on each shard's replica."""
+    return [int(shard.replica.text(f"SELECT count() FROM {target.table.quoted}")) for shard in target.shards]

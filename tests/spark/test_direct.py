@@ -1,0 +1,130 @@
+"""Straight into the table, with tokens: once for frames that give the same rows again, refused for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from engine.errors import ConfigError, UnknownOutcome
+from spark_apps.clickhouse_cluster import direct, records
+from spark_apps.clickhouse_cluster.direct import DirectAttempt, NotReproducible, TaskPosted, begin_direct
+from spark_apps.clickhouse_cluster.moves import RowsMissing
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.writer import Job
+from tests.spark.conftest import Servers
+from tests.spark.test_faults import ROWS, failing_once, is_once, make_table
+
+pytestmark = pytest.mark.slow
+
+SCHEMA = StructType([StructField("a", LongType()), StructField("s", StringType())])
+
+
+def begin(servers: Servers, table: str, mode: Mode = Mode.APPEND) -> Job:
+    """What the planner does."""
+    given = {"table": table, "shards": servers.option, "sharding_key": "a", "job_id": "job"}
+    options = Options.parse({**given, "delivery": "direct", "block_rows": "10"})
+    return begin_direct(Job.begin(options, SCHEMA, mode))
+
+
+def post(job: Job, *, task: int = 0, rows: range = range(ROWS)) -> TaskPosted:
+    """One attempt of a task."""
+    with DirectAttempt(job, ("a", "s"), task) as posting:
+        for at in range(0, len(rows), 10):
+            some = list(rows[at : at + 10])
+            posting.add(pa.record_batch({"a": pa.array(some, pa.int64()), "s": [f"x{row}" for row in some]}))
+        posting.flush()
+    return TaskPosted(tuple(posting.blocks))
+
+
+def test_an_attempt_that_posted_and_then_failed_is_repeated_and_its_rows_are_there_once(
+    spark: SparkSession, nodes: Servers, tmp_path: Path
+) -> None:
+    table = make_table(nodes)
+    frame = spark.range(ROWS, numPartitions=2).selectExpr("id AS a", "concat('x', id) AS s")
+    marker = tmp_path / "failed"
+    options = {"block_rows": "5", "job_id": "direct", "delivery": "direct"}
+    for _ in range(2):
+        nodes.writer(failing_once(frame, marker, "raise"), **options).save(table)
+        assert marker.exists()
+        assert is_once(nodes, table)
+    assert nodes.staging() == []
+
+
+def test_a_driver_that_ended_before_its_commit_posts_everything_again(nodes: Servers) -> None:
+    table = make_table(nodes)
+    post(begin(nodes, table))
+    again = begin(nodes, table)
+    assert again.before is Progress.NOTHING
+    direct.finish(again, [post(again)])
+    assert is_once(nodes, table)
+    assert begin(nodes, table).before is Progress.DONE
+
+
+def test_a_driver_that_ended_between_decision_and_end_is_done_with_the_next_run(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "record_done", _crash)
+        with pytest.raises(KeyboardInterrupt):
+            direct.finish(job, [post(job)])
+    again = begin(nodes, table)
+    assert again.before is Progress.DECIDED
+    direct.finish(again, [])
+    assert is_once(nodes, table)
+    assert begin(nodes, table).before is Progress.DONE
+
+
+def _crash(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_attempt_with_other_rows_than_an_earlier_one_ends_before_it_posts(nodes: Servers) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    first = post(job)
+    with pytest.raises(NotReproducible, match="block 0 of task 0"):
+        post(job, rows=range(ROWS, 2 * ROWS))
+    assert is_once(nodes, table)
+    with pytest.raises(NotReproducible, match="other blocks"):
+        direct.finish(job, [first])
+    assert begin(nodes, table).before is Progress.NOTHING
+
+
+def test_an_attempt_with_more_rows_than_the_winner_is_found_by_the_commit(nodes: Servers) -> None:
+    job = begin(nodes, make_table(nodes))
+    post(job, rows=range(2 * ROWS))
+    with pytest.raises(NotReproducible, match="other blocks"):
+        direct.finish(job, [post(job)])
+
+
+def test_rows_that_vanished_are_noticed(nodes: Servers) -> None:
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    posted = post(job)
+    nodes.shards[0][0].execute(f"ALTER TABLE {table} DROP PARTITION ID '0'")
+    with pytest.raises(RowsMissing, match="Shard 1"):
+        direct.finish(job, [posted])
+
+
+def test_a_run_after_the_tokens_may_be_forgotten_is_refused(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(nodes)
+    begin(nodes, table)
+    monkeypatch.setattr(direct, "REMEMBERED_S", -1)
+    with pytest.raises(UnknownOutcome, match="tokens"):
+        begin(nodes, table)
+
+
+def test_tables_that_do_not_deduplicate_and_overwriting_are_refused(nodes: Servers) -> None:
+    with pytest.raises(ConfigError, match="does not deduplicate"):
+        begin(nodes, make_table(nodes, replicated=False))
+    with pytest.raises(ConfigError, match="staging only"):
+        begin(nodes, make_table(nodes), Mode.OVERWRITE_PARTITIONS)
