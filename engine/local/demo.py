@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
 
 from engine.config.load import load_node_config
@@ -21,8 +21,15 @@ from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, NoNode, OnclusterError
 from engine.keeper.base import Keeper
 from engine.local.airflow_api import AirflowApi, Question, TaskInstance
-from engine.local.demo_etl import EtlResult, has_targets, load_with_spark
-from engine.local.demo_flights import TABLE, ReplicaContent, contents_of, load_flights
+from engine.local.demo_etl import (
+    EtlResult,
+    earlier_runs,
+    has_targets,
+    load_with_spark,
+    run_that_follows,
+    run_that_is_asked_for,
+)
+from engine.local.demo_flights import CLUSTER, TABLE, ReplicaContent, contents_of, load_flights
 from engine.local.demo_result import DemoResult, read_ledger, read_schemas
 from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack, StackOptions, require_stopped
@@ -32,6 +39,7 @@ from engine.names import HostId, entry_number
 _POLL_S = 0.3
 _RUN_TIMEOUT_S = 600.0
 _ASKED_AGAIN_S = 5.0
+_APPLIED = "applied"
 
 Interference = Callable[[Steps], Coroutine[None, None, None]]
 """Runs beside the migrations; the demo waits for its end too."""
@@ -119,6 +127,7 @@ async def migrate_all(
     async with AirflowApi(state.airflow_url, state.airflow_user, state.airflow_password, env=env) as api:
         try:
             async with asyncio.TaskGroup() as group:
+                earlier = await earlier_runs(api)
                 runs = [
                     group.create_task(_migrate(api, folder.name, steps, answered, env=env))
                     for folder in folders
@@ -135,24 +144,35 @@ async def migrate_all(
         clusters = tuple([read_ledger(state.ledger_url, folder.name, env=env) for folder in folders])
         schemas = await read_schemas(state, clusters)
         steps.done("reading the ledger", f"{sum(len(cluster.rows) for cluster in clusters)} rows")
-        etl, data = await _load(api, state, steps, env=env)
+        changed = any(
+            run.result() for run, folder in zip(runs, folders, strict=True) if folder.name == CLUSTER
+        )
+        etl, data = await _load(api, state, steps, earlier=earlier, changed=changed, env=env)
     return DemoResult(
         clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0, data=data, etl=etl
     )
 
 
 async def _load(
-    api: AirflowApi, state: StackState, steps: Steps, *, env: Env
+    api: AirflowApi,
+    state: StackState,
+    steps: Steps,
+    *,
+    earlier: Collection[str],
+    changed: bool,
+    env: Env,
 ) -> tuple[EtlResult | None, tuple[ReplicaContent, ...]]:
     """With Spark, where the migrations have made the tables for that; else by plain inserts."""
     if not await has_targets(state):
         return None, await load_flights(state, steps, env=env)
-    etl = await load_with_spark(api, state, steps, env=env)
+    run = run_that_follows(api, earlier, env=env) if changed else run_that_is_asked_for(api, env=env)
+    etl = await load_with_spark(api, state, steps, run=run, env=env)
     counts = [table.rows_per_shard for table in etl.report.tables if table.local == TABLE]
     return etl, await contents_of(state, counts[0], env=env) if counts else ()
 
 
-async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> None:
+async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> bool:
+    """Returns whether the run has updated the cluster's asset, which it does when it had something to do."""
     step = f"migrating {cluster}"
     steps.running(step, "waiting for Airflow to find the DAG")
     await api.wait_for_dag(dag_id(cluster))
@@ -180,6 +200,7 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
             hint=await _last_words(api, cluster, run_id, instances),
         )
     steps.done(step, f"{len(instances)} tasks")
+    return any(item.task_id == _APPLIED and item.state == "success" for item in instances)
 
 
 async def _answer(

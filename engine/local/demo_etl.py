@@ -1,14 +1,15 @@
 """The demo's load: the ETL DAG runs because the migrations have changed the schema; what it read, what each
 replica has now, and an answer over the Distributed table.
 
-Nothing is triggered here: Airflow starts the run when the migration DAG updates its asset. The demo waits for
-it, reads what its tasks left, and asks one node a question whose answer is on all shards.
+Airflow starts the run when the migration DAG updates its asset; where there was nothing left to migrate, as
+in a stack that ran the demo before, the demo asks for one. It waits for it, reads what its tasks left, and
+asks one node a question whose answer is on all shards.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from engine.errors import OnclusterError, OperationTimeout
 from engine.etl.check import HttpCounts
 from engine.etl.report import LoadReport
 from engine.etl.targets import CLUSTER, TargetsMissing, require_targets
-from engine.local.airflow_api import AirflowApi, TaskInstance
+from engine.local.airflow_api import AirflowApi, AirflowRefused, TaskInstance
 from engine.local.progress import Steps
 from engine.local.state import StackState
 
@@ -82,10 +83,38 @@ async def has_targets(state: StackState) -> bool:
     return True
 
 
-async def load_with_spark(api: AirflowApi, state: StackState, steps: Steps, *, env: Env) -> EtlResult:
-    """Wait for the run that the migrations have set off. Raises LoadRunFailed, OperationTimeout."""
+async def earlier_runs(api: AirflowApi) -> frozenset[str]:
+    """The runs there are; none while Airflow has not read the DAG's file yet."""
+    try:
+        return frozenset(await api.run_ids(ETL_DAG))
+    except AirflowRefused as error:
+        if error.status != 404:
+            raise
+        return frozenset()
+
+
+async def run_that_follows(api: AirflowApi, earlier: Collection[str], *, env: Env) -> str:
+    """The first run that is none of the earlier ones. Raises OperationTimeout."""
+    deadline_s = env.monotonic_s() + _START_TIMEOUT_S
+    while not (new := [run for run in await api.run_ids(ETL_DAG) if run not in earlier]):
+        if env.monotonic_s() > deadline_s:
+            raise OperationTimeout(f"No run of {ETL_DAG} has followed the migrations.")
+        await env.sleep(_POLL_S)
+    return new[0]
+
+
+async def run_that_is_asked_for(api: AirflowApi, *, env: Env) -> str:
+    """A run of our own. Raises AirflowRefused."""
+    await api.wait_for_dag(ETL_DAG)
+    return await api.trigger(ETL_DAG, run_id=f"demo__{env.new_uuid()}")
+
+
+async def load_with_spark(
+    api: AirflowApi, state: StackState, steps: Steps, *, run: Awaitable[str], env: Env
+) -> EtlResult:
+    """Watch `run`. Raises LoadRunFailed, OperationTimeout, and what finding the run raises."""
     steps.running(_STEP, "waiting for the run that follows the migrations")
-    run_id = await _run_after_migrations(api, env=env)
+    run_id = await run
 
     def on_change(instances: Sequence[TaskInstance]) -> None:
         now = [item.task_id for item in instances if item.state in ("queued", "running")]
@@ -109,15 +138,6 @@ async def load_with_spark(api: AirflowApi, state: StackState, steps: Steps, *, e
         f"{len(check['replicas'])} counts checked",
     )
     return await _with_answer(state, run_id, report, check)
-
-
-async def _run_after_migrations(api: AirflowApi, *, env: Env) -> str:
-    deadline_s = env.monotonic_s() + _START_TIMEOUT_S
-    while not (runs := await api.run_ids(ETL_DAG)):
-        if env.monotonic_s() > deadline_s:
-            raise OperationTimeout(f"No run of {ETL_DAG} has followed the migrations.")
-        await env.sleep(_POLL_S)
-    return runs[0]
 
 
 async def _with_answer(

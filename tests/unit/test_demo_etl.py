@@ -12,7 +12,13 @@ from rich.console import Console
 from engine.env import SystemEnv
 from engine.etl.report import LoadReport, TableReport
 from engine.local.airflow_api import AirflowApi, TaskInstance
-from engine.local.demo_etl import EtlResult, LoadRunFailed, load_with_spark
+from engine.local.demo_etl import (
+    EtlResult,
+    LoadRunFailed,
+    earlier_runs,
+    load_with_spark,
+    run_that_follows,
+)
 from engine.local.demo_result import DemoResult, show_result
 from engine.local.progress import StepEvent, Steps
 from engine.local.state import StackState
@@ -31,7 +37,7 @@ class Api:
         self.states = states
 
     async def run_ids(self, dag_id: str) -> list[str]:
-        return ["asset_triggered__1", "later"]
+        return ["of the demo before", "asset_triggered__1"]
 
     async def wait(self, dag_id: str, run_id: str, **_: object) -> str:
         return "failed" if "failed" in self.states.values() else "success"
@@ -58,7 +64,8 @@ async def test_a_run_that_did_not_load_ends_the_demo_with_its_last_words(
 ) -> None:
     api = cast(AirflowApi, Api(states))
     with pytest.raises(LoadRunFailed, match="asset_triggered__1") as failed:
-        await load_with_spark(api, cast(StackState, None), Steps(Silent()), env=SystemEnv())
+        run = run_that_follows(api, await earlier_runs(api) - {"asset_triggered__1"}, env=SystemEnv())
+        await load_with_spark(api, cast(StackState, None), Steps(Silent()), run=run, env=SystemEnv())
     assert hint in failed.value.hint
 
 
