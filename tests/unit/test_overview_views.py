@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from engine.cli.main import cli
 from engine.config.model import NodeConfig, Topology
+from engine.ddl.abandonment import AbandonedHosts, Abandonment
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.status import ExecutionStatus
 from engine.keeper.base import CreateMode, Keeper
@@ -117,6 +118,7 @@ def test_what_is_settled_is_not_read_again() -> None:
             PATHS.active(name),
             PATHS.finished(name, host("a")),
         ]
+        assert asked.count(PATHS.abandoned(name)) == 1
 
     run_simulation(1, main)
 
@@ -176,6 +178,21 @@ def test_odd_entries() -> None:
             (TaskForm.BEING_REMOVED, "d.."),
             (TaskForm.WITHOUT_DIRECTORIES, "www"),
         ]
+
+    run_simulation(1, main)
+
+
+def test_a_host_that_a_person_gave_up_is_shown_as_such() -> None:
+    async def main(env: SimulationEnv) -> None:
+        keeper = await MemoryKeeperServer(env).connect()
+        name = await put(keeper, 1, done="a")
+        node = await keeper.get(PATHS.entry(name))
+        said = AbandonedHosts(node.stat.czxid, {host("c"): Abandonment("ada", "it burnt", 7)})
+        await create_ancestors(keeper, PATHS.abandoned(name))
+        await keeper.create(PATHS.abandoned(name), said.to_bytes())
+        (item,) = (await QueueReader(env, PATHS, HOSTS).look(keeper, patience_s=5)).tasks
+        assert item.cells == "dwx"
+        assert item.failures[C].error == "Abandoned by ada: it burnt"
 
     run_simulation(1, main)
 

@@ -60,6 +60,12 @@ def test_a_replica_waits_for_the_other_one_of_its_shard() -> None:
     assert "It is executing it" in said[B].why
 
 
+def test_hosts_that_wait_alike_are_one_sentence() -> None:
+    item = only(picture(queue(task(2, "wdw", age_s=50), task(1, "www"))).stuck)
+    assert item.what.startswith(f"{A}, {B} and {C} have not done query-0000000001")
+    assert "and 1 task behind it" in item.what
+
+
 def test_a_replica_of_another_shard_is_no_reason() -> None:
     said = {item.host: item for item in picture(queue(task(1, "wdr"))).stuck}
     assert "has not begun" in said[A].why
@@ -80,7 +86,7 @@ def test_hosts_that_failed_alike_are_one_sentence() -> None:
     failed = {A: failure(f"Code: 57. {A}: exists"), C: failure(f"Code: 57. {C}: exists")}
     item = only(picture(queue(task(1, "fdf", failures=failed))).stuck)
     assert f"failed on {A} and {C}" in item.what
-    assert "Code 57" in item.why
+    assert "Code: 57" in item.why
 
 
 def test_a_failure_of_last_week_is_history() -> None:

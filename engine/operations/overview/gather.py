@@ -32,6 +32,7 @@ from engine.operations.site import Site
 T = TypeVar("T")
 
 _READING_S = 2.0
+_LONGEST_LOOK_S = 60.0
 
 
 def places(site: Site) -> tuple[ShardPlace, ...]:
@@ -67,14 +68,19 @@ async def look_at_hosts(site: Site) -> HostsView:
 async def look_at_queue(
     site: Site, reader: QueueReader, *, begin: int = 0, count: int = 50, reading_s: float = _READING_S
 ) -> QueueView:
-    """Raises KeeperUnavailable when Keeper does not answer within `site.patience_s` and `reading_s`."""
+    """Raises KeeperUnavailable when Keeper does not answer a small question within `site.patience_s`.
+
+    After that it may take its time: a long queue on a busy machine is no Keeper that is away.
+    """
+    keeper = site.keeper
     try:
-        async with asyncio.timeout(site.patience_s + reading_s):
-            return await reader.look(site.keeper, patience_s=reading_s, begin=begin, count=count)
+        async with asyncio.timeout(site.patience_s):
+            await keeper.exists(site.queue.paths.root)
+        async with asyncio.timeout(reading_s + _LONGEST_LOOK_S):
+            return await reader.look(keeper, patience_s=reading_s, begin=begin, count=count)
     except TimeoutError:
         raise KeeperUnavailable(
-            f"Keeper did not answer within {site.patience_s + reading_s:g} s.",
-            hint="Look at ZooKeeper or Keeper and at the network to it.",
+            "Keeper does not answer.", hint="Look at ZooKeeper or Keeper and at the network to it."
         ) from None
 
 

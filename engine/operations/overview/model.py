@@ -196,6 +196,8 @@ class Cell(enum.StrEnum):
     WAITING = "w"
     AWAY = "a"
     """Not begun, and the host is known to be off line."""
+    ABANDONED = "x"
+    """A person said that the host will never do it, and why."""
     UNREAD = "u"
     """It has an outcome, which has not been read yet."""
     NONE = "."
@@ -326,7 +328,7 @@ class RecordsView:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """Something that does not move, and why, in words."""
+    """Something that does not move, and why, in words. `host` is empty where it concerns several."""
 
     what: str
     why: str
@@ -334,6 +336,7 @@ class Stuck:
     level: Level = Level.WARNING
     task: str = ""
     host: str = ""
+    hosts: tuple[str, ...] = ()
     since_ms: int | None = None
 
 

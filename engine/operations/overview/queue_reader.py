@@ -14,11 +14,12 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine.ddl.abandonment import AbandonedHosts, Abandonment
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import without_token
 from engine.ddl.status import ExecutionStatus
 from engine.env import Env
-from engine.errors import MalformedEntry, NoNode, SqlError
+from engine.errors import Code, Corrupt, MalformedEntry, NoNode, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.names import HostId, QueuePaths, entry_number
 from engine.operations.overview.model import (
@@ -51,11 +52,13 @@ class _Known:
 
     name: str
     created_ms: int
+    czxid: int
     entry: DDLLogEntry | None
     listed: frozenset[str] = frozenset()
     outcomes: dict[str, str] = field(default_factory=dict)
     failures: dict[str, _Failure] = field(default_factory=dict)
     active: frozenset[str] = frozenset()
+    abandoned: dict[str, Abandonment] = field(default_factory=dict)
     form: TaskForm = TaskForm.USUAL
     is_listed: bool = False
     listed_s: float = -1.0
@@ -86,6 +89,8 @@ class _Known:
             if letter is None:
                 if host in self.active:
                     letter = Cell.RUNNING.value
+                elif host in self.abandoned:
+                    letter = Cell.ABANDONED.value
                 elif host not in self.listed or self.form is TaskForm.BEING_REMOVED:
                     letter = Cell.NONE.value
                 else:
@@ -166,8 +171,10 @@ class QueueReader:
             batch = [name for name in batch if name in self._known]
             finished = await keeper.children_many([self._paths.finished(name) for name in batch])
             active = await keeper.children_many([self._paths.active(name) for name in batch])
-            for name, done, running in zip(batch, finished, active, strict=True):
+            given_up = await keeper.get_many([self._paths.abandoned(name) for name in batch])
+            for name, done, running, words in zip(batch, finished, active, given_up, strict=True):
                 self._note_hosts(self._known[name], done, running)
+                _note_abandoned(self._known[name], words)
                 self._known[name].listed_s = self._env.monotonic_s()
 
     async def _read_texts(self, keeper: Keeper, names: Sequence[str]) -> None:
@@ -178,12 +185,14 @@ class QueueReader:
             try:
                 entry = DDLLogEntry.from_bytes(node.data, where=name)
             except MalformedEntry:
-                self._known[name] = _Known(name, node.stat.ctime_ms, None, form=TaskForm.UNREADABLE)
+                self._known[name] = _Known(
+                    name, node.stat.ctime_ms, node.stat.czxid, None, form=TaskForm.UNREADABLE
+                )
                 continue
             for host in entry.hosts:
                 self._hosts.setdefault(str(host), host)
             listed = frozenset(sys.intern(str(host)) for host in entry.hosts)
-            self._known[name] = _Known(name, node.stat.ctime_ms, entry, listed)
+            self._known[name] = _Known(name, node.stat.ctime_ms, node.stat.czxid, entry, listed)
 
     @staticmethod
     def _note_hosts(known: _Known, finished: object, active: object) -> None:
@@ -254,12 +263,32 @@ class QueueReader:
             initiator=_readable(known.entry.initiator or ""),
             failures={
                 _readable(host): HostFailure(failure.code, redact(failure.text), failure.at_ms)
-                for host, failure in list(known.failures.items())[:_SHOWN_ERRORS]
+                for host, failure in [*known.failures.items(), *_given_up(known)][:_SHOWN_ERRORS]
             },
         )
         if known.shown is not None:
             known.shown = detailed
         return detailed
+
+
+def _note_abandoned(known: _Known, node: object) -> None:
+    """A word about another entry of the same name, or one that nobody can read, is none."""
+    known.abandoned = {}
+    if isinstance(node, Node):
+        try:
+            said = AbandonedHosts.from_bytes(node.data)
+        except Corrupt:
+            return
+        if said.czxid == known.czxid:
+            known.abandoned = {str(host): word for host, word in said.hosts.items()}
+
+
+def _given_up(known: _Known) -> list[tuple[str, _Failure]]:
+    return [
+        (host, _Failure(Code.UNFINISHED, f"Abandoned by {word.by}: {word.reason}", word.at_ms))
+        for host, word in known.abandoned.items()
+        if host not in known.outcomes
+    ]
 
 
 def _note_outcome(known: _Known, host: str, node: Node) -> None:

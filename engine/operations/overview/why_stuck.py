@@ -54,7 +54,11 @@ _EXCEPTIONS: tuple[tuple[str, str], ...] = (
 def why_stuck(overview: ClusterOverview) -> tuple[Stuck, ...]:
     """Everything that does not move, the worst and the oldest first."""
     tasks = list(_tasks(overview))
-    found = [*_keeper(overview), *tasks, *_hosts(overview, told={item.host for item in tasks})]
+    found = [
+        *_keeper(overview),
+        *tasks,
+        *_hosts(overview, told={host for item in tasks for host in item.hosts}),
+    ]
     order = list(Level)
     now_ms = overview.at_ms
     found.sort(key=lambda item: (-order.index(item.level), item.since_ms or now_ms, item.what))
@@ -86,28 +90,37 @@ def _tasks(overview: ClusterOverview) -> Iterator[Stuck]:
     hosts = overview.hosts.value.hosts if overview.hosts.value else {}
     shards = {host: shard.hosts for shard in overview.shards for host in shard.hosts}
     oldest_first = [task for task in reversed(view.tasks) if task.is_open]
+    # Hosts that wait for the same reason with the same task are one sentence, be it a hundred.
+    alike: dict[tuple[str, str, str], list[_Head]] = {}
     for index, host in enumerate(view.hosts):
         waiting = [task for task in oldest_first if task.cell(index).is_open]
-        if not waiting:
-            continue
-        head = waiting[0]
-        age_s = (overview.at_ms - head.created_ms) / 1000
+        age_s = (overview.at_ms - waiting[0].created_ms) / 1000 if waiting else 0
         if age_s < PATIENCE_S:
             continue
-        why, advice = _why_host_waits(
-            _Head(host, head, index, view, hosts.get(host), shards.get(host, ()), age_s)
+        head = _Head(
+            host, waiting[0], index, view, hosts.get(host), shards.get(host, ()), age_s, len(waiting) - 1
         )
-        more = len(waiting) - 1
-        behind = f", and {_number(more, 'task')} behind it" if more else ""
-        yield Stuck(
-            what=f"{host} has not done {head.name} ({_short(head)}){behind}.",
-            why=why,
-            advice=advice,
-            level=Level.CRITICAL if age_s >= LONG_S else Level.WARNING,
-            task=head.name,
-            host=host,
-            since_ms=head.created_ms,
-        )
+        alike.setdefault((head.task.name, *_why_host_waits(head)), []).append(head)
+    for (_, why, advice), heads in alike.items():
+        yield _not_done(heads, why, advice)
+
+
+def _not_done(heads: Sequence[_Head], why: str, advice: str) -> Stuck:
+    first = heads[0]
+    more = max(head.behind for head in heads)
+    behind = f", and {_number(more, 'task')} behind it" if more else ""
+    names = [head.host for head in heads]
+    verb = "has" if len(names) == 1 else "have"
+    return Stuck(
+        what=f"{_names(names)} {verb} not done {first.task.name} ({_short(first.task)}){behind}.",
+        why=why,
+        advice=advice,
+        level=Level.CRITICAL if first.age_s >= LONG_S else Level.WARNING,
+        task=first.task.name,
+        host=names[0] if len(names) == 1 else "",
+        hosts=tuple(names),
+        since_ms=first.task.created_ms,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +134,7 @@ class _Head:
     server: HostView | None
     shard: Sequence[str]
     age_s: float
+    behind: int
 
     @property
     def executing_for_shard(self) -> str:
@@ -165,7 +179,7 @@ def _why_host_waits(head: _Head) -> tuple[str, str]:
             )
         case _ if presence is Presence.ACTIVE:
             return (
-                "The host is on line, has nothing before it in the queue, and has not begun.",
+                "It is on line, has nothing before it in the queue, and has not begun.",
                 "Look for the task in its log: perhaps it does not take the host's name for its own.",
             )
         case _ if head.server is not None:
@@ -229,7 +243,7 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
         for (code, error), hosts in by_error.items():
             yield Stuck(
                 what=f"{task.name} ({_short(task)}) failed on {_names(hosts)}.",
-                why=f"Code {code}: {_cut(error)}",
+                why=_cut(error) if error.startswith("Code:") else f"Code {code}: {_cut(error)}",
                 advice="Remove the cause and run the migration again; other hosts keep what they have done.",
                 task=task.name,
                 host=hosts[0] if len(hosts) == 1 else "",
@@ -245,15 +259,17 @@ def _hosts(overview: ClusterOverview, *, told: set[str]) -> Iterator[Stuck]:
         yield Stuck(
             "The servers cannot be asked.", overview.hosts.error, overview.hosts.advice, Level.CRITICAL
         )
-    for host in (overview.hosts.value.hosts if overview.hosts.value else {}).values():
-        if host.answer is Answer.DOWN and host.host not in told:
-            yield Stuck(
-                what=f"{host.host} does not answer.",
-                why=host.error,
-                advice="Start the server, or bring back the network to it.",
-                level=Level.CRITICAL,
-                host=host.host,
-            )
+    hosts = (overview.hosts.value.hosts if overview.hosts.value else {}).values()
+    down = [host for host in hosts if host.answer is Answer.DOWN and host.host not in told]
+    if down:
+        yield Stuck(
+            what=f"{_names(host.host for host in down)} {'does' if len(down) == 1 else 'do'} not answer.",
+            why=down[0].error,
+            advice="Start the server, or bring back the network to it.",
+            level=Level.CRITICAL,
+            host=down[0].host if len(down) == 1 else "",
+        )
+    for host in hosts:
         yield from _read_only(host)
         yield from _replication(host, overview.at_ms)
         yield from _mutations(host)

@@ -12,6 +12,7 @@ WORDS_OF_CELLS: Mapping[Cell, str] = {
     Cell.RUNNING: "executing",
     Cell.WAITING: "waiting",
     Cell.AWAY: "waiting, host off line",
+    Cell.ABANDONED: "abandoned by a person",
     Cell.UNREAD: "ended, outcome not read yet",
     Cell.NONE: "not for this host",
 }
