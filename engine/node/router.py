@@ -74,6 +74,10 @@ class Distributed(ReplicatedStatements, Protocol):
         """A statement has run, whoever ran it."""
         ...
 
+    def forget_views(self, statement: Statement) -> None:
+        """A statement has run or was given up, and may have changed what a view reads."""
+        ...
+
 
 class StatementRouter:
     """All statements of all clients pass here."""
@@ -102,6 +106,16 @@ class StatementRouter:
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
             return
+        try:
+            async with self._run_here(asked, statement) as answer:
+                yield answer
+        finally:
+            # Also of a statement that was cancelled: chDB may have carried it out.
+            if self._distributed is not None:
+                self._distributed.forget_views(statement)
+
+    @asynccontextmanager
+    async def _run_here(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
         if self._distributed is not None:
             asked = await self._distributed.prepare_read(asked, statement)
             answer = await self._distributed.run(asked, statement)

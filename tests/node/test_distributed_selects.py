@@ -78,6 +78,23 @@ def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> Non
     assert cluster.n1.query("SELECT v.n FROM by_city AS v WHERE v.city = 'Rome'") == "667\n"
 
 
+def test_a_name_that_was_read_before_may_come_to_mean_something_else(cluster: Cluster) -> None:
+    for make, total in (
+        ("CREATE TABLE meant ENGINE = Memory AS SELECT 1 AS n", "1\n"),
+        ("CREATE VIEW meant AS SELECT count() AS n FROM events_d", "2000\n"),
+        ("CREATE OR REPLACE VIEW meant AS SELECT max(id) AS n FROM events_d", "1999\n"),
+        (
+            "CREATE OR REPLACE VIEW meant ON CLUSTER c AS SELECT count() AS n FROM events_d WHERE id < 5",
+            "5\n",
+        ),
+        ("CREATE OR REPLACE VIEW meant ON CLUSTER c AS SELECT 7 AS n", "7\n"),
+    ):
+        if make.startswith("CREATE VIEW"):
+            cluster.n1.query("DROP TABLE meant SYNC")
+        cluster.n1.query(make)
+        assert cluster.n1.query("SELECT sum(n) FROM meant") == total
+
+
 def test_insert_and_create_from_a_distributed_table(cluster: Cluster) -> None:
     cluster.n1.query("CREATE TABLE copy ENGINE = MergeTree ORDER BY id AS SELECT * FROM events_d")
     assert cluster.n1.query("SELECT count() FROM copy") == "2000\n"

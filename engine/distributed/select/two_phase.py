@@ -5,6 +5,11 @@ table directly, with aggregate functions of `MERGEABLE` and without windows, arr
 FILL. GROUP BY keys and arguments are evaluated on the shards, everything else (HAVING, ORDER BY, LIMIT, WITH
 TOTALS, ROLLUP, CUBE) on the initiator, on merged states. All else takes the way of `pushing`.
 
+What the shards make are states, or plain values where merging is an aggregate function of values itself: a
+count is the sum of counts. Of many groups plain values are several times cheaper than states. `min`, `max` and
+`any` of no rows give a value that looks like one of a row, so they stay states where a shard can have a group
+without rows: without GROUP BY, and with -If.
+
 The text comes from ClickHouse's own resolved form of the query, in which every name is whole and `*` and
 aliases are gone; the types of keys and states are asked of ClickHouse.
 """
@@ -28,6 +33,19 @@ MERGEABLE = names(
     "covarSamp corr skewPop skewSamp kurtPop kurtSamp topK sumWithOverflow sumKahan sumMap minMap maxMap "
     "avgWeighted groupArraySorted"
 )
+_VALUES = {
+    "count": "sum",
+    "countIf": "sum",
+    "sum": "sum",
+    "sumIf": "sum",
+    "sumWithOverflow": "sumWithOverflow",
+    "sumWithOverflowIf": "sumWithOverflow",
+    "groupBitOr": "groupBitOr",
+    "groupBitXor": "groupBitXor",
+}
+"""Functions of which the shards send values, and what makes one of them: no rows give its neutral element."""
+_VALUES_OF_GROUPS = {name: name for name in ("min", "max", "any", "anyLast")}
+"""Where every group has a row."""
 _NOT_HERE = names(
     "arrayJoin rowNumberInAllBlocks rowNumberInBlock blockNumber runningDifference runningAccumulate "
     "neighbor rand rand32 rand64 randConstant generateUUIDv4 generateUUIDv7 hostName fqdn getSetting joinGet "
@@ -84,9 +102,15 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
         return None
     states: list[tuple[str, str]] = []
     replacements: list[tuple[tuple[str, ...], str]] = []
+    values = _VALUES | _VALUES_OF_GROUPS if keys else _VALUES
     for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
-        states.append((f"{call.name}State{call.rest}", f"__a{number}"))
-        replacements.append((call.tokens, f"{call.name}Merge{call.parameters}(__a{number})"))
+        merge = values.get(call.name)
+        if merge is None:
+            states.append((f"{call.name}State{call.rest}", f"__a{number}"))
+            replacements.append((call.tokens, f"{call.name}Merge{call.parameters}(__a{number})"))
+        else:
+            states.append((f"{call.name}{call.rest}", f"__a{number}"))
+            replacements.append((call.tokens, f"{merge}(__a{number})"))
     keyed = sorted(enumerate(keys), key=lambda one: -len(clauses.token_texts(one[1])))
     replacements += [(clauses.token_texts(key), f"__g{number}") for number, key in keyed]
     new_select, new_upper = clauses.replaced(select, replacements), clauses.replaced(upper, replacements)

@@ -117,7 +117,9 @@ class DistributedNode:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so
-        return await self.handlers.run(asked, statement)
+        answer = await self.handlers.run(asked, statement)
+        self.forget_views(statement)
+        return answer
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
@@ -134,12 +136,20 @@ class DistributedNode:
 
     async def finished(self, statement: Statement) -> None:
         """A statement has run, whoever ran it."""
-        if statement.is_query or statement.kind is StatementKind.INSERT or not len(self.tables):
+        if statement.is_query or statement.kind is StatementKind.INSERT:
+            return
+        self.forget_views(statement)
+        if not len(self.tables):
             return
         self.tables.changed()
         if statement.kind is StatementKind.DROP_DATABASE:
             await self._reconcile()
         await self._spools.refresh()
+
+    def forget_views(self, statement: Statement) -> None:
+        """A statement has run or was given up, and may have changed what a view reads."""
+        if not statement.is_query and statement.kind is not StatementKind.INSERT:
+            self._selects.forget_views()
 
     def system_tables(self, shown_tables: object) -> list[SystemTable | SystemView]:
         """`system.tables` goes over `shown_tables`, which shows the replicated ones."""

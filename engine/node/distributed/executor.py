@@ -46,13 +46,16 @@ class DistributedExecutor:
                 settings=execution.settings,
             )
             try:
-                answer = await self._node.handlers.run(asked, statement)
+                answer = await self._node.run(asked, statement)
             finally:
                 await asked.session.close()
             if answer is not None:
                 await answer.finish()
                 return
-        await self._inner.execute_fenced(execution, fence=fence)
+        try:
+            await self._inner.execute_fenced(execution, fence=fence)
+        finally:
+            self._node.forget_views(statement)
         await self._node.finished(statement)
 
     async def execute_recorded(
@@ -67,7 +70,12 @@ class DistributedExecutor:
             record(await self._inner.definition_digest(statement, database))
             await self.execute(execution)
             return
-        await self._inner.execute_recorded(execution, statement=statement, database=database, record=record)
+        try:
+            await self._inner.execute_recorded(
+                execution, statement=statement, database=database, record=record
+            )
+        finally:
+            self._node.forget_views(statement)
         await self._node.finished(statement)
 
     async def table_engine(self, table: TableName) -> str | None:

@@ -40,6 +40,7 @@ _READING = frozenset(
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 _DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
 _MAX_VIEWS = 50
+_MAX_VIEWS_REMEMBERED = 4096
 _MAX_DESCRIBED = 256
 """Types of states and keys are remembered by the text that they come from: it names no table."""
 
@@ -64,6 +65,13 @@ class DistributedSelects:
         self._is_local = is_local
         self._shards_of = shards_of
         self._described_before: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._views_before: dict[TableName, str] = {}
+        self._generation = 0
+
+    def forget_views(self) -> None:
+        """A statement that may have made or changed a view has run or was given up."""
+        self._generation += 1
+        self._views_before.clear()
 
     async def prepare(self, asked: Asked, statement: Statement) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
@@ -76,6 +84,18 @@ class DistributedSelects:
         if not found:
             return asked
         refs, names = found
+        readers = [ref.table.source for ref in refs if isinstance(ref.table.source, ShardReader)]
+        try:
+            for reader in readers:
+                reader.choose_ahead()
+            return await self._rewritten(asked, sql, refs, names)
+        finally:
+            for reader in readers:
+                await reader.close()
+
+    async def _rewritten(
+        self, asked: Asked, sql: str, refs: Sequence[Reference], names: Mapping[int, TableName]
+    ) -> Asked:
         template = make_template(sql, refs, databases=names)
         if asked.session.is_readonly:
             asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
@@ -203,20 +223,31 @@ class DistributedSelects:
 
     async def _views(self, names: Sequence[TableName]) -> Mapping[TableName, str]:
         """The SELECTs of those that are views and read, however indirectly, a Distributed table."""
-        asked = [name for name in names if name.database not in ("system", "information_schema")]
+        before = self._views_before
+        found = {name: before[name] for name in names if before.get(name)}
+        asked = [
+            name
+            for name in names
+            if name.database not in ("system", "information_schema") and name not in before
+        ]
         if not asked:
-            return {}
+            return found
+        generation = self._generation
         rows = await self._local.rows(
             "SELECT database, name, as_select FROM system.tables "
             "WHERE engine = 'View' AND (database, name) IN ("
             + ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in asked)
             + ")"
         )
-        found = {}
+        fresh = dict.fromkeys(asked, "")
         for database, name, select in rows:
             if await self._reads_distributed(select, database, 0):
-                found[TableName(database, name)] = select
-        return found
+                fresh[TableName(database, name)] = select
+        if generation == self._generation:
+            if len(before) > _MAX_VIEWS_REMEMBERED:
+                before.clear()
+            before.update(fresh)
+        return found | {name: select for name, select in fresh.items() if select}
 
     async def _reads_distributed(self, select: str, database: str, depth: int) -> bool:
         names = [TableName(ref.name.database or database, ref.name.table) for ref in table_names(select)]

@@ -145,7 +145,19 @@ class ShardReader:
     is_distributed_here: Callable[[TableName], bool] = lambda _: False
     current_database: str = "default"
     skips_unavailable: bool = False
-    _chosen: dict[int, Peer | None] = field(default_factory=dict)
+    _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
+
+    def choose_ahead(self) -> None:
+        """Begin to ask which replicas can be read, while the statement is still being looked at."""
+        if not flag(self.settings, "optimize_skip_unused_shards", False) and self.depth < MAX_DEPTH:
+            for shard in self.shards:
+                self._choice(shard)
+
+    async def close(self) -> None:
+        """Ask no more."""
+        for choice in self._choices.values():
+            choice.cancel()
+        await asyncio.gather(*self._choices.values(), return_exceptions=True)
 
     async def table_expression(self, select: RemoteSelect) -> str:
         if self.depth >= MAX_DEPTH:
@@ -154,7 +166,7 @@ class ShardReader:
             )
         parts = []
         shards = await self._needed(select)
-        peers = await asyncio.gather(*(self._peer(shard) for shard in shards))
+        peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
         for shard, peer in zip(shards, peers, strict=True):
             if peer is not None:
                 parts.append(await self._read(shard, peer, select))
@@ -184,12 +196,10 @@ class ShardReader:
         database = self.database or peer.default_database or self.current_database
         return not self.is_distributed_here(TableName(database, self.table))
 
-    async def _peer(self, shard: PeerShard) -> Peer | None:
-        if shard.number in self._chosen:
-            return self._chosen[shard.number]
-        peer = await self._choose(shard)
-        self._chosen[shard.number] = peer
-        return peer
+    def _choice(self, shard: PeerShard) -> asyncio.Task[Peer | None]:
+        if shard.number not in self._choices:
+            self._choices[shard.number] = asyncio.create_task(self._choose(shard))
+        return self._choices[shard.number]
 
     async def _choose(self, shard: PeerShard) -> Peer | None:
         max_delay_s = int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
