@@ -127,12 +127,17 @@ async def found(site: Site, kind: FindingKind, *, depth: Depth = Depth.TELLS) ->
 
 async def healthy(site: Site) -> None:
     """A check finds nothing that is worse than info."""
+    left: list[str] = []
 
     async def look() -> bool | None:
         report = await check_health(site, SETTINGS)
-        return None if any(finding.severity > Severity.INFO for finding in report.findings) else True
+        left[:] = [finding.what for finding in report.findings if finding.severity > Severity.INFO]
+        return None if left else True
 
-    await eventually(look)
+    try:
+        await eventually(look)
+    except TimeoutError:
+        raise AssertionError(f"still wrong: {left}") from None
 
 
 async def repaired(site: Site, report: HealthReport, table: str) -> Report:
@@ -247,6 +252,24 @@ def test_a_host_without_session_is_found_and_comes_back_by_itself_or_restarted(p
             proof = await prove(site, [f"/tables/{table}"], wait_s=WAIT_S)
             assert proof.is_equal, proof.words
             await healthy(site)
+
+    place.run(story())
+
+
+def test_a_replica_whose_parts_keeper_does_not_know_is_made_to_follow_the_others(place: Place) -> None:
+    async def story() -> None:
+        async with place.site() as site:
+            table = await place.table()
+            node = place.cluster.node("n2")
+            await node.stop()
+            parts = f"/tables/{table}/replicas/n2/parts"
+            for part in (await site.keeper.children(parts)).names:
+                await remove_recursive(site.keeper, f"{parts}/{part}")
+            await node.start()
+            report = await found(site, FindingKind.READ_ONLY)
+            done = await repaired(site, report, table)
+            assert [act.kind for act, _ in done.results] == ["force-restore-data"]
+            assert await place.command("n2", f"SELECT count() FROM {table}") == "4000\n"
 
     place.run(story())
 

@@ -11,6 +11,7 @@ from engine.keeper.recipes import remove_recursive
 from engine.operations.act import Act, ActState, Plan
 from engine.operations.carrying_out import carry_out
 from engine.operations.repair import Repair, prove, repair_performer
+from engine.operations.repair.activity import is_kept_active
 from tests.unit.operations_health_support import PATH, FakeNode, register
 from tests.unit.operations_support import CLUSTER, HOSTS, simulated, site
 
@@ -363,6 +364,53 @@ def test_the_flag_is_taken_back_when_it_does_not_help(tmp_path):
         assert result.state is ActState.FAILED
         assert seen == [True]
         assert await s.keeper.exists(flag) is None
+
+    told(tmp_path, story)
+
+
+def test_a_replica_that_lacks_parts_after_the_flag_clones_another_one(tmp_path):
+    async def story(s):
+        """1. The flag sets all parts aside. 2. They are not those of n1, so it clones n1."""
+        ill(s)
+        await s.set_active("n2", False)
+        root = f"{PATH}/replicas/n2"
+        parts = s.n2.tables["parts"]
+
+        async def restart():
+            if (await s.keeper.get(f"{root}/is_lost")).data == b"1":
+                s.n2.tables["parts"] = parts
+                await s.keeper.set(f"{root}/is_lost", b"0")
+                return
+            assert await s.keeper.exists(f"{root}/flags/force_restore_data") is not None
+            await s.keeper.remove(f"{root}/flags/force_restore_data")
+            s.n2.tables["parts"] = []
+            s.n2.replica(is_readonly=0)
+            await s.set_active("n2", True)
+
+        s.n2.on_command = lambda sql: restart()
+        [result] = await s.run(s.act(Repair.FORCE_RESTORE_DATA))
+        assert result.state is ActState.DONE, result.detail
+        assert s.n2.commands == ["SYSTEM RESTART REPLICA `d`.`t`"] * 2
+        [again] = await s.run(s.act(Repair.FORCE_RESTORE_DATA), run_id="again")
+        assert again.state is ActState.NOT_NEEDED
+
+    told(tmp_path, story)
+
+
+def test_a_server_that_tries_in_vain_is_not_taken_for_another_one_that_holds_the_replica(tmp_path):
+    async def story(s):
+        assert await is_kept_active(s.keeper, s.env, PATH, "n2")
+
+        async def try_again():
+            while True:
+                await s.set_active("n2", False)
+                await s.set_active("n2", True)
+                await s.env.sleep(1)
+
+        trying = asyncio.ensure_future(try_again())
+        assert not await is_kept_active(s.keeper, s.env, PATH, "n2")
+        trying.cancel()
+        await asyncio.wait([trying])
 
     told(tmp_path, story)
 

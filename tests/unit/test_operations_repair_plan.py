@@ -40,12 +40,15 @@ N1, N2 = HOSTS[:2]
 
 
 def planned(tmp_path, facts, *, parts=None, answers=(), limit=None, only=()) -> Plan:
-    """The plan for these facts; `parts` are name → rows on the disk of each of the hosts."""
+    """The plan for these facts; `parts` are name → rows on the disk of each of the hosts. What is active in
+    Keeper is so for good."""
 
     async def main(env, server):
         keeper = await server.connect()
         for name in ("n1", "n2"):
-            await register(keeper, name)
+            known = facts.keeper.tables.get(PATH)
+            is_active = known is None or name not in known.replicas or known.replicas[name].is_active
+            await register(keeper, name, is_active=is_active)
             await keeper.create(f"{PATH}/replicas/{name}/parts/all_0_0_0")
         nodes = {}
         for number, each in enumerate(HOSTS):

@@ -33,7 +33,7 @@ class Repair(enum.StrEnum):
     """SYSTEM RESTORE REPLICA of one that Keeper does not know any more."""
 
     FORCE_RESTORE_DATA = "force-restore-data"
-    """The flag in Keeper, and a restart: unexpected parts go to detached/, missing ones are fetched."""
+    """The flag in Keeper, and a restart: it clones another replica, its own parts go to detached/."""
 
     REFETCH_PARTS = "refetch-parts"
     """CHECK TABLE: broken parts go to detached/ and are fetched from another replica."""

@@ -5,9 +5,10 @@ Safety argument.
 2. The other replicas of the table are looked at: while one of them is not healthy, no replica is touched that
    serves or whose data moves (`Peers`). So two replicas of a shard are never out at once, whatever became of
    the act before; acts of a run come one after another, and the lock of operations keeps other runs away.
-3. One statement to one host, or one step in Keeper. A crash before it leaves nothing; after it, the act was
-   recorded as begun: a resumed run comes to 1, finds the trouble gone or still there, and goes on from there.
-   A lost reply is the same: what is looked at decides, not the reply.
+3. One statement to one host, or a few steps that each may be done again (each repair's file says which). A
+   crash before it leaves nothing; after it, the act was recorded as begun: a resumed run comes to 1, finds
+   the trouble gone or still there, and goes on from there. A lost reply is the same: what is looked at
+   decides, not the reply.
 4. Waited for, at most `wait_s` seconds: the replica is healthy.
 5. Proven: all replicas have equal checksums for equal parts. A repair that is not proven has failed, and says
    what differs.
@@ -110,7 +111,7 @@ async def perform(work: Work, steps: Steps) -> ActResult:
         except ReplyLost:
             pass  # what is looked at now decides
     try:
-        wrong = await _wait(work, steps)
+        wrong = await _wait(work, steps.still_wrong)
         if wrong:
             return ActResult(ActState.FAILED, f"After {work.wait_s:g} s: {wrong}.")
         proof = await prove(work.site, [work.path], wait_s=work.wait_s)
@@ -142,14 +143,18 @@ def host_of(site: Site, name: str) -> HostId:
     raise ConfigError(f"{name} is no host of cluster {site.cluster}.", hint=f"There are: {known}.")
 
 
-async def _wait(work: Work, steps: Steps) -> str:
-    """What is still wrong when the time is up; empty as soon as nothing is."""
+async def wait_until_healthy(work: Work) -> str:
+    """What is still wrong with the replica when `wait_s` are over; empty as soon as nothing is."""
+    return await _wait(work, _healthy)
+
+
+async def _wait(work: Work, still_wrong: Callable[[Work], Awaitable[str]]) -> str:
     env = work.site.env
     deadline_s = env.monotonic_s() + work.wait_s
     pause_s = PAUSE_S
     while True:
         work.state = await look(work)
-        wrong = await steps.still_wrong(work)
+        wrong = await still_wrong(work)
         if not wrong or env.monotonic_s() >= deadline_s:
             return wrong
         await env.sleep(pause_s)

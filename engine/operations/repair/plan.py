@@ -28,6 +28,7 @@ from engine.names import HostId, TableName, quote_string
 from engine.operations.act import Act, Plan
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.check import HealthReport
+from engine.operations.repair.activity import is_kept_active
 from engine.operations.repair.create_sql import create_for
 from engine.operations.repair.kinds import Peers, Repair
 from engine.operations.repair.shard import TableState, state_of
@@ -211,7 +212,7 @@ async def _read_only(site: Site, report: HealthReport, finding: Finding) -> _Dra
         raise AdviceOnly("it has only just become read-only.")
     if replica.registered is None:
         raise AdviceOnly("it is not known why it is read-only.")
-    if replica.is_active:
+    if await is_kept_active(site.keeper, site.env, state.path, replica.name):
         raise AdviceOnly("two servers that run one replica have to be told apart by a person.")
     unexpected, all_rows = await _unexpected_rows(site, finding)
     if all_rows == 0 or unexpected <= all_rows * WRONG_PARTS_RATIO:

@@ -7,10 +7,10 @@ serves no writes anyway, and reads go on. Repeatable at any point.
 
 from __future__ import annotations
 
-from engine.errors import KeeperUnavailable, OperationTimeout, ReplyLost, Unavailable
+from engine.errors import OperationTimeout, ReplyLost, Unavailable
 from engine.operations.act import Act, ActResult, ActState
+from engine.operations.health.ask_host import ask_host
 from engine.operations.health.facts import HostFacts
-from engine.operations.health.gather import gather_facts
 from engine.operations.health.making import listed, shortened
 from engine.operations.repair.performing import PAUSE_S, Steps, Work, host_of
 from engine.operations.repair.proof import prove
@@ -81,10 +81,8 @@ async def restart_host(site: Site, act: Act, wait_s: float) -> ActResult:
 
 
 async def _host_now(site: Site, name: str) -> HostFacts:
-    facts = await gather_facts(site)
-    if not facts.keeper.is_answering:
-        raise KeeperUnavailable(facts.keeper.error)
-    found = facts.hosts[host_of(site, name)]
+    await site.keeper.exists("/")
+    found = await ask_host(site, host_of(site, name))
     if not found.is_answering:
         raise Unavailable(f"{name} does not answer: {found.error}")
     return found
