@@ -133,6 +133,17 @@ def test_tables_whose_names_are_those_of_nodes_are_no_rubbish(tmp_path: Path, na
     run(tmp_path, main)
 
 
+def test_a_directory_called_dropped_beside_a_table_called_log_is_no_dropped_table(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.table("/clickhouse/tables/01/log", r1=N1)
+        bench.has(N1, "/clickhouse/tables/01/log", "r1")
+        await bench.keeper.create("/clickhouse/tables/01/dropped")
+        await bench.env.sleep(9 * DAY_S)
+        assert (await bench.plan(TABLES)).acts == ()
+
+    run(tmp_path, main)
+
+
 def test_nodes_of_which_nobody_can_tell_that_they_were_a_table_stay(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         paths = await remains(bench)

@@ -317,13 +317,17 @@ def test_without_keeper_nothing_is_planned(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
-def test_ten_thousand_nodes_are_looked_through_in_a_few_hundred_requests(tmp_path: Path) -> None:
+def test_of_ten_thousand_nodes_only_those_that_tell_are_read(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         for number in range(400):
             await bench.table(f"/clickhouse/tables/{number % 20:02}/t{number}", r1=N1)
         assert len(bench.server.tree.nodes) > 10_000
-        plan = await bench.plan_twice(REPLICAS)
+        await bench.plan(REPLICAS)
+        await bench.env.sleep(25 * HOUR_S)
+        before = bench.server.operations["operator"].total()
+        plan = await bench.plan(REPLICAS)
         assert len(plan.acts) == 400
+        assert bench.server.operations["operator"].total() - before < 400 * 8
 
     run(tmp_path, main)
 
