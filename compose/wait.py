@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-POLL_S = 1.0
+POLL_S = 2.0
 TIMEOUT_S = 600.0
 _TAIL_LINES = 20
+_TRIES = 5
 
 
 def say(text: str) -> None:
@@ -33,9 +34,13 @@ def run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def containers(compose: Sequence[str]) -> list[dict[str, Any]]:
-    """What Docker knows of the project's containers, without those of `docker-compose run`."""
-    numbers = run([*compose, "ps", "--all", "--quiet"]).split()
+def project_containers(compose: Sequence[str]) -> list[str]:
+    """The ids of the project's containers. Asked once: docker-compose is slow to start."""
+    return run([*compose, "ps", "--all", "--quiet"]).split()
+
+
+def inspect(numbers: Sequence[str]) -> list[dict[str, Any]]:
+    """What Docker knows of them, without those of `docker-compose run`."""
     found = json.loads(run(["docker", "inspect", *numbers])) if numbers else []
     return [one for one in found if one["Config"]["Labels"].get("com.docker.compose.oneoff") != "True"]
 
@@ -47,6 +52,8 @@ def service_of(container: dict[str, Any]) -> str:
 def verdict(container: dict[str, Any]) -> str:
     """`healthy`, `ended well`, `starting`, or in words what is wrong."""
     state = container["State"]
+    if container.get("RestartCount", 0) >= _TRIES:
+        return f"ended {container['RestartCount']} times, with exit code {state['ExitCode']}"
     if state["Status"] in ("created", "restarting"):
         return "starting"
     if state["Status"] == "exited":
@@ -77,8 +84,9 @@ def main(arguments: list[str]) -> int:
         timeout_s, arguments = float(arguments[1]), arguments[2:]
     started_s = time.monotonic()
     said: dict[str, str] = {}
+    numbers = project_containers(arguments)
     while True:
-        found = containers(arguments)
+        found = inspect(numbers)
         verdicts = {service_of(one): verdict(one) for one in found}
         for service, word in verdicts.items():
             if said.get(service) != word and word != "starting":

@@ -33,7 +33,7 @@ STATEFUL = {"postgres", "zookeeper1", "zookeeper2", "zookeeper3", "etcd", *HOSTS
 
 
 def substituted(text: str) -> str:
-    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda found: found.group(2), text)
+    return re.sub(r"\$\{(\w+):?-([^}]*)\}", lambda found: found.group(2), text)
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_variable_has_a_default_and_it_is_the_one_in_the_env_file() -> None:
     text = FILE.read_text()
-    used = dict(re.findall(r"\$\{(\w+):-([^}]*)\}", text))
+    used = dict(re.findall(r"\$\{(\w+):?-([^}]*)\}", text))
 
-    assert text.count("${") == len(re.findall(r"\$\{\w+:-[^}]*\}", text))
+    assert text.count("${") == len(re.findall(r"\$\{\w+:?-[^}]*\}", text))
     settings = env_file()
     assert set(settings) - set(used) == {"COMPOSE_PROFILES"}
     assert {name: settings[name] for name in settings if name in used} == {
@@ -228,6 +228,13 @@ def test_members_of_an_ensemble_know_one_another_by_name(tmp_path: Path) -> None
 )
 def test_waiting_knows_what_a_container_is(state: dict[str, Any], verdict: str) -> None:
     assert script("wait").verdict({"State": state}) == verdict
+
+
+def test_waiting_does_not_wait_for_a_container_that_ends_again_and_again() -> None:
+    state = {"Status": "restarting", "ExitCode": 4}
+
+    assert script("wait").verdict({"State": state, "RestartCount": 1}) == "starting"
+    assert script("wait").verdict({"State": state, "RestartCount": 5}) == "ended 5 times, with exit code 4"
 
 
 def test_waiting_ends_with_the_reason_of_the_first_sick_container(
