@@ -251,8 +251,8 @@ def _show_result(
 
 
 def _exit_code(status: EntryStatus | None, timeout_s: float) -> common.ExitCode:
-    if status is None or any(o.state is HostState.EXPIRED for o in status.hosts):
-        return common.ExitCode.UNKNOWN_OUTCOME
+    if status is None or any(o.state in (HostState.EXPIRED, HostState.ABANDONED) for o in status.hosts):
+        return common.ExitCode.UNKNOWN_OUTCOME  # nobody knows what the host has done
     if status.failed:
         return common.ExitCode.FAILED
     if not status.is_complete and timeout_s != 0:

@@ -11,8 +11,10 @@ from engine.ddl.abandonment import Abandoning, Abandonment, abandon
 from engine.ddl.cleaner import DDLCleaner, Expiry, Removal
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.ddl.outcome_record import correct_outcome_record
-from engine.errors import Code, NoNode
+from engine.ddl.output import result_stream
+from engine.errors import Code, NoNode, SqlError
 from engine.keeper.base import CreateMode
+from engine.migrations.states import CellState
 from tests.unit.ddl_support import PATHS, QUEUE, Bench, host, run
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
@@ -173,3 +175,28 @@ def test_only_the_entries_that_were_named_go() -> None:
         assert report.removed == ("query-0000000001",)
 
     run(main)
+
+
+def test_a_statement_that_waits_gets_an_error_for_the_host_and_never_a_success() -> None:
+    async def main(bench: Bench) -> None:
+        await bench.submit(CREATE)
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.finished(ENTRY, host("a")), b"0\n")
+        rows = []
+
+        async def wait() -> None:
+            async for row in result_stream(keeper, bench.env, PATHS, ENTRY):
+                rows.append((row.host, row.status))
+
+        waiting = asyncio.create_task(wait())
+        await bench.env.sleep(1)
+        await say(bench, "b")
+        with pytest.raises(SqlError, match="Abandoned by ada@here") as raised:
+            await waiting
+        assert raised.value.code == Code.UNFINISHED and rows == [("a", 0), ("b", Code.UNFINISHED)]
+
+    run(main)
+
+
+def test_a_migration_with_an_abandoned_host_has_failed_and_nobody_waits() -> None:
+    assert CellState(HostState.ABANDONED.value).is_final and CellState.ABANDONED.is_failure
