@@ -15,6 +15,7 @@ import asyncio
 import enum
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,10 @@ from engine.cli.operations_place import (
     site_for,
     site_options,
 )
-from engine.errors import ConfigError
+from engine.errors import ConfigError, OnclusterError
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Report, carry_out
+from engine.operations.drift import check_drift, record_drift
 from engine.operations.finding import Finding, Severity
 from engine.operations.health import Depth, HealthReport, Metric, check_health, record_health
 from engine.operations.health.making import duration
@@ -83,11 +85,14 @@ _deep_option = click.option(
 
 @group.command()
 @_deep_option
+@click.option("--schemas", is_flag=True, help="Also compare definitions, as `oncluster drift check` does.")
 @click.option("--no-record", is_flag=True, help="Keep neither findings nor figures.")
 @site_options
 @common.config_option
 @common.json_option
-def check(deep: bool, no_record: bool, config: Path | None, as_json: bool, **options: Any) -> None:
+def check(
+    deep: bool, schemas: bool, no_record: bool, config: Path | None, as_json: bool, **options: Any
+) -> None:
     """Look at the cluster; say what is wrong, why, and what to do. Changes nothing."""
 
     async def work() -> HealthReport:
@@ -95,7 +100,7 @@ def check(deep: bool, no_record: bool, config: Path | None, as_json: bool, **opt
             report = await _look(site, deep=deep)
             if not no_record:
                 record_health(site, report)
-            return report
+            return await _with_schemas(site, report, no_record=no_record) if schemas else report
 
     report = common.run_async(work())
     if as_json:
@@ -279,6 +284,18 @@ async def _look(site: Site, *, deep: bool) -> HealthReport:
     if deep:
         click.echo("reading every replicated table on every host …", err=True)
     return await check_health(site, depth=Depth.READS_DATA if deep else Depth.TELLS)
+
+
+async def _with_schemas(site: Site, report: HealthReport, *, no_record: bool) -> HealthReport:
+    """The report with the findings of another look, which keeps its own records."""
+    try:
+        drift = await check_drift(site)
+    except OnclusterError as error:
+        return replace(report, notes=(*report.notes, f"Definitions were not compared: {error}"))
+    if not no_record:
+        record_drift(site, drift)
+    findings = sorted([*report.findings, *drift.findings], key=lambda finding: -finding.severity)
+    return replace(report, findings=tuple(findings), notes=(*report.notes, *drift.notes))
 
 
 async def _plan(
