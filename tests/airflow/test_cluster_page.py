@@ -20,6 +20,9 @@ from engine.operations.overview.model import MigrationView, RecordsView, RunView
 from engine.operations.records import FindingRecord, Sample
 from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
+# Airflow's own choice of a key for a server that lives as long as a test.
+pytestmark = pytest.mark.filterwarnings("ignore:The HMAC key is")
+
 HOSTILE = "<script>alert(1)</script>\"'>{{7*7}}"
 
 
@@ -79,7 +82,7 @@ def application(airflow_db: Path) -> tuple[Any, FakeReader]:
     create_auth_manager()
     reader = FakeReader()
     root = FastAPI()
-    root.mount(PREFIX, make_app(lambda: reader))
+    root.mount(PREFIX, make_app(reader))
     return root, reader
 
 

@@ -15,7 +15,8 @@ latest, with what is known by then; the page fetches the rest.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import quote
 
@@ -47,10 +48,22 @@ REFRESH_S = 2.5
 """How long a refresh waits for what is being asked."""
 
 
-def make_app(reader: Callable[[], Reader], *, docs_url: str = "") -> FastAPI:
-    """`reader` is asked for at the first request."""
+def make_app(reader: Reader, *, docs_url: str = "", close: Callable[[], None] | None = None) -> FastAPI:
+    """`close` is called in a thread when the server ends."""
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        if close is not None:
+            await asyncio.to_thread(close)
+
     app = FastAPI(
-        title="oncluster", dependencies=[LOGGED_IN], docs_url=None, redoc_url=None, openapi_url=None
+        title="oncluster",
+        dependencies=[LOGGED_IN],
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        lifespan=lifespan,
     )
     app.middleware("http")(add_headers)
     site = render.Site(f"{API_ROOT_PATH.rstrip('/')}{PREFIX}/", API_ROOT_PATH, docs_url)
@@ -70,7 +83,7 @@ def make_app(reader: Callable[[], Reader], *, docs_url: str = "") -> FastAPI:
 
     @app.get("/", response_class=HTMLResponse)
     async def index(user: GetUserDep) -> Response:
-        seen = await asyncio.to_thread(visible, await reader().clusters(), user)
+        seen = await asyncio.to_thread(visible, await reader.clusters(), user)
         if len(seen) == 1:
             return RedirectResponse(f"{site.base}cluster/{quote(seen[0], safe='')}", 307)
         return HTMLResponse(render.render_index(site, seen))
@@ -86,9 +99,9 @@ def make_app(reader: Callable[[], Reader], *, docs_url: str = "") -> FastAPI:
     ) -> HTMLResponse:
         wait_s = REFRESH_S if refresh else FIRST_PAINT_S
         known, grid, clusters = await asyncio.gather(
-            reader().overview(cluster, wait_s=wait_s),
-            reader().page(cluster, show=show, number=page, wait_s=wait_s),
-            reader().clusters(),
+            reader.overview(cluster, wait_s=wait_s),
+            reader.page(cluster, show=show, number=page, wait_s=wait_s),
+            reader.clusters(),
         )
 
         def rest() -> str:
@@ -105,26 +118,26 @@ def make_app(reader: Callable[[], Reader], *, docs_url: str = "") -> FastAPI:
 
     @app.get("/cluster/{cluster}/task/{name}", response_class=HTMLResponse)
     async def show_task(cluster: VisibleCluster, name: str) -> HTMLResponse:
-        task = await reader().task(cluster, name, wait_s=REFRESH_S)
+        task = await reader.task(cluster, name, wait_s=REFRESH_S)
         if task is None:
             raise HTTPException(HTTP_404_NOT_FOUND, f"There is no task {name} in the queue.")
-        known = await reader().overview(cluster, wait_s=0)
+        known = await reader.overview(cluster, wait_s=0)
         return HTMLResponse(render.render_task(site, known, task))
 
     @app.get("/cluster/{cluster}/data")
     async def data(cluster: VisibleCluster) -> JSONResponse:
-        return JSONResponse(overview_json(await reader().overview(cluster, wait_s=REFRESH_S)))
+        return JSONResponse(overview_json(await reader.overview(cluster, wait_s=REFRESH_S)))
 
     @app.get("/cluster/{cluster}/grid")
     async def grid(
         cluster: VisibleCluster, show: Show = Show.ALL, page: int = Query(1, ge=1, le=100_000)
     ) -> JSONResponse:
-        found = await reader().page(cluster, show=show, number=page, wait_s=REFRESH_S)
+        found = await reader.page(cluster, show=show, number=page, wait_s=REFRESH_S)
         return JSONResponse(None if found is None else as_json(found))
 
     @app.get("/cluster/{cluster}/map")
     async def queue_map(cluster: VisibleCluster) -> JSONResponse:
-        view = (await reader().overview(cluster, wait_s=FIRST_PAINT_S)).queue.value
+        view = (await reader.overview(cluster, wait_s=FIRST_PAINT_S)).queue.value
         if view is None:
             return JSONResponse({"hosts": [], "tasks": []})
         tasks = [[task.name, task.cells] for task in view.tasks]

@@ -34,8 +34,8 @@ def lag_chart(series: Sequence[LagSeries], *, since_ms: int, until_ms: int) -> s
         no_data_text="No samples",
         xrange=(since_ms / 1000, until_ms / 1000),
         x_value_formatter=_clock,
-        value_formatter=words_of,
-        margin=4,
+        value_formatter=_delay,
+        margin=12,
         truncate_label=-1,
         x_labels=[_at(since_ms + (until_ms - since_ms) * step // 6) for step in range(7)],
         print_values=False,
@@ -65,6 +65,11 @@ def _strip(element: Any) -> None:
 
 def _at(at_ms: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(at_ms / 1000, datetime.UTC).replace(tzinfo=None)
+
+
+def _delay(value_s: float) -> str:
+    """Marks of the axis stand close together: exact, where words would say "2 min" twice."""
+    return f"{value_s:g} s" if value_s < 120 else f"{value_s / 60:.3g} min"
 
 
 @functools.lru_cache(maxsize=64)

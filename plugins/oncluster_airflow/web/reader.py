@@ -50,7 +50,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""How long a host or Keeper may take to answer. Whoever needs longer is not well, and that is said."""
+"""How long Keeper may take to answer. If it needs longer it is not well, and that is said."""
+HOST_PATIENCE_S = 5.0
+"""The same for a host. Nobody waits for it: pages are answered with what is known."""
 OPENING_S = 30.0
 FIRST_READING_S = 0.2
 READING_S = 1.5
@@ -227,7 +229,7 @@ class _Watch:
             env,
             operator="the cluster page",
             ledger_url=place.ledger_url,
-            patience_s=PATIENCE_S,
+            patience_s=HOST_PATIENCE_S,
         )
         site.clients = _clients(config, cluster, place, env)
         return cls(site, queue_reader(site), place.config, place.config.stat().st_mtime_ns, env)
@@ -378,8 +380,8 @@ def _clients(config: NodeConfig, cluster: str, place: Place, env: Env) -> dict[A
             place.urls.get(replica.host_id.readable) or place.urls.get(replica.host) or url_of(replica),
             user=place.user or replica.user,
             password=place.password if place.user else replica.password,
-            timeout_s=PATIENCE_S,
-            connect_timeout_s=PATIENCE_S,
+            timeout_s=HOST_PATIENCE_S,
+            connect_timeout_s=HOST_PATIENCE_S,
             env=env,
         )
         for replica in config.topology.cluster(cluster).replicas
