@@ -17,6 +17,7 @@ from engine.operations.health.facts import (
     ReplicaFacts,
 )
 from engine.operations.health.making import about, duration, finding, listed, place, shortened
+from engine.sql import redact
 
 _DAMAGE = frozenset({40, 226, 228, 246, 271, 432, 740})
 """Codes of damaged files; those that a broken connection gives as well are left out."""
@@ -127,7 +128,7 @@ def _mutations(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Findin
             FindingKind.STUCK_MUTATION,
             Severity.CRITICAL if is_failing else Severity.WARNING,
             f"Mutation {mutation.mutation_id} of {mutation.table} ({hosts}) is not done after "
-            f"{duration(age_s)}{to_do}: {shortened(mutation.command, most=100)}"
+            f"{duration(age_s)}{to_do}: {shortened(redact(mutation.command), most=100)}"
             + (f". It fails: {shortened(mutation.fail_reason)}" if is_failing else "."),
             "KILL MUTATION, then a corrected one; parts that it has changed stay changed."
             if is_failing

@@ -36,6 +36,7 @@ from engine.operations.site import Site
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.paths import TablePaths
+from engine.sql import redact
 
 OPERATION = "repair"
 _SINCE = {
@@ -260,6 +261,8 @@ async def _reclone(site: Site, report: HealthReport, finding: Finding) -> _Draft
     if isinstance(answer, OnclusterError):
         raise answer
     create = create_for(str(answer.scalar), path=state.path, donor=donor.name, replica=name)
+    if redact(create) != create:
+        raise AdviceOnly("The table's definition has a secret in it, which must not stand in a plan.")
     return _of_replica(
         Repair.RECLONE_REPLICA,
         finding,
