@@ -302,34 +302,42 @@ class Records:
 
     def record_alert(self, cluster: str, channel: str, fingerprint: str) -> None:
         """It was told now, once more."""
-        now = self.now_ms()
-        table = schema.alerts
-        key = sa.and_(table.c.fingerprint == fingerprint, table.c.channel == channel)
-        with self._writing() as connection:
-            updated = connection.execute(
-                table.update()
-                .where(key)
-                .values(cluster=cluster, last_sent_ms=now, times_sent=table.c.times_sent + 1)
-            )
-            if not updated.rowcount:
-                connection.execute(
-                    table.insert().values(
-                        fingerprint=fingerprint,
-                        channel=channel,
-                        cluster=cluster,
-                        first_sent_ms=now,
-                        last_sent_ms=now,
-                        times_sent=1,
-                    )
-                )
+        self.record_message(cluster, channel, told=[fingerprint])
 
     def forget_alert(self, channel: str, fingerprint: str) -> None:
         """It is over: when it comes again it is told again."""
+        self.record_message("", channel, over=[fingerprint])
+
+    def record_message(
+        self, cluster: str, channel: str, *, told: Iterable[str] = (), over: Iterable[str] = ()
+    ) -> None:
+        """A message was sent now that told of these fingerprints and said that those are over; in one
+        transaction."""
+        now = self.now_ms()
         table = schema.alerts
         with self._writing() as connection:
-            connection.execute(
-                table.delete().where(table.c.fingerprint == fingerprint, table.c.channel == channel)
-            )
+            for fingerprint in told:
+                key = sa.and_(table.c.fingerprint == fingerprint, table.c.channel == channel)
+                updated = connection.execute(
+                    table.update()
+                    .where(key)
+                    .values(cluster=cluster, last_sent_ms=now, times_sent=table.c.times_sent + 1)
+                )
+                if not updated.rowcount:
+                    connection.execute(
+                        table.insert().values(
+                            fingerprint=fingerprint,
+                            channel=channel,
+                            cluster=cluster,
+                            first_sent_ms=now,
+                            last_sent_ms=now,
+                            times_sent=1,
+                        )
+                    )
+            for fingerprint in over:
+                connection.execute(
+                    table.delete().where(table.c.fingerprint == fingerprint, table.c.channel == channel)
+                )
 
     # --- inside -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from engine.sql.kinds import AlterCommand, StatementKind
 from engine.sql.one_line import one_line
 from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parse import parse_statement
-from engine.sql.redact import redact
+from engine.sql.redact import redact, redact_prose
 from engine.sql.split import leading_comments, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
 from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
@@ -30,6 +30,7 @@ __all__ = [
     "parse_and_strip",
     "parse_statement",
     "redact",
+    "redact_prose",
     "runs_once_per_shard",
     "scan",
     "split_statements",

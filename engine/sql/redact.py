@@ -76,6 +76,35 @@ def redact(sql: str) -> str:
     return apply_edits(sql, edits) + tail
 
 
+_APOSTROPHE = re.compile(r"(?<=[a-z0-9])(?<!\bby)'(?=(?:s|t|re|ll|ve|d)\b(?!'))")
+# `hosts' answers`: only where no other quote stands, since it may as well end a string.
+_APOSTROPHE_OF_MANY = re.compile(r"(?<=[a-z]s)'(?=[\s.,;:)])")
+_QUOTE = re.compile(r"['\"`$]")
+_STANDS_FOR_ONE = "\ue027"
+# In a sentence these begin no comment: what stands behind an address or an option is looked at, too.
+_COMMENTS = {"//": "\ue02f\ue02f", "--": "\ue02d\ue02d", "#": "\ue023"}
+
+
+def redact_prose(text: str) -> str:
+    """The same for sentences in which SQL may stand, such as errors: the apostrophe of `the queue's` begins
+    no string, and `//` no comment. Where a quote is left that nothing ends, it cannot be told what is within
+    quotes and what is between them: all from the first one on is hidden."""
+    protected = _APOSTROPHE.sub(_STANDS_FOR_ONE, text)
+    if protected.count("'") == 1:
+        protected = _APOSTROPHE_OF_MANY.sub(_STANDS_FOR_ONE, protected)
+    for marker, stand_in in _COMMENTS.items():
+        protected = protected.replace(marker, stand_in)
+    try:
+        for _ in scan(protected):
+            pass
+    except SqlError:
+        protected = _QUOTE.split(protected, maxsplit=1)[0] + HIDDEN
+    shown = redact(protected).replace(_STANDS_FOR_ONE, "'")
+    for marker, stand_in in _COMMENTS.items():
+        shown = shown.replace(stand_in, marker)
+    return _clean(shown)
+
+
 def _clean(text: str) -> str:
     if "://" in text:
         text = _URL_PASSWORD.sub(rf"\g<before>{HIDDEN}", text)

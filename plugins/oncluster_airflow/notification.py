@@ -16,7 +16,7 @@ from engine.ddl.outcome import HostState
 from engine.operations.alerts import Alert
 from engine.operations.alerts.message import attachment, mrkdwn
 from engine.operations.finding import Severity, digest
-from engine.sql import redact
+from engine.sql import redact_prose
 from oncluster_airflow.errors import (
     ActsFailed,
     DDLAbandoned,
@@ -129,7 +129,7 @@ def from_context(context: Mapping[str, Any], *, docs_url: str = "docs/") -> Noti
     return Notification(
         kind=kind,
         what=f"{dag_id} · {task_id}" if task_id else dag_id,
-        reason=redact(reason),
+        reason=redact_prose(reason),
         advice=advice,
         dag_id=dag_id,
         run_id=str(getattr(ti, "run_id", None) or getattr(run, "run_id", "")),

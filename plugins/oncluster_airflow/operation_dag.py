@@ -106,8 +106,6 @@ def plan_approve_act(
         subject=f"Approve the plan for {cluster}",
         trigger_rule=TriggerRule.NONE_FAILED,
         notifiers=[ApprovalWantedNotifier()],
-        # Asked is asked: a second question would leave the first without an answer.
-        retries=0,
     )
     last = act(first.task_id, approve.task_id)
     last.trigger_rule = TriggerRule.NONE_FAILED

@@ -12,6 +12,7 @@ from typing import Any
 
 from engine.operations.act import Act, ActState, Danger, Plan
 from engine.operations.carrying_out import Report
+from engine.sql import redact_prose
 from oncluster_airflow.errors import TaskRefused
 from oncluster_airflow.outcomes import table
 
@@ -57,8 +58,8 @@ def to_xcom(plan: Plan) -> dict[str, Any]:
         "acts": len(plan.acts),
         "by_kind": counted(act.kind for act in plan.acts),
         "by_danger": counted(act.danger.value for act in plan.acts),
-        "first_acts": [f"{act.host} {act.what}".strip() for act in plan.acts[:_ACTS_IN_XCOM]],
-        "notes": list(plan.notes[:_ACTS_IN_XCOM]),
+        "first_acts": [redact_prose(f"{act.host} {act.what}".strip()) for act in plan.acts[:_ACTS_IN_XCOM]],
+        "notes": [redact_prose(note) for note in plan.notes[:_ACTS_IN_XCOM]],
         "packed": base64.b85encode(packed).decode(),
     }
 
@@ -109,7 +110,7 @@ def plan_text(plan: Plan) -> str:
             parts.append(f"and {len(plan.acts) - len(shown)} more")
     parts += [f"{finding.severity.word}: {finding.what} {finding.advice}" for finding in plan.findings[:100]]
     parts += [f"note: {note}" for note in plan.notes]
-    return "\n\n".join(parts)
+    return redact_prose("\n\n".join(parts))
 
 
 def question_of(plan: Plan) -> dict[str, str]:
@@ -130,7 +131,7 @@ def question_of(plan: Plan) -> dict[str, str]:
     )
     return {
         "subject": f"{plan.cluster}: approve {plan.operation}, {number_of(acts)}",
-        "body": "\n\n".join(body),
+        "body": redact_prose("\n\n".join(body)),
         "checksum": plan.checksum,
     }
 
@@ -144,7 +145,8 @@ def report_text(report: Report) -> str:
     ]
     head = ", ".join(f"{n} {s}" for s, n in counted(r.state.value for _, r in report.results).items())
     text = f"{report.plan.operation} of {report.plan.cluster}, run {report.run_id}: {head or 'nothing to do'}"
-    return f"{text}\n{table(('state', 'kind', 'host', 'what', 'detail'), rows)}" if rows else text
+    shown = f"{text}\n{table(('state', 'kind', 'host', 'what', 'detail'), rows)}" if rows else text
+    return redact_prose(shown)
 
 
 def report_to_xcom(report: Report) -> dict[str, Any]:
@@ -159,12 +161,12 @@ def report_to_xcom(report: Report) -> dict[str, Any]:
             {
                 "act_id": act.act_id,
                 "host": act.host,
-                "what": act.what,
-                "state": r.state.value,
-                "detail": r.detail,
+                "what": redact_prose(act.what),
+                "state": result.state.value,
+                "detail": redact_prose(result.detail),
             }
-            for act, r in report.results
-            if not r.state.is_good
+            for act, result in report.results
+            if not result.state.is_good
         ][:_ACTS_IN_XCOM],
     }
 

@@ -21,7 +21,7 @@ from typing import Any
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.ddl.output import OutputMode
 from engine.names import HostId
-from engine.sql import redact
+from engine.sql import redact_prose
 
 # XCom rows and trigger events live in Airflow's database; a stack trace per host does not belong there.
 _MAX_ERROR_CHARS = 2000
@@ -96,7 +96,7 @@ def host_to_json(host: HostOutcome) -> dict[str, Any]:
         "port": host.host.port,
         "state": str(host.state),
         "code": host.code,
-        "error": redact(host.error)[:_MAX_ERROR_CHARS],
+        "error": redact_prose(host.error)[:_MAX_ERROR_CHARS],
         "started_ms": host.started_ms,
         "finished_ms": host.finished_ms,
         "duration_ms": host.duration_ms,
@@ -186,7 +186,7 @@ def hosts_table(hosts: Sequence[HostOutcome]) -> str:
                 str(host.state),
                 "" if host.code is None else host.code,
                 host.duration_ms,
-                redact(host.error)[:_MAX_ERROR_CHARS],
+                redact_prose(host.error)[:_MAX_ERROR_CHARS],
             )
             for host in hosts
         ],

@@ -205,11 +205,11 @@ def test_who_never_heard_of_it_is_not_told_that_it_is_over(place: Place) -> None
 def test_a_crash_between_sending_and_remembering_tells_it_twice_rather_than_never(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(*_: object) -> None:
+    def crash(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(place.records, "record_alert", crash)
+        patched.setattr(place.records, "record_message", crash)
         place.look(finding())
     place.look(finding())
 
@@ -330,6 +330,22 @@ def test_a_web_address_gets_every_item() -> None:
     assert body["items"][0]["evidence"] == {"absolute_delay_s": 900}
     assert body["items"][0]["runbook"] == "https://docs.example.org/runbooks/lagging.md"
     assert json.loads(json.dumps(body)) == body
+
+
+def test_secrets_in_findings_do_not_leave() -> None:
+    shown = Finding(
+        FindingKind.SCHEMA_DRIFT,
+        Severity.WARNING,
+        CLUSTER,
+        what="node01's table differs: ENGINE = MySQL('h:3306', 'db', 't', 'u', 'hunter2')",
+        advice="Look at both hosts' definitions.",
+        evidence={"differences": "SOURCE(CLICKHOUSE(USER 'u' PASSWORD 'hunter2'))", "count": 2},
+    )
+    sent = message([Alert.of_finding(shown)])
+
+    for text in (sent.subject, sent.text, json.dumps(sent.to_json()), json.dumps(sent.to_slack())):
+        assert "hunter2" not in text
+    assert "Look at both hosts' definitions." in sent.text and "node01's table differs" in sent.text
 
 
 def test_a_message_about_what_is_over_is_calm() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.sql import redact
+from engine.sql import redact, redact_prose
 from tests.unit.test_sql_tokens import ANY_TEXT
 
 SECRET = "s3cr-et"
@@ -100,3 +100,37 @@ def test_what_is_no_secret_stays(sql: str) -> None:
 def test_redacting_never_raises_and_twice_is_as_good_as_once(sql: str) -> None:
     once = redact(sql)
     assert redact(once) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The host's log says why.", "The host's log says why."),
+        ("It doesn't answer; the queue's full", "It doesn't answer; the queue's full"),
+        ("Ask the hosts' owners.", "Ask the hosts' owners."),
+        (
+            "(http://h:8123): PASSWORD 'x', --port 1 # BY",
+            "(http://h:8123): PASSWORD '[HIDDEN]', --port 1 # BY",
+        ),
+        ("at http://ada:x@h:8123/ it's refused", "at http://ada:[HIDDEN]@h:8123/ it's refused"),
+        ("node01's: MySQL('h', 'd', 't', 'u', 'x')", "node01's: MySQL('h', 'd', 't', 'u', '[HIDDEN]')"),
+        ("the nodes' word: MySQL('h', 'd', 't', 'u', 'x')", "the nodes[HIDDEN]"),
+        ("SOURCE(USER 'boss' PASSWORD 'x')", "SOURCE(USER 'boss' PASSWORD '[HIDDEN]')"),
+        (
+            "the node's error: CREATE USER u IDENTIFIED BY 'hunter2'",
+            "the node's error: CREATE USER u IDENTIFIED BY '[HIDDEN]'",
+        ),
+        ("CREATE USER u IDENTIFIED BY'hunter2'", "CREATE USER u IDENTIFIED BY'[HIDDEN]'"),
+        ("CREATE USER u IDENTIFIED BY's'", "CREATE USER u IDENTIFIED BY'[HIDDEN]'"),
+        ("create user u identified by's 1'", "create user u identified by'[HIDDEN]'"),
+    ],
+)
+def test_an_apostrophe_in_a_sentence_hides_nothing_and_shows_nothing(text: str, expected: str) -> None:
+    assert redact_prose(text) == expected
+
+
+@given(st.text())
+def test_prose_never_shows_more_than_the_statement_in_it(secret: str) -> None:
+    literal = "'" + secret.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    shown = redact_prose(f"The host's error: CREATE USER u IDENTIFIED BY {literal}")
+    assert shown == "The host's error: CREATE USER u IDENTIFIED BY '[HIDDEN]'"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from engine.operations.finding import Fact, Finding, Severity, digest
 from engine.operations.records import FindingRecord
+from engine.sql import redact_prose
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,18 +32,21 @@ class Alert:
 
     @classmethod
     def of_finding(cls, finding: Finding, *, first_seen_ms: int | None = None) -> Alert:
-        """A finding's own `since_ms` goes before the time at which it was first seen."""
+        """A finding's own `since_ms` goes before the time at which it was first seen. Secrets are hidden."""
         return cls(
             trouble=finding.fingerprint,
             kind=finding.kind.value,
             severity=finding.severity,
             cluster=finding.cluster,
-            what=finding.what,
+            what=redact_prose(finding.what),
             advice=finding.advice,
             host=finding.host,
             subject=finding.subject,
             runbook=finding.runbook,
-            evidence=dict(finding.evidence),
+            evidence={
+                name: redact_prose(fact) if isinstance(fact, str) else fact
+                for name, fact in finding.evidence.items()
+            },
             since_ms=first_seen_ms if finding.since_ms is None else finding.since_ms,
         )
 

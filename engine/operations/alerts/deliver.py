@@ -138,12 +138,17 @@ def _send(channel: Channel, message: Message, failed: dict[str, str]) -> bool:
 
 
 def _remember(records: Records, channel: str, items: Sequence[Item], told: Mapping[str, AlertRecord]) -> None:
-    for item in items:
-        if item.news is News.RESOLVED:
-            for fingerprint in told_fingerprints(item.alert.trouble, told):
-                records.forget_alert(channel, fingerprint)
-        else:
-            records.record_alert(item.alert.cluster, channel, _told_as(item, told))
+    records.record_message(
+        items[0].alert.cluster,
+        channel,
+        told=[_told_as(item, told) for item in items if item.news is not News.RESOLVED],
+        over=[
+            fingerprint
+            for item in items
+            if item.news is News.RESOLVED
+            for fingerprint in told_fingerprints(item.alert.trouble, told)
+        ],
+    )
 
 
 def _told_as(item: Item, told: Mapping[str, AlertRecord]) -> str:

@@ -30,7 +30,7 @@ from engine.errors import OnclusterError
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
 from engine.operations.site import KeeperNeed, Site
-from engine.sql import redact
+from engine.sql import redact_prose
 from oncluster_airflow.errors import ActsFailed, TaskRefused, TaskUnavailable, as_airflow_error
 from oncluster_airflow.operation_plan import (
     Mode,
@@ -247,7 +247,7 @@ class ActOperator(OperationOperator):
 
     def _progress(self, act: Act, result: ActResult, *, number: int, of: int) -> None:
         if result.state is not ActState.STARTED:
-            detail = f": {redact(result.detail)}" if result.detail else ""
+            detail = f": {redact_prose(result.detail)}" if result.detail else ""
             self.log.info("%d/%d %s %s %s%s", number, of, result.state.value, act.host, act.what, detail)
 
 
@@ -257,14 +257,14 @@ def judge(report: Report) -> None:
     if unknown := report.count(ActState.STARTED):
         raise TaskUnavailable(
             f"Of {unknown} of {len(report.results)} acts it is not known what became; the next try looks.\n"
-            + redact(first_lines(report, [ActState.STARTED]))
+            + redact_prose(first_lines(report, [ActState.STARTED]))
         )
     if not report.is_good:
         bad = [ActState.FAILED, ActState.REFUSED]
         count = sum(report.count(state) for state in bad)
         raise ActsFailed(
             f"{count} of {len(report.results)} acts did not go well, the others are done. Run the DAG again "
-            f"to plan anew.\n{redact(first_lines(report, bad))}"
+            f"to plan anew.\n{redact_prose(first_lines(report, bad))}"
         )
 
 
