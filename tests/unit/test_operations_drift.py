@@ -50,6 +50,10 @@ REPLICATED = (
             "CREATE VIEW d.v (`a` Int32) AS SELECT a FROM d.t WHERE b = 'x''y'",
             "CREATE VIEW d.v\n(\n    `a` Int32\n)\nAS SELECT a\nFROM d.t -- why\nWHERE `b` = 'x\\'y'",
         ),
+        (
+            PLAIN.replace("Int32", "Int32 DEFAULT f(1, 2) COMMENT 'c'"),
+            PLAIN.replace("Int32", "Int32 DEFAULT CAST(f(1, 2), 'Int32') COMMENT 'c'"),
+        ),
         ("CREATE FUNCTION f AS x -> (x + 1)", "CREATE FUNCTION `f` AS x -> (x+1)"),
     ],
 )

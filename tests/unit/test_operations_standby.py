@@ -38,6 +38,7 @@ class Server(FakeServer):
         self.identity = identity
         self.inserts = 0
         self.spool = ()
+        self.knows_spools = True
         self.queue_size = 0
         self.asked = []
 
@@ -69,6 +70,8 @@ class Server(FakeServer):
                 "replicas": ["database", "table", "zookeeper_path", "replica_name", "queue_size"],
                 "distribution_queue": ["database", "table", "data_path", "data_files", "broken_data_files"],
             }
+            if not self.knows_spools:
+                del names["distribution_queue"]
             rest = await super().query_rows(sql, **how)
             more = [(of, name) for of, columns in names.items() if of in wanted for name in columns]
             return QueryRows(rest.columns, tuple(dict.fromkeys((*rest.rows, *more))))
@@ -295,6 +298,16 @@ async def _rows(_old, new):
 
 async def _standby_queue(_old, new):
     first(new).queue_size = 1
+
+
+def test_what_an_old_server_cannot_tell_of_its_spools_is_for_people(tmp_path):
+    async def old_servers(old, _new):
+        for server in old.clients.values():
+            server.knows_spools = False
+
+    found = steps(tmp_path, meddle=old_servers)
+    assert found[3].state is StepState.BY_HAND and "cannot tell" in found[3].seen
+    assert [step.state for step in found[4:]] == [StepState.DONE] * 3
 
 
 @pytest.mark.parametrize(

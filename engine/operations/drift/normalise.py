@@ -41,6 +41,7 @@ _CLAUSES = (
     *(("REFRESH",), ("DEFINER",), ("SQL", "SECURITY"), ("POPULATE",), ("INNER", "ENGINE")),
 )
 _NAMED = {"INDEX": "index", "CONSTRAINT": "constraint", "PROJECTION": "projection"}
+_DEFAULTS = frozenset({"DEFAULT", "MATERIALIZED", "ALIAS"})
 _UNWRAPPED = frozenset({"partition by", "primary key", "order by", "sample by", "ttl"})
 
 
@@ -176,6 +177,7 @@ class _Reader:
             else:
                 self._columns.append(_name(item[0]))
                 self._put(f"column {_name(item[0])}", item[1:])
+                self._parts[f"column {_name(item[0])}"] = canonical(_without_cast(item[1:]))
 
     def _clauses(self, at: int) -> int:
         tokens = self._tokens
@@ -238,6 +240,23 @@ class _Reader:
             if not depth:
                 return at
         return len(self._tokens)
+
+
+def _without_cast(column: list[Token]) -> list[Token]:
+    """`T DEFAULT CAST(x, 'T')` as `T DEFAULT x`: old servers write a column's type into its default."""
+    at = next((i for i, token in enumerate(column) if token.text in _DEFAULTS), None)
+    if at is None or [token.text for token in column[at + 1 : at + 3]] != ["CAST", "("]:
+        return column
+    depth = 0
+    for end in range(at + 2, len(column)):
+        depth += (column[end].text in _OPENING) - (column[end].text in _CLOSING)
+        if not depth:
+            inner = list(_by_commas(column[at + 3 : end]))
+            is_own = len(inner) == 2 and len(inner[1]) == 1 and inner[1][0].kind is TokenKind.STRING
+            if is_own and canonical_text(literal_value(inner[1][0])) == canonical(column[:at]):
+                return [*column[: at + 1], *inner[0], *column[end + 1 :]]
+            break
+    return column
 
 
 def _engine(tokens: list[Token]) -> list[Token]:

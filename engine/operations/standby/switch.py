@@ -28,13 +28,14 @@ from engine.errors import OnclusterError, SqlError
 from engine.names import HostId
 from engine.operations.health.ask_ddl import read_waiting
 from engine.operations.health.ask_host import ask_host
-from engine.operations.health.facts import HostFacts
+from engine.operations.health.facts import Gap, HostFacts
 from engine.operations.site import Site
 from engine.operations.standby.check import check_standby
 from engine.operations.standby.model import DataDepth, Step, StepState
 
 WATCH_S = 5.0
 _NAMED_AT_MOST = 3
+_SPOOLS = "system.distribution_queue"
 _INSERTS = (
     "SELECT count() FROM system.processes WHERE upper(substring(query, 1, 6)) = 'INSERT' AND is_initial_query"
 )
@@ -182,10 +183,17 @@ async def _spools_are_empty(site: Site) -> _Seen:
         for spool in each.spools
         if spool.files or spool.broken_files
     ]
-    unknown = _unknown(facts, "system.distribution_queue")
     if full:
         return _Seen(StepState.OPEN, _list(full))
-    if unknown:
+    silent = [
+        each.host.readable
+        for each in facts
+        if any(gap.what == _SPOOLS and gap.gap is Gap.ABSENT for gap in each.not_said)
+    ]
+    if silent:
+        where = "look for files in the directories of Distributed tables there"
+        return _Seen(StepState.BY_HAND, f"{_list(silent)} cannot tell ({_SPOOLS} is not there): {where}")
+    if unknown := _unknown(facts, _SPOOLS):
         return _Seen(StepState.UNKNOWN, _list(unknown))
     return _Seen(StepState.DONE, "nothing waits to be sent")
 
