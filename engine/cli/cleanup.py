@@ -180,12 +180,13 @@ def apply(
     6 the outcome of an act is unknown (repeat with --run-id).
     """
     settings, kinds = _settings(options), _kinds(options)
+    given = read_plan(plan_file) if plan_file is not None else None
 
     async def work() -> Report | None:
         async with site_for(config, options) as site:
             run = site.records.run(run_id) if run_id else None
-            if plan_file is not None:
-                made = read_plan(plan_file)
+            if given is not None:
+                made = given
             elif run is not None:
                 made = run.plan
             else:
@@ -199,7 +200,7 @@ def apply(
             report = await carry_out_shown(
                 site, made, _performer(site, made), run_id=run_id, approved=may, as_json=as_json
             )
-            if plan_file is None and run is None:  # what is still there stays found
+            if given is None and run is None:  # what is still there stays found
                 record_plan(site, await plan_cleanup(site, settings, kinds), kinds)
             return report
 

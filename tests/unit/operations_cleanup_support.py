@@ -16,6 +16,7 @@ from engine.ddl.client import DDLQueueClient
 from engine.ddl.initiator import prepare
 from engine.errors import Code, NodeUnavailable, ReplyLost, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
+from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import create_ancestors
 from engine.names import HostId
@@ -119,7 +120,9 @@ class Bench:
     def __init__(self, folder: Path, env: SimulationEnv) -> None:
         self.folder = folder
         self.env = env
-        self.server = MemoryKeeperServer(env.fork())
+        self.faults = FaultPlan.rough(env.fork().rng, rate=0.03)
+        self.faults.calm()
+        self.server = MemoryKeeperServer(env.fork(), faults=self.faults)
         self.servers = {host: Server() for host in HOSTS}
         self.keeper: Keeper
         self.site: Site
