@@ -65,7 +65,7 @@ class DistributedNode:
             directory, tables=self.tables, deliveries=self.deliveries, shards_of=self.shards_of, env=env
         )
         self._names = NameLocks()
-        stages = Stages(pool, env)
+        self._stages = stages = Stages(pool, env)
         self._inserts = DistributedInserts(
             self.tables,
             stages=stages,
@@ -105,6 +105,7 @@ class DistributedNode:
 
     async def stop(self) -> None:
         await self._spools.stop_all()
+        await self._stages.close()
         await self._health.close()
         await self._sink.close()
 

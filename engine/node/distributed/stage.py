@@ -3,12 +3,14 @@
 chDB writes the rows into a table of the node's own, which has the Distributed table's columns and one more:
 the slot's owner, computed from the sharding key. The table is partitioned by it, so that what chDB makes of
 each block it writes is one part per shard; a part is a block to deliver. Rows are on disk, not in memory, and
-pass through Python as bytes only. The table is dropped at the end; a crash leaves it to the next start, which
-removes the scratch database.
+pass through Python as bytes only. The table is dropped at the end, behind the statement's answer; a crash
+leaves it to the next start, which removes the scratch database.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,6 +24,10 @@ from engine.node.distributed.tables import DistributedTable
 from engine.part_storage import HIDDEN_SETTINGS, SCRATCH_DATABASE
 from engine.storage import ChdbPool, ChdbSession
 
+log = logging.getLogger(__name__)
+
+_DROPS_AT_ONCE = 32
+"""So many tables may wait to be dropped; then statements wait for them."""
 SHARD_COLUMN = "_oncluster_shard"
 _READ = {"max_threads": "1", "preferred_block_size_bytes": "0", "max_block_size": "10000000"}
 """A part is read as one block of Native, so that the receiver has it whole."""
@@ -94,10 +100,21 @@ class Stages:
     def __init__(self, pool: ChdbPool, env: Env) -> None:
         self._env = env
         self._reader = Reader(pool)
+        self._key_types: dict[TableName, tuple[tuple[str, str], str]] = {}
+        self._drops: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        """Return when all stages are dropped."""
+        await asyncio.gather(*self._drops)
 
     async def key_type(self, table: DistributedTable) -> str:
         """The type of the sharding key. Raises SqlError 18 unless it is one column, 47 and others of chDB."""
-        return await self.type_of(table.definition.sharding_key, table.name)
+        asked = (table.definition.sharding_key, table.create_query)
+        known = self._key_types.get(table.name)
+        if known is None or known[0] != asked:
+            known = asked, await self.type_of(table.definition.sharding_key, table.name)
+            self._key_types[table.name] = known
+        return known[1]
 
     async def type_of(self, key: str, table: TableName) -> str:
         text = await self._reader.run(f"DESCRIBE (SELECT {key} FROM {table.quoted})", format="TSVRaw")
@@ -128,11 +145,26 @@ class Stages:
             f"{quote_identifier(SHARD_COLUMN)} UInt32 MATERIALIZED {owner}",
             f"MergeTree PARTITION BY {quote_identifier(SHARD_COLUMN)} ORDER BY tuple() SETTINGS {settings}",
         )
-        await self._reader.run(
-            f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
-        )
-        await self._reader.run(create)
+        try:
+            await self._reader.run(create)
+        except SqlError as error:
+            if error.code != Code.UNKNOWN_DATABASE:
+                raise
+            await self._reader.run(
+                f"CREATE DATABASE IF NOT EXISTS {quote_identifier(SCRATCH_DATABASE)} ENGINE = Memory"
+            )
+            await self._reader.run(create)
         try:
             yield Stage(name, table.sent_columns, self._reader)
         finally:
+            drop = asyncio.create_task(self._drop(name))
+            self._drops.add(drop)
+            drop.add_done_callback(self._drops.discard)
+            if len(self._drops) > _DROPS_AT_ONCE:
+                await asyncio.wait(set(self._drops), return_when=asyncio.FIRST_COMPLETED)
+
+    async def _drop(self, name: TableName) -> None:
+        try:
             await self._reader.run(f"DROP TABLE IF EXISTS {name.quoted} SYNC")
+        except SqlError as error:
+            log.warning("distributed.stage_kept table=%s error=%s", name, error)
