@@ -43,7 +43,7 @@ def part_differences(wanted: Definition, found: Definition) -> tuple[PartDiffere
     different = [
         PartDifference(name, wanted.parts.get(name), found.parts.get(name))
         for name in names
-        if wanted.parts.get(name) != found.parts.get(name)
+        if not wanted.is_same(name, found)
     ]
     columns = {part.part for part in different if part.part.startswith("column ")}
     if columns and set(wanted.columns) != set(found.columns):

@@ -108,6 +108,8 @@ class PartDifference:
     found: str | None
 
     def __str__(self) -> str:
+        if self.wanted is not None and self.wanted == self.found:
+            return f"{self.part}: another secret in `{self.found}`"
         return f"{self.part}: wanted {_shown(self.wanted)}, found {_shown(self.found)}"
 
     def to_json(self) -> dict[str, Any]:

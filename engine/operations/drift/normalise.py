@@ -15,11 +15,12 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.errors import SqlError
 from engine.names import quote_identifier, quote_string
-from engine.sql import Token, TokenKind, literal_value, tokenize
+from engine.sql import Token, TokenKind, literal_value, redact, tokenize
+from engine.sql.redact import HIDDEN
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
@@ -50,7 +51,8 @@ class Definition:
     """One object's definition on one host.
 
     `parts` are compared; `sql` is the server's text; `fragments` has the text of the parts as it wrote them.
-    `engine` is empty for what has none.
+    `engine` is empty for what has none. Secrets are in none of them: old servers show passwords, and what is
+    here goes into plans, findings and alerts. `hidden` has digests of the parts that had one, for comparing.
     """
 
     kind: str
@@ -59,11 +61,23 @@ class Definition:
     sql: str
     fragments: Mapping[str, str] = field(default_factory=dict)
     columns: tuple[str, ...] = ()
+    hidden: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def has_secret(self) -> bool:
+        """Whether the text is not what would make the object again."""
+        return bool(self.hidden) or HIDDEN in self.sql
+
+    def is_same(self, part: str, other: Definition) -> bool:
+        """Whether a part is equal, also in what is hidden of it."""
+        return self.parts.get(part) == other.parts.get(part) and self.hidden.get(part) == other.hidden.get(
+            part
+        )
 
     @property
     def digest(self) -> str:
         """Equal for equal definitions."""
-        text = json.dumps(sorted(self.parts.items()), ensure_ascii=False)
+        text = json.dumps([sorted(self.parts.items()), sorted(self.hidden.items())], ensure_ascii=False)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @property
@@ -76,13 +90,32 @@ def normalise(sql: str, *, engine: str = "") -> Definition:
 
     `engine` is what the server says beside the text.
     """
+    actual = _read(sql, engine)
+    shown_sql = redact(sql)
+    if shown_sql == sql:
+        return actual
+    is_text = "text" in actual.parts
+    shown = _as_text(shown_sql, engine) if is_text else _read(shown_sql, engine)
+    hidden = {
+        part: hashlib.sha256(text.encode()).hexdigest()
+        for part, text in actual.parts.items()
+        if text != shown.parts.get(part)
+    }
+    return replace(shown, hidden=hidden)
+
+
+def _read(sql: str, engine: str) -> Definition:
     try:
         tokens = [token for token in tokenize(sql) if token.is_significant]
     except SqlError:
-        return Definition("unknown", engine, {"text": " ".join(sql.split())}, sql)
+        return _as_text(sql, engine)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
     return _Reader(sql, tokens).read(engine)
+
+
+def _as_text(sql: str, engine: str) -> Definition:
+    return Definition("unknown", engine, {"text": " ".join(sql.split())}, sql)
 
 
 def database_definition(engine: str, sql: str) -> Definition:

@@ -19,7 +19,6 @@ from engine.replication.columns import DefaultKind
 from engine.sql import Token, TokenKind, tokenize
 from engine.sql.edit import Edit, apply_edits
 
-_HIDDEN = "[HIDDEN]"
 _CREATED = frozenset({"TABLE", "VIEW", "DICTIONARY", "DATABASE", "FUNCTION"})
 _MACRO = re.compile(r"\{(\w+)\}")
 _ADDED = {"index": "INDEX", "constraint": "CONSTRAINT", "projection": "PROJECTION"}
@@ -54,8 +53,8 @@ def creation(
 ) -> Remedy | Advice:
     """Make the object as `wanted`. `donor` is where the reference's replicated table is in Keeper, `target`
     the macros of the host that lacks it."""
-    if _HIDDEN in wanted.sql:
-        return Advice(f"{name} has a secret that servers do not show: run its CREATE there by hand.")
+    if wanted.has_secret:
+        return Advice(f"{name} has a secret, which stays out of plans: run its CREATE there by hand.")
     sql = f"CREATE DATABASE {quote_identifier(name.name)}" if wanted.kind == "database" else wanted.sql
     if wanted.kind == "database" and wanted.parts["engine"] != "plain":
         return Advice(f"{name} has engine {wanted.parts['engine']}: run its CREATE DATABASE there by hand.")
@@ -151,6 +150,8 @@ def _alteration(
     what, _, its_name = part.part.partition(" ")
     text = wanted.fragments.get(part.part, "")
     by_hand = Advice(f"{name} differs in {part}: that cannot be changed without a risk to data.")
+    if part.part in wanted.hidden or part.part in found.hidden:
+        return by_hand
     unless_there = " IF NOT EXISTS" if version >= _FIRST_IF_NOT_EXISTS else ""
     match what:
         case "column" if part.found is None:
