@@ -2,7 +2,7 @@
 # One health check: exit code 0 when it is passed, else 1 and the reason. Plain bash, since Docker starts one for each
 # container every few seconds: Python would cost more than what it looks at.
 #
-#   health.sh http PORT PATH            the server of this container answers 200
+#   health.sh http PORT PATH …          the server of this container answers 200 to each
 #   health.sh zookeeper PORT            it serves, that is, it has found a leader
 #   health.sh airflow HOST PORT PART    Airflow says in its own health report that PART (triggerer, …) is healthy
 set -uo pipefail
@@ -18,8 +18,10 @@ get() { # HOST PORT PATH
 
 case ${1:-} in
   http)
-    answer=$(get 127.0.0.1 "$2" "$3") || fail "$answer"
-    [[ $answer == HTTP/1.?\ 200* ]] || fail "$2$3 answers: ${answer%%$'\r'*}"
+    for path in "${@:3}"; do
+      answer=$(get 127.0.0.1 "$2" "$path") || fail "$answer"
+      [[ $answer == HTTP/1.?\ 200* ]] || fail "$2$path answers: ${answer%%$'\r'*}"
+    done
     ;;
   zookeeper)
     exec 3<>"/dev/tcp/127.0.0.1/$2" || fail "nothing listens on port $2"

@@ -286,9 +286,9 @@ def check_health(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_health_check_is_passed_by_200_only(server: int) -> None:
-    assert check_health("http", server, "/ping").returncode == 0
+    assert check_health("http", server, "/ping", "/api/v2/monitor/health").returncode == 0
 
-    refused = check_health("http", server, "/other")
+    refused = check_health("http", server, "/ping", "/other")
     assert refused.returncode == 1 and "503" in refused.stdout
     assert check_health("airflow", "127.0.0.1", server, "metadatabase").returncode == 0
     sick = check_health("airflow", "127.0.0.1", server, "triggerer")
