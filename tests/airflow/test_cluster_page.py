@@ -251,6 +251,23 @@ def test_a_button_s_settings_are_json(viewer: Web) -> None:
     assert all("act" not in conf.values() for conf in confs)
 
 
+def test_the_dags_take_what_the_buttons_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from oncluster_airflow.operation_dags import operation_dags
+    from oncluster_airflow.web.actions import actions
+
+    (tmp_path / "cluster.xml").write_text(
+        "<clickhouse><remote_servers><shop><shard><replica><host>a</host><port>9000</port></replica></shard>"
+        "</shop></remote_servers></clickhouse>"
+    )
+    monkeypatch.setenv("ONCLUSTER_CONFIG", str(tmp_path / "cluster.xml"))
+    dags = {dag.dag_id: dag for dag in operation_dags()}
+    for action in actions("shop")[:-1]:  # the last one is the migrations'
+        params = dags[action.dag_id].params
+        for name, value in (action.conf or {}).items():
+            assert name in params, (action.dag_id, name)
+            params[name] = value  # raises what the form would say
+
+
 def test_what_comes_from_the_cluster_is_text(viewer: Web, reader: FakeReader) -> None:
     finding = Finding(FindingKind.LAGGING, Severity.CRITICAL, "shop", HOSTILE, HOSTILE, HOSTILE, HOSTILE)
     reader.seen = picture(

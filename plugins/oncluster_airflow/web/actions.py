@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from oncluster_airflow.cleanup_dag import CLEANUP_DAG
+from oncluster_airflow.drift_dag import DRIFT_DAG
+from oncluster_airflow.health_dag import HEALTH_DAG
+from oncluster_airflow.keeper_backup_dag import BACKUP_DAG
 from oncluster_airflow.migration_dag import dag_id_of
-
-CLEANUP_DAG = "cleanup"
-HEALTH_DAG = "replica_health"
-DRIFT_DAG = "schema_drift"
-BACKUP_DAG = "keeper_backup"
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ def _at(at_ms: int) -> datetime.datetime:
 
 def _delay(value_s: float) -> str:
     """Marks of the axis stand close together: exact, where words would say "2 min" twice."""
-    return f"{value_s:g} s" if value_s < 120 else f"{value_s / 60:.3g} min"
+    return f"{value_s:g} s" if value_s < 600 else f"{value_s / 60:.3g} min"
 
 
 @functools.lru_cache(maxsize=64)

@@ -53,13 +53,16 @@
 
   // --- keeping fresh --------------------------------------------------------------------------------------
   // Sections are replaced one by one, and only those that differ: what somebody reads, scrolls or has focus in stays.
+  const applied = new Map();
   const replace = (fresh) => {
     for (const next of fresh.querySelectorAll("[data-fresh]")) {
       const now = document.getElementById(next.id);
-      if (!now || now.innerHTML === next.innerHTML) continue;
+      const text = next.innerHTML;
+      if (!now || (applied.get(next.id) ?? now.innerHTML) === text) continue;
       if (now.contains(document.activeElement) && document.activeElement !== now) continue;
       const open = [...now.querySelectorAll("details[open][id]")].map((item) => item.id);
       const scrolled = [...now.querySelectorAll(".scroll[id]")].map((box) => [box.id, box.scrollLeft, box.scrollTop]);
+      applied.set(next.id, text);
       now.replaceChildren(...next.childNodes);
       for (const id of open) document.getElementById(id)?.setAttribute("open", "");
       for (const [id, left, top] of scrolled) document.getElementById(id)?.scrollTo(left, top);
@@ -123,6 +126,7 @@
       }
     });
     canvas.dataset.tasks = String(tasks.length);
+    canvas.style.height = `${Math.min(200, Math.max(48, hosts.length * 2))}px`;
   };
   document.addEventListener("toggle", (event) => { if (event.target.id === "map-box") paintMap(); }, true);
   document.addEventListener("click", (event) => {
@@ -136,6 +140,7 @@
     window.location.assign(url);
   });
 
+  paintMap();
   if (body.dataset.live !== undefined) {
     setTimeout(loop, body.dataset.live === "pending" ? 50 : REFRESH_MS);
   }
