@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -168,7 +169,11 @@ class Run:
             "task": self.dag.get_task(task_id),
             "params": self.form,
             "dag_run": SimpleNamespace(
-                run_id=self.run_id, run_type=self.run_type, triggering_user_name="ada", start_date=None
+                run_id=self.run_id,
+                run_type=self.run_type,
+                triggering_user_name="ada",
+                start_date=None,
+                run_after=datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC),
             ),
         }
 

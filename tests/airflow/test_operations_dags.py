@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.client import KazooClient
 
+from engine.config.model import ZooKeeper
 from engine.errors import KeeperUnavailable
 from engine.operations.act import Danger
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -498,3 +500,78 @@ def test_a_restore_takes_a_file_of_the_folder_only(world: World, monkeypatch: py
     for name in ("", "../records.db", "/etc/passwd", "keeper-20260101T000000Z.keeper.zst"):
         with pytest.raises(TaskRefused, match="no backup"):
             Run(dag("keeper_restore"), file=name, root="/restored", mode="plan").execute(f"{CLUSTER}.plan")
+
+
+# --- a real ZooKeeper ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_keeper_is_backed_up_checked_and_restored_beside_itself(
+    zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.providers.standard.operators import hitl
+
+    from oncluster_airflow.errors import TaskRefused
+
+    folder = tmp_path / "backups"
+    monkeypatch.setenv("ONCLUSTER_BACKUP_FOLDER", str(folder))
+    monkeypatch.setenv("ONCLUSTER_RECORDS_URL", f"sqlite:///{tmp_path / 'records.db'}")
+    monkeypatch.setattr(hitl, "upsert_hitl_detail", lambda **_: None)
+    host, port = zookeeper.hosts[0]
+    client = KazooClient(f"{host}:{port}")
+    client.start()
+    try:
+        client.create("/clickhouse/tables/01/t/metadata", b"columns", makepath=True)
+        client.create("/clickhouse/alive", b"", ephemeral=True)
+        run = Run(dag("keeper_backup"), root="/clickhouse")
+        dumped = run.execute("dump")
+        # A task that died after its last step finds its file; nothing is written twice.
+        assert run.execute("dump") == dumped
+        assert run.execute("verify") == dumped["nodes"] == 6
+        assert run.execute("prune") == []
+        assert [path.name for path in folder.iterdir()] == ["keeper-clickhouse-20260301T120000Z.keeper.zst"]
+
+        restore = Run(dag("keeper_restore"), file=dumped["file"], root="/restored")
+        restore.execute(f"{CLUSTER}.plan")
+        assert "Restore 5 nodes" in restore.ask()["body"]
+        restore.answer("grace")
+        restore.execute(f"{CLUSTER}.act")
+        assert client.get("/restored/tables/01/t/metadata")[0] == b"columns"
+        assert client.exists("/restored/alive") is None
+        # The same again, as after a kill: the records know that it is done.
+        restore.execute(f"{CLUSTER}.act")
+
+        # Bytes that are not what was written: the file is not restored, and the check says so.
+        path = folder / dumped["file"]
+        path.write_bytes(path.read_bytes()[:-20] + b"x" * 20)
+        with pytest.raises(TaskRefused):
+            run.execute("verify")
+    finally:
+        client.stop()
+        client.close()
+
+
+@pytest.mark.slow
+def test_the_tasks_take_keeper_and_nodes_from_airflows_connections(
+    zookeeper: ZooKeeper, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a Keeper that is away is tried again, with what was out of reach in the error."""
+    from oncluster_airflow.errors import TaskUnavailable
+
+    monkeypatch.setenv("ONCLUSTER_RECORDS_URL", f"sqlite:///{tmp_path / 'records.db'}")
+    nodes = {f"node0{n}": "http://127.0.0.1:1" for n in range(1, 7)}
+    connection("clickhouse_default", conn_type="clickhouse", host="127.0.0.1", extra={"nodes": nodes})
+    run = Run(dag("replica_health"))
+    run.execute(f"{CLUSTER}.check")
+    found = {f["kind"]: f["what"] for f in run.xcoms[f"{CLUSTER}.check", "findings"]}
+    assert "127.0.0.1:1" in found["host-down"] and "keeper-down" not in found
+
+    connection(
+        "zookeeper_default",
+        conn_type="zookeeper",
+        host="127.0.0.1",
+        port=1,
+        extra={"session_timeout_ms": 1000, "operation_timeout_ms": 1000},
+    )
+    with pytest.raises(TaskUnavailable, match=r"127\.0\.0\.1:1"):
+        Run(dag("cleanup"), mode="plan").execute(f"{CLUSTER}.plan")
