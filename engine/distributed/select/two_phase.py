@@ -6,9 +6,9 @@ FILL. GROUP BY keys and arguments are evaluated on the shards, everything else (
 TOTALS, ROLLUP, CUBE) on the initiator, on merged states. All else takes the way of `pushing`.
 
 What the shards make are states, or plain values where merging is an aggregate function of values itself: a
-count is the sum of counts. Of many groups plain values are several times cheaper than states. `min`, `max` and
-`any` of no rows give a value that looks like one of a row, so they stay states where a shard can have a group
-without rows: without GROUP BY, and with -If.
+count is the sum of counts. Of many groups plain values are several times cheaper than states. `min`, `max`
+and `any` of no rows give a value that looks like one of a row, so they stay states where a shard can have a
+group without rows: without GROUP BY, and with -If.
 
 The text comes from ClickHouse's own resolved form of the query, in which every name is whole and `*` and
 aliases are gone; the types of keys and states are asked of ClickHouse.
