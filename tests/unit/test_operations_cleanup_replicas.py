@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import Busy, KeeperUnavailable, UnknownOutcome
+from engine.keeper.recipes import create_if_not_exists
 from engine.names import HostId
 from engine.operations.act import ActState
 from engine.operations.carrying_out import carry_out
@@ -81,10 +82,24 @@ def test_what_stands_in_the_queue_as_active_or_takes_connections_is_not_dead(tmp
         await two_replicas(bench, OLD)
         queue = bench.site.queue.paths
         for path in ("/clickhouse/task_queue", queue.replicas_root, queue.replica(OLD)):
-            await bench.keeper.create(path)
+            await create_if_not_exists(bench.keeper, path)
         await bench.keeper.create(queue.replica_active(OLD))
         plan = await bench.plan_twice(REPLICAS)
         assert plan.acts == () and "is active in the DDL queue" in plan.findings[0].what
+
+    run(tmp_path, main)
+
+
+def test_a_host_that_registers_in_the_queue_after_the_plan_keeps_its_replica(tmp_path: Path) -> None:
+    async def main(bench: Bench) -> None:
+        paths = await two_replicas(bench, OLD)
+        plan = await bench.plan_twice(REPLICAS)
+        queue = bench.site.queue.paths
+        for path in ("/clickhouse/task_queue", queue.replicas_root, queue.replica(OLD)):
+            await create_if_not_exists(bench.keeper, path)
+        await bench.keeper.create(queue.replica_active(OLD))
+        assert states(await bench.apply(plan)) == [ActState.REFUSED]
+        assert await bench.keeper.exists(paths.replica("r2").host) is not None
 
     run(tmp_path, main)
 

@@ -374,10 +374,12 @@ class ReplicaPerformer:
             return ""
         if detached := owners.with_detached(TableName(address.database, address.table)):
             return f"The table is detached on {some([host.readable for host in detached])}."
-        is_unknown = act.kind == ReplicaAct.DEAD and act.payload["gone_by_word"] is None
-        if is_unknown and await self._probe(self._site, address):
-            return f"{address.host} accepts connections."
-        return ""
+        if act.kind != ReplicaAct.DEAD or act.payload["gone_by_word"] is not None:
+            return ""
+        host = HostId(address.host, address.tcp_port)
+        if await self._site.keeper.exists(self._site.queue.paths.replica_active(host)) is not None:
+            return f"{host.readable} is active in the DDL queue."
+        return f"{address.host} accepts connections." if await self._probe(self._site, address) else ""
 
     async def _fresh_owners(self) -> Owners:
         now_s = self._site.env.monotonic_s()
