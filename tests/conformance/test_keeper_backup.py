@@ -4,16 +4,22 @@ restored tree goes on counting where the first one was."""
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
+from click.testing import CliRunner
 from kazoo.client import KazooClient
 
+from engine.cli.main import cli
+from engine.config.model import Cluster, DistributedDdl, NodeConfig, Replica, Shard, Topology
 from engine.env import SystemEnv
 from engine.errors import SessionExpired
 from engine.keeper import zookeeper
 from engine.keeper.base import Acl, Create, CreateMode
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.tree import digest_identity
+from engine.operations.act import ActState
+from engine.operations.carrying_out import carry_out
 from engine.operations.keeper_backup import (
     LiveTree,
     PatientKeeper,
@@ -22,8 +28,12 @@ from engine.operations.keeper_backup import (
     dump_tree,
     open_backup,
     patient_keeper,
+    plan_restore,
+    restore_performer,
     restore_tree,
 )
+from engine.operations.records import Records
+from engine.operations.site import Site
 
 pytestmark = [pytest.mark.slow]
 
@@ -53,6 +63,81 @@ def steal_session(server, session):
     thief.start(timeout=60)
     thief.stop()
     thief.close()
+
+
+async def plant_a_little(config, root):
+    keeper = await zookeeper.connect(config, SystemEnv())
+    try:
+        await keeper.create(root)
+        await keeper.create(f"{root}/log", b"\xff")
+        for _ in range(3):
+            await keeper.create(f"{root}/log/n-", mode=SEQUENTIAL)
+        await keeper.remove(f"{root}/log/n-0000000002")
+    finally:
+        await keeper.close()
+
+
+def test_the_commands_dump_restore_compare_and_copy(tmp_path, zookeeper_server):
+    port = zookeeper_server.client_port
+    config = tmp_path / "config.xml"
+    config.write_text(
+        f"<clickhouse><path>{tmp_path}</path><zookeeper><node><host>127.0.0.1</host><port>{port}</port></node>"
+        "</zookeeper></clickhouse>"
+    )
+    root = f"/backup-{SystemEnv().new_uuid()}"
+    asyncio.run(plant_a_little(zookeeper_server.config, root))
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(cli, ["keeper", *map(str, arguments), "--config", str(config), "--json"])
+        assert result.exit_code == code, result.output
+        return json.loads(result.stdout) if not code else result.output
+
+    file = tmp_path / "b"
+    assert run("dump", file, "--root", root)["nodes"] == 4
+    assert "there already" in run("dump", file, "--root", root, code=5)
+    there = f"zk://127.0.0.1:{port}{root}-restored"
+    done = run("restore", file, "--to", there)
+    assert done["comparison"]["is_equal"] and done["restored"]["created"] == 4
+    assert run("restore", file, "--to", there)["restored"]["created"] == 0
+    assert "something else" in run("restore", file, "--to", f"zk://127.0.0.1:{port}/", code=5)
+    assert run("diff", f"keeper:{root}", there)["is_equal"]
+    copied = run("copy", f"keeper@{config}:{root}-copied", "--root", root)
+    assert copied["comparison"]["is_equal"]
+    run("rm", f"{root}-copied/log/n-0000000001", "--yes")
+    assert "missing" in run("diff", file, f"keeper:{root}-copied", code=1)
+
+
+async def test_a_restore_is_carried_out_once_and_proven(tmp_path, zookeeper_server):
+    env = SystemEnv()
+    config = zookeeper_server.config
+    root = f"/backup-{env.new_uuid()}"
+    await plant_a_little(config, root)
+    async with patient_keeper(config, env) as source:
+        await dump_tree(source, tmp_path / "b", root=root, source_name="zk", env=env)
+    keeper = await zookeeper.connect(config, env)
+    site = Site(
+        "c",
+        NodeConfig(
+            path="unused",
+            topology=Topology(clusters={"c": Cluster("c", (Shard(1, (Replica("n1", 9000),)),))}),
+            queues=(DistributedDdl(path=f"{root}-queue/ddl"),),
+            zookeeper=config,
+        ),
+        Records(tmp_path / "records.db", env=env),
+        env,
+        "ada",
+        keeper_or_none=keeper,
+    )
+    plan = plan_restore(site, tmp_path / "b", root=f"{root}-restored")
+    for run_id, state in (("one", ActState.DONE), ("two", ActState.NOT_NEEDED)):
+        report = await carry_out(site, plan, restore_performer(site), run_id=run_id, approved_by="ada")
+        [(_, result)] = report.results
+        assert result.state is state, result
+    await keeper.set(f"{root}-restored/log", b"changed by somebody")
+    report = await carry_out(site, plan, restore_performer(site), run_id="three", approved_by="ada")
+    [(_, result)] = report.results
+    assert result.state is ActState.FAILED and "something else" in result.detail
+    await keeper.close()
 
 
 async def test_a_backup_survives_a_lost_session_and_a_kill_and_counts_on(tmp_path):

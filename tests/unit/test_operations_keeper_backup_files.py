@@ -43,6 +43,7 @@ def run(*arguments):
 
 def test_verify_says_what_is_in_a_file_and_where_it_is_damaged(tmp_path):
     make(tmp_path / "b", {"/a": b"1", "/a/b": b"\xff"})
+    assert (tmp_path / "b").stat().st_mode & 0o777 == 0o600
     good = run("verify", tmp_path / "b", "--json")
     assert good.exit_code == 0 and json.loads(good.stdout)["nodes"] == 3
     assert "nodes" in run("verify", tmp_path / "b").stdout

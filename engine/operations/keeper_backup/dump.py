@@ -65,6 +65,8 @@ _UNSETTLED: Identity = (-2, -2, -2, -2, -2)
 
 _LONGEST_LIST = 10_000
 _SETTLED_BYTES = 4 << 20
+_MODE = 0o600
+"""Values and digests of passwords are for whoever may read Keeper, not for everybody on the machine."""
 
 
 async def dump_tree(
@@ -280,7 +282,7 @@ class _Dumper:
         if len(self._spans) <= 1 and not self._has_gone:
             return self._part, self._complete(records, None)
         settled = self._part.with_name(self._part.name + ".settled")
-        with settled.open("wb") as file:
+        with os.fdopen(os.open(settled, os.O_RDWR | os.O_CREAT | os.O_TRUNC, _MODE), "wb") as file:
             self._writer = ChunkWriter(file)
             self._writer.write(ChunkKind.HEAD, [self._head])
             return settled, self._complete(records, self._writer)
@@ -338,9 +340,7 @@ async def _sync(keeper: Keeper) -> None:
 @contextmanager
 def _owned(part: Path) -> Iterator[BinaryIO]:
     """The unfinished file, ours alone while this lasts. Raises Busy."""
-    with part.open("a+b") as made:
-        del made
-    with part.open("r+b") as file:
+    with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT, _MODE), "r+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             is_ours = part.stat().st_ino == os.fstat(file.fileno()).st_ino
