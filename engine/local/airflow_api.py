@@ -105,7 +105,7 @@ class AirflowApi:
         answer = await self._call("GET", f"/api/v2/dags/{quote(dag_id)}/tasks")
         return [item["task_id"] for item in answer["tasks"]]
 
-    async def wait_for_dag(self, dag_id: str, *, timeout_s: float = 60.0) -> None:
+    async def wait_for_dag(self, dag_id: str, *, timeout_s: float = 240.0) -> None:
         """Return when Airflow knows the DAG. Raises OperationTimeout with the import errors there are."""
         deadline_s = self._env.monotonic_s() + timeout_s
         while dag_id not in await self.dag_ids():

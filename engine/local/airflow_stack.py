@@ -124,7 +124,7 @@ class AirflowStack:
 
     # --- start ----------------------------------------------------------------------------------------------
 
-    async def start(self, *, progress: Progress = lambda _: None, timeout_s: float = 120.0) -> None:
+    async def start(self, *, progress: Progress = lambda _: None, timeout_s: float = 300.0) -> None:
         """Start everything and return when tasks can run.
 
         Raises Busy (already running, or the port is taken: by whom) and AirflowDown (with the end of the

@@ -110,12 +110,12 @@ class RealClickHouse:
     def host_id(self) -> HostId:
         return self.spec.host_id
 
-    async def start(self, *, timeout_s: float = 60.0) -> None:
+    async def start(self, *, timeout_s: float = 180.0) -> None:
         """Start the process and wait until it answers. Raises NodeUnavailable with the end of its log."""
         self.process.start()
         await self.wait_ready(timeout_s=timeout_s)
 
-    async def wait_ready(self, *, timeout_s: float = 60.0) -> None:
+    async def wait_ready(self, *, timeout_s: float = 180.0) -> None:
         """Wait until the server answers a query. Raises NodeUnavailable when it ended or takes too long."""
         deadline_s = self._env.monotonic_s() + timeout_s
         while True:

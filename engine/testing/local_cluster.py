@@ -93,13 +93,13 @@ class LocalNode:
     def is_running(self) -> bool:
         return self.process.is_running
 
-    async def start(self, *, timeout_s: float = 60.0) -> None:
+    async def start(self, *, timeout_s: float = 180.0) -> None:
         """Start the process; return when it answers and has registered itself. Raises StartFailed."""
         self.process.start()
         await self.wait_answering(timeout_s=timeout_s)
         await self._wait_registered([self.name])
 
-    async def wait_answering(self, *, timeout_s: float = 60.0) -> None:
+    async def wait_answering(self, *, timeout_s: float = 180.0) -> None:
         """Return when the node answers `/ping`. Raises StartFailed when it ends, or takes longer."""
         deadline_s = self._env.monotonic_s() + timeout_s
         while not await answers_ping(HOST, self.http_port):
@@ -115,7 +115,7 @@ class LocalNode:
                 )
             await self._env.sleep(0.05)
 
-    async def stop(self, *, timeout_s: float = 20.0) -> int | None:
+    async def stop(self, *, timeout_s: float = 60.0) -> int | None:
         """SIGTERM, and SIGKILL after `timeout_s`; returns the exit code."""
         return await self.process.stop(timeout_s=timeout_s)
 
@@ -243,7 +243,7 @@ class LocalCluster(Startable):
             raise failures.exceptions[0] from None  # the first; the other starts were cancelled because of it
         await self.wait_registered(names or self.hosts)
 
-    async def wait_registered(self, names: Sequence[str], *, timeout_s: float = 30.0) -> None:
+    async def wait_registered(self, names: Sequence[str], *, timeout_s: float = 180.0) -> None:
         """Return when these nodes have said in Keeper that they are there. Raises StartFailed.
 
         A node answers a little earlier. Until it has registered nobody can tell that it went away.

@@ -22,7 +22,7 @@ class Seen:
     def types(self) -> list[EventType]:
         return [event.type for event in self.events]
 
-    async def wait(self, *, timeout_s: float = 20.0) -> WatchEvent:
+    async def wait(self, *, timeout_s: float = 120.0) -> WatchEvent:
         """The first event. Raises TimeoutError."""
         async with asyncio.timeout(timeout_s):
             await self._came.wait()

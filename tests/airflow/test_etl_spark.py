@@ -20,7 +20,7 @@ from engine.etl.launch import SparkFailed, SparkSettings, run_load, spark_enviro
 from engine.etl.request import LoadRequest, parse_day
 from engine.testing.ports import free_ports
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = """

@@ -25,7 +25,7 @@ import pytest
 from engine.replication.host import ReplicaHost
 from tests.process.replication_support import ENV, HOSTS, Replicas, check_all, quiet, seeds
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TABLE, PATH = "t", "/clickhouse/tables/streams/t"
 CREATE = (

@@ -26,7 +26,7 @@ from engine.env import SystemEnv
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, LocalNode
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 STATEMENTS = 14
 ENV = SystemEnv()

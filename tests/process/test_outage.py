@@ -16,7 +16,7 @@ from engine.config.load import load_node_config
 from engine.env import SystemEnv
 from engine.testing.local_cluster import LocalCluster
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = SystemEnv()

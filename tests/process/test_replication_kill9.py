@@ -32,7 +32,7 @@ from tests.process.replication_support import (
 )
 from tests.process.replication_workload import OTHER, OTHER_PATH, PATH, TABLE, Workload, create
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 WRITERS = 2
 BLOCKS = amount(default=8, in_rounds=14)

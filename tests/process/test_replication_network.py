@@ -26,7 +26,7 @@ from tests.process.replication_support import (
 )
 from tests.process.replication_workload import PATH, TABLE, Workload, create
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CUTS = amount(default=14, in_rounds=40)
 BLOCKS = amount(default=6, in_rounds=16)
