@@ -216,10 +216,10 @@ def trend(
     for sample in samples:
         series[sample.host, sample.subject].append(sample)
     common.print_table(
-        ("host", "of", metric, "least", "most", "last"),
+        ("host", "of", "over time", "least", "most", "last"),
         [
             (place, subject, sparkline([s.value for s in points]), *map(_figure, _ends(points)))
-            for (place, subject), points in series.items()
+            for (place, subject), points in sorted(series.items())
         ],
         title=f"{metric}, {hours:g} h",
         empty=f"No figures of {metric} in the last {hours:g} h. `oncluster health check` keeps them.",
