@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow.sdk import DAG, BaseOperator, Context, Param, TaskGroup, TriggerRule
+from airflow.sdk.exceptions import AirflowTimetableInvalid
 
 from engine.config.load import load_topology
 from engine.errors import OnclusterError
@@ -90,7 +91,7 @@ def operation_dag(dag_id: str, make: Callable[[OperationSettings], Operation]) -
         if not clusters:
             raise TaskRefused(f"{Settings.from_environment().config} has no clusters in <remote_servers>.")
         return _build(operation, clusters)
-    except (OnclusterError, TaskRefused, ValueError) as error:
+    except (OnclusterError, TaskRefused, AirflowTimetableInvalid, ValueError) as error:
         log.error("operations.unusable dag=%s: %s", dag_id, error)
         return broken_dag(dag_id, str(error))
 
@@ -170,13 +171,19 @@ def _build(operation: Operation, clusters: Sequence[str]) -> DAG:
             "on_success_callback": [WorksAgainNotifier()],
         },
     ) as dag:
-        if not about_clusters:
+        if about_clusters:
+            choose = ChooseClusterOperator(task_id="choose", groups=groups)
+            for cluster, group_id in groups.items():
+                with TaskGroup(group_id=group_id, tooltip=f"Cluster {cluster}"):
+                    choose >> operation.fill(cluster)
+        else:
             operation.fill("")
-            return dag
-        choose = ChooseClusterOperator(task_id="choose", groups=groups)
-        for cluster, group_id in groups.items():
-            with TaskGroup(group_id=group_id, tooltip=f"Cluster {cluster}"):
-                choose >> operation.fill(cluster)
+    try:
+        dag.validate()
+    except AirflowTimetableInvalid as error:
+        raise AirflowTimetableInvalid(
+            f"The schedule {operation.schedule!r} (ONCLUSTER_…_SCHEDULE) is no cron expression: {error}"
+        ) from error
     return dag
 
 

@@ -255,6 +255,23 @@ def test_a_setting_that_cannot_be_meant_is_named(
     assert name in tiny_dag(world).doc_md
 
 
+def test_a_schedule_that_is_none_is_named_by_its_own_dag_and_leaves_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ONCLUSTER_HEALTH_SCHEDULE", "61 * * * *")
+
+    assert "'61 * * * *' (ONCLUSTER_…_SCHEDULE)" in dag("replica_health").doc_md
+    assert "broken" not in dag("cleanup").tags
+
+
+def test_odd_names_of_clusters_make_groups_of_their_own() -> None:
+    from oncluster_airflow.ids import as_group_id
+
+    ids = {as_group_id(name) for name in ("a.b", "a_b", "a b", "ä b", "order_cluster")}
+    assert len(ids) == 5 and "order_cluster" in ids
+    assert not any("." in name or " " in name for name in ids)
+
+
 # --- people are told ----------------------------------------------------------------------------------------
 
 

@@ -332,6 +332,26 @@ def test_a_web_address_gets_every_item() -> None:
     assert json.loads(json.dumps(body)) == body
 
 
+def test_line_breaks_end_neither_a_subject_nor_an_item() -> None:
+    sent = message([Alert.of_finding(finding(subject="a\r\nBcc: eve@example.org\nb"))])
+
+    assert "\n" not in sent.subject and "\r" not in sent.text
+    assert "\nBcc" not in sent.text
+
+
+def test_what_ended_while_it_was_being_told_is_said_to_be_over(place: Place) -> None:
+    # 1. One run sees it; before it sends, another run sees that it is gone.
+    place.records.see_findings(CLUSTER, "health", [finding()])
+    alert = Alert.of_record(place.records.open_findings(CLUSTER)[0])
+    place.records.see_findings(CLUSTER, "health", [])
+    place.clock.now += 60
+    # 2. The first one sends.
+    place.records.record_alert(CLUSTER, "mail", alert.fingerprint)
+    place.look(after_s=900)
+
+    assert [m[0][0] for m in place.mail.news] == ["resolved"]
+
+
 def test_secrets_in_findings_do_not_leave() -> None:
     shown = Finding(
         FindingKind.SCHEMA_DRIFT,

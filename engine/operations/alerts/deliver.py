@@ -19,6 +19,8 @@ from engine.operations.records import AlertRecord, Records
 
 log = logging.getLogger(__name__)
 
+_OVERLAP_MS = 3_600_000
+
 
 class ChannelFailed(Exception):
     """A message could not be sent. The text has no secrets."""
@@ -116,7 +118,8 @@ def _gone(records: Records, cluster: str, told: Mapping[str, AlertRecord], troub
     """What people were told of and is no more, each once, with its last end."""
     if not told:
         return []
-    since_ms = min(record.first_sent_ms for record in told.values())
+    # Somebody may have seen the end of it while somebody else was still telling of its begin.
+    since_ms = min(record.first_sent_ms for record in told.values()) - _OVERLAP_MS
     last: dict[str, Gone] = {}
     for record in records.resolved_findings(cluster, since_ms=since_ms):
         alert = Alert.of_record(record)

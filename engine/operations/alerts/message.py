@@ -83,7 +83,7 @@ class Message:
             return f"[oncluster] {self.cluster}: over: {_listed(sorted(over), 3)}"
         kinds = list(dict.fromkeys(item.alert.kind for item in self._open))
         what = self._open[0].alert.what if len(self._open) == 1 else _listed(kinds, 3)
-        return _cut(f"[oncluster] {self.cluster}: {self.severity.word}: {what}", 200)
+        return _cut(_one_line(f"[oncluster] {self.cluster}: {self.severity.word}: {what}"), 200)
 
     @property
     def text(self) -> str:
@@ -184,7 +184,7 @@ def _lines(group: _Group, links: Links, *, mark: Any = str) -> Iterator[str]:
     """A paragraph: a title, a line for each alert, what to do once for each advice."""
     yield mark(f"{_TITLES[group.news]}: {group.first.kind} ({group.severity.word})")
     for item in group.items[:_LINES_A_GROUP]:
-        yield mark(_cut(f"- {_line(item)}", _LINE_CHARS))
+        yield mark(_cut(f"- {_one_line(_line(item))}", _LINE_CHARS))
     if len(group.items) > _LINES_A_GROUP:
         yield mark(f"- and {len(group.items) - _LINES_A_GROUP} more")
     if group.news is not News.RESOLVED:
@@ -218,6 +218,11 @@ def _listed(names: Iterable[str], shown: int) -> str:
     listed = list(names)
     more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
     return ", ".join(listed[:shown]) + more
+
+
+def _one_line(text: str) -> str:
+    """Line breaks would end a mail's subject, and an item of a list."""
+    return " ".join(text.split())
 
 
 def _cut(text: str, chars: int) -> str:
