@@ -145,6 +145,7 @@ def _replica(element: Element, root: Element) -> Replica:
         secure=secure,
         http_host=reading.text(element, "http_host"),
         http_port=reading.port(element, "http_port", 0),
+        priority=reading.integer(element, "priority", 1, at_most=_MAX_WEIGHT),
     )
 
 

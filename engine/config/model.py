@@ -19,7 +19,8 @@ DEFAULT_HTTPS_PORT = 8443
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One `<replica>` of `remote_servers`. `default_database` is empty where none is set.
+    """One `<replica>` of `remote_servers`. `default_database` is empty where none is set. Of two replicas
+    that failed equally often lately, the one with the lower `priority` is asked first.
 
     `http_host` and `http_port` say where the replica's HTTP interface is, for Distributed tables; ClickHouse
     has no such elements and passes them over.
@@ -33,6 +34,7 @@ class Replica:
     secure: bool = False
     http_host: str = ""
     http_port: int = 0
+    priority: int = 1
 
     @property
     def host_id(self) -> HostId:

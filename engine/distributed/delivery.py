@@ -104,6 +104,11 @@ class Deliveries:
         errors = self._errors.get(name)
         return 0 if errors is None else errors.count(self._env.monotonic_s())
 
+    def recovery_s(self, name: HostId) -> int:
+        """Seconds until none of them counts any more."""
+        errors = self._errors.get(name)
+        return 0 if errors is None else errors.recovery_s(self._env.monotonic_s())
+
     def failed(self, name: HostId) -> None:
         """The replica could not be reached."""
         self._errors.setdefault(name, ReplicaErrors()).failed(self._env.monotonic_s())
@@ -113,7 +118,10 @@ class Deliveries:
         names = tuple(peer.name for peer in peers)
         if names not in self._orders:
             self._orders[names] = ReplicaOrder(own_host=self._own_host, rng=self._env.rng)
-        candidates = [Candidate(peer.name.host, errors=self.errors_count(peer.name)) for peer in peers]
+        candidates = [
+            Candidate(peer.name.host, errors=self.errors_count(peer.name), priority=peer.priority)
+            for peer in peers
+        ]
         order = self._orders[names].of(
             candidates,
             policy.load_balancing,

@@ -27,6 +27,7 @@ class Peer:
     default_database: str = ""
     shard_number: int = 1
     replica_number: int = 1
+    priority: int = 1
 
     @property
     def url(self) -> str:
@@ -72,6 +73,7 @@ def peers_of_cluster(cluster: Cluster, is_local: Callable[[HostId], bool]) -> Se
                     default_database=replica.default_database,
                     shard_number=shard.number,
                     replica_number=number,
+                    priority=replica.priority,
                 )
                 for number, replica in enumerate(shard.replicas, start=1)
             ),

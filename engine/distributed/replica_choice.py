@@ -48,6 +48,13 @@ class ReplicaErrors:
         self._decay(now_s)
         return self._count
 
+    def recovery_s(self, now_s: float) -> int:
+        """Seconds until none counts any more (`system.clusters.estimated_recovery_time`)."""
+        self._decay(now_s)
+        if not self._count or self._since_s is None:
+            return 0
+        return max(0, int(self._count.bit_length() * self.half_life_s - (now_s - self._since_s)))
+
     def _decay(self, now_s: float) -> None:
         if self._since_s is None:
             self._since_s = now_s

@@ -130,7 +130,9 @@ class Node:
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
         tables = SystemTables(
             [
-                ClustersTable(self._topology, lambda host: _is_local(identity, host)),
+                ClustersTable(
+                    self._topology, lambda host: _is_local(identity, host), distributed.failures_of
+                ),
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
                 ZooKeeperTable(None if queues is None else queues.holder),

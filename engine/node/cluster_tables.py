@@ -21,13 +21,22 @@ class ClustersTable:
     name = "clusters"
     columns = ""
 
-    def __init__(self, topology: Callable[[], Topology], is_local: Callable[[HostId], bool]) -> None:
+    def __init__(
+        self,
+        topology: Callable[[], Topology],
+        is_local: Callable[[HostId], bool],
+        failures_of: Callable[[HostId], tuple[int, int]] = lambda _: (0, 0),
+    ) -> None:
+        """`failures_of` says how many failures of a host count, and the seconds until none does."""
         self._topology = topology
         self._is_local = is_local
+        self._failures_of = failures_of
 
     async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
         return [
             {
+                "errors_count": failures,
+                "estimated_recovery_time": recovery_s,
                 "cluster": cluster.name,
                 "shard_num": shard.number,
                 "shard_weight": shard.weight,
@@ -43,6 +52,7 @@ class ClustersTable:
             for cluster in self._topology().clusters.values()
             for shard in cluster.shards
             for number, replica in enumerate(shard.replicas, start=1)
+            for failures, recovery_s in [self._failures_of(replica.host_id)]
         ]
 
 

@@ -141,6 +141,9 @@ def test_in_the_background_rows_wait_for_a_shard_that_is_down(cluster: Cluster) 
         )
         assert reply.code == 279
         assert "Wrote 1 blocks and 5 rows on shard 1 replica" in reply.text
+        failures = "SELECT host_name, errors_count, estimated_recovery_time FROM system.clusters"
+        shown = cluster.n1.query(f"{failures} WHERE shard_num = 2 AND errors_count > 0 FORMAT TSV")
+        assert {line.split("\t")[0] for line in shown.splitlines()} == set(SHARDS[1])
         # The node is killed with rows pending, and sends them when it is there again.
         cluster.call(cluster.local.node("n1").kill9())
         cluster.call(cluster.local.node("n1").start())

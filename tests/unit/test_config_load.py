@@ -152,7 +152,7 @@ def test_clusters_are_read_in_every_form(tmp_path: Path) -> None:
                         <host>a</host><port>9001</port><default_database>d</default_database>
                         <user>u</user><password>p</password><secure>1</secure>
                     </replica>
-                    <replica2><host>b</host></replica2>
+                    <replica2><host>b</host><priority>3</priority></replica2>
                 </shard>
                 <shard02><replica><host>::1</host><port>1</port></replica></shard02>
             </c>
@@ -175,6 +175,7 @@ def test_clusters_are_read_in_every_form(tmp_path: Path) -> None:
         True,
     )
     assert first.replicas[1].host_id == HostId("b", 9100)
+    assert [replica.priority for replica in first.replicas] == [1, 3]
     assert second.replicas[0].host_id == HostId("::1", 1)
     short = topology.cluster("short")
     assert [(s.number, s.weight, s.replicas[0].host_id) for s in short.shards] == [

@@ -63,6 +63,16 @@ def test_errors_count_up_to_the_cap_and_halve_with_time() -> None:
     assert errors.count(10_000.0) == 0
 
 
+def test_the_time_until_errors_are_forgotten_is_as_many_half_lives_as_they_have_bits() -> None:
+    errors = ReplicaErrors(half_life_s=60)
+    assert errors.recovery_s(0.0) == 0
+    for _ in range(5):
+        errors.failed(0.0)
+    assert errors.recovery_s(10.0) == 170
+    assert errors.recovery_s(60.0) == 120
+    assert errors.count(181.0) == 0 == errors.recovery_s(181.0)
+
+
 def test_without_a_half_life_an_error_is_forgotten_at_once() -> None:
     errors = ReplicaErrors(half_life_s=0)
     errors.failed(0.0)

@@ -157,6 +157,12 @@ class DistributedNode:
         inner = shown_tables if isinstance(shown_tables, SystemView) else None
         return [DistributedTablesView(self.tables, inner), DistributionQueueTable(self._spools)]
 
+    def failures_of(self, name: HostId) -> tuple[int, int]:
+        """How many failed inserts and reads of a host still count, and the seconds until none does."""
+        read, until_s = self._health.failures_of(name)
+        written = self.deliveries.errors_count(name)
+        return read + written, max(until_s, self.deliveries.recovery_s(name))
+
     def shards_of(self, cluster: str) -> tuple[PeerShard, ...]:
         """Raises SqlError 701."""
         return tuple(peers_of(self._topology(), cluster, self._is_local))

@@ -26,7 +26,7 @@ from engine.distributed.select.shard_choice import is_deterministic, key_columns
 from engine.distributed.sharding import slot_expression, slots
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import HostId, TableName, quote_identifier, quote_string
 from engine.node.replicated.waiting import flag
 from engine.storage import ChdbPool
 
@@ -95,10 +95,21 @@ class PeerHealth:
         self.seen_s[key] = (self.env.monotonic_s(), delay_s)
         return delay_s
 
+    def failures_of(self, name: HostId) -> tuple[int, int]:
+        """How many failures of this host still count, and the seconds until none does."""
+        now_s = self.env.monotonic_s()
+        found = [errors for peer, errors in self.errors.items() if peer.name == name]
+        return (
+            sum(errors.count(now_s) for errors in found),
+            max((errors.recovery_s(now_s) for errors in found), default=0),
+        )
+
     def order(self, shard: PeerShard, policy: str) -> Sequence[Peer]:
         now_s = self.env.monotonic_s()
         candidates = [
-            Candidate(peer.host, self.errors[peer].count(now_s) if peer in self.errors else 0)
+            Candidate(
+                peer.name.host, self.errors[peer].count(now_s) if peer in self.errors else 0, peer.priority
+            )
             for peer in shard.peers
         ]
         key = ",".join(peer.url for peer in shard.peers)
