@@ -35,8 +35,22 @@ pytestmark = pytest.mark.slow
 T = TypeVar("T")
 HOSTS = ("n1", "n2")
 N1, N2 = (HostId(host, 9000) for host in HOSTS)
-SETTINGS = HealthSettings(limits=replace(TableLimits(), readonly_s=0, mutation_fail_s=0), ddl_age_s=0)
-"""The machine may be slow, and the tests do not wait for troubles to grow old."""
+SETTINGS = HealthSettings(
+    limits=replace(TableLimits(), readonly_s=0, mutation_fail_s=0),
+    keeper_latency_ms=None,
+    disk_free_percent=None,
+    disk_critical_percent=None,
+)
+"""The machine may be slow and its disk full, and the tests do not wait for troubles to grow old."""
+CONFIGURED = "".join(
+    f"<{name}>{value}</{name}>"
+    for name, value in (
+        ("readonly_s", "0"),
+        ("keeper_latency_ms", "off"),
+        ("disk_free_percent", "off"),
+        ("disk_critical_percent", "off"),
+    )
+)
 WAIT_S = 90.0
 
 
@@ -87,7 +101,7 @@ class Place:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     directory = tmp_path_factory.mktemp("health")
     file = directory / "given.xml"
-    health = "<oncluster><health><readonly_s>0</readonly_s></health></oncluster></clickhouse>"
+    health = f"<oncluster><health>{CONFIGURED}</health></oncluster></clickhouse>"
     file.write_text(clusters_xml({"all": [list(HOSTS)]}).replace("</clickhouse>", health))
     with asyncio.Runner() as runner:
         cluster = LocalCluster(directory / "run", cluster_file=file, hosts=HOSTS, session_timeout_ms=4000)

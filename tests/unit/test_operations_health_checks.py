@@ -245,6 +245,17 @@ def test_a_mutation_is_one_finding_however_many_replicas_tell_of_it():
     assert "boom" in finding.what
 
 
+def test_entries_of_a_mutation_that_fails_are_not_told_beside_it():
+    failing = entry(type="MUTATE_PART", exception="Code: 395. throwIf", tries=99)
+    hosts = [
+        host(1, replicas=(replica(),), queue=(failing,), mutations=(mutation(fail_reason="throwIf"),)),
+        host(2, replicas=(replica("n2"),), mutations=(mutation(),)),
+    ]
+    assert about(cluster(*hosts)) == [(K.STUCK_MUTATION, "critical")]
+    alone = replace(hosts[0], mutations=())
+    assert about(cluster(alone)) == [(K.STUCK_QUEUE, "critical")]
+
+
 def test_a_mutation_that_does_not_fail_has_more_time():
     hosts = [host(n, replicas=(replica(f"n{n}"),), mutations=(mutation(),)) for n in (1, 2)]
     assert check(cluster(*hosts)) == ()

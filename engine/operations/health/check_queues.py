@@ -21,6 +21,7 @@ from engine.sql import redact
 
 _DAMAGE = frozenset({40, 226, 228, 246, 271, 432, 740})
 """Codes of damaged files; those that a broken connection gives as well are left out."""
+_MUTATE = "MUTATE_PART"
 _CODE = re.compile(r"Code: (\d+)")
 
 
@@ -39,7 +40,10 @@ def error_code(exception: str) -> int:
 
 def _queue_of(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) -> Iterator[Finding]:
     stuck: dict[TableName, list[QueueEntryFacts]] = defaultdict(list)
+    failing_mutations = {mutation.table for mutation in host.mutations if mutation.fail_reason}
     for entry in host.queue:
+        if entry.type == _MUTATE and entry.table in failing_mutations:
+            continue  # that the mutation fails is a finding of its own
         if _is_stuck(entry, settings.of(entry.table), facts.now_ms / 1000):
             stuck[entry.table].append(entry)
     for table, entries in stuck.items():

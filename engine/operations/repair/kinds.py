@@ -21,7 +21,7 @@ class Peers(enum.Enum):
 
 
 class Repair(enum.StrEnum):
-    """Kinds of acts of the operation `repair`."""
+    """Kinds of acts of the operation `repair`, in the order in which a plan does them."""
 
     RESTART_REPLICAS = "restart-replicas"
     """SYSTEM RESTART REPLICAS on a host whose session is lost."""
@@ -38,11 +38,11 @@ class Repair(enum.StrEnum):
     REFETCH_PARTS = "refetch-parts"
     """CHECK TABLE: broken parts go to detached/ and are fetched from another replica."""
 
-    RETRY_QUEUE = "retry-queue"
-    """SYSTEM RESTART REPLICA of one whose queue is stuck: entries are tried at once."""
-
     KILL_MUTATION = "kill-mutation"
     """A mutation that fails is removed; what it has changed stays changed."""
+
+    RETRY_QUEUE = "retry-queue"
+    """SYSTEM RESTART REPLICA of one whose queue is stuck: entries are tried at once."""
 
     RECLONE_REPLICA = "reclone-replica"
     """A replica whose host has lost the table: dropped from Keeper, created again, cloned."""
