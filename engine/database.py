@@ -8,13 +8,13 @@ not kept, so an engine may be used after a fork. Calls block for some millisecon
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import Connection, Engine, event, make_url
-from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from engine.errors import ConfigError
@@ -62,26 +62,45 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
     return engine
 
 
-@contextlib.contextmanager
-def reading(engine: Engine) -> Iterator[Connection]:
-    """A connection on which all reads see the same instant. Raises SQLAlchemyError."""
-    with _connected(engine, "DEFERRED") as connection:
-        if connection.dialect.name == "postgresql":
-            connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-        yield connection
+class Database:
+    """Connections to one database. `refusal` makes of the database's complaint, and of the URL, the error to
+    raise."""
 
+    def __init__(self, engine: Engine, refusal: Callable[[SQLAlchemyError, str], Exception]) -> None:
+        self._engine = engine
+        self._refusal = refusal
 
-@contextlib.contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction, committed at the end. Raises SQLAlchemyError."""
-    with _connected(engine, "IMMEDIATE") as connection:
-        yield connection
+    @property
+    def url(self) -> str:
+        """Where it is, the password hidden."""
+        return self._engine.url.render_as_string(hide_password=True)
 
+    @property
+    def dialect(self) -> str:
+        """`sqlite` or `postgresql`."""
+        return self._engine.dialect.name
 
-@contextlib.contextmanager
-def _connected(engine: Engine, mode: str) -> Iterator[Connection]:
-    with engine.connect().execution_options(**{_MODE: mode}) as connection, connection.begin():
-        yield connection
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection on which all reads see the same instant. Raises what `refusal` makes."""
+        with self._connected("DEFERRED") as connection:
+            if self.dialect == "postgresql":
+                connection.execute(sa.text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """One transaction, committed at the end. Raises what `refusal` makes."""
+        with self._connected("IMMEDIATE") as connection:
+            yield connection
+
+    @contextlib.contextmanager
+    def _connected(self, mode: str) -> Iterator[Connection]:
+        try:
+            with self._engine.connect().execution_options(**{_MODE: mode}) as connection, connection.begin():
+                yield connection
+        except SQLAlchemyError as error:
+            raise self._refusal(error, self.url) from error
 
 
 def _prepare_sqlite(dbapi_connection: Any, _record: object) -> None:

@@ -5,8 +5,7 @@ Where it can be kept and how: `engine.database`. Calls block for some millisecon
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -28,37 +27,27 @@ class LedgerStore:
     def __init__(self, url: str | Path, *, env: Env) -> None:
         self._env = env
         try:
-            self._engine = database.database_engine(url, what="ledger")
+            engine = database.database_engine(url, what="ledger")
         except OSError as error:
             raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}") from error
+        self._database = database.Database(engine, _classified)
         self.ledger_id = self._open()
 
     @property
     def url(self) -> str:
         """Where it is, the password hidden."""
-        return self._engine.url.render_as_string(hide_password=True)
+        return self._database.url
 
     def now_ms(self) -> int:
         return int(self._env.now_s() * 1000)
 
-    @contextlib.contextmanager
-    def reading(self) -> Iterator[Connection]:
+    def reading(self) -> AbstractContextManager[Connection]:
         """A connection on which all reads see the same instant. Raises LedgerUnavailable."""
-        with self._classifying(), database.reading(self._engine) as connection:
-            yield connection
+        return self._database.reading()
 
-    @contextlib.contextmanager
-    def writing(self) -> Iterator[Connection]:
+    def writing(self) -> AbstractContextManager[Connection]:
         """One transaction. Raises StaleFence, MigrationRefused and LedgerUnavailable as the database says."""
-        with self._classifying(), database.writing(self._engine) as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def _classifying(self) -> Iterator[None]:
-        try:
-            yield
-        except SQLAlchemyError as error:
-            raise _classified(error, self.url) from error
+        return self._database.writing()
 
     def _open(self) -> str:
         with self.reading() as connection:

@@ -6,9 +6,8 @@ Times are Unix milliseconds by the caller's clock (`Env`). Calls block for some 
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -89,15 +88,16 @@ class Records:
     def __init__(self, url: str | Path, *, env: Env) -> None:
         self._env = env
         try:
-            self._engine = database.database_engine(url, what="records")
+            engine = database.database_engine(url, what="records")
         except OSError as error:
             raise RecordsUnavailable(f"The folder of the records cannot be made: {error}") from error
+        self._database = database.Database(engine, _refusal)
         self._make_tables()
 
     @property
     def url(self) -> str:
         """Where they are, the password hidden."""
-        return self._engine.url.render_as_string(hide_password=True)
+        return self._database.url
 
     def now_ms(self) -> int:
         return int(self._env.now_s() * 1000)
@@ -106,7 +106,7 @@ class Records:
 
     def begin_run(self, run_id: str, plan: Plan, *, requested_by: str, approved_by: str) -> RunRecord:
         """Record a run, or find it again. Raises Refused when the run was begun with another plan."""
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             known = self._run(connection, run_id)
             if known is None:
                 known = RunRecord(run_id, plan, requested_by, approved_by, self.now_ms())
@@ -131,7 +131,7 @@ class Records:
         return known
 
     def run(self, run_id: str) -> RunRecord | None:
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             return self._run(connection, run_id)
 
     def runs(self, cluster: str, operation: str = "", *, limit: int = 50) -> tuple[RunRecord, ...]:
@@ -140,13 +140,13 @@ class Records:
         query = sa.select(table).where(table.c.cluster == cluster)
         if operation:
             query = query.where(table.c.operation == operation)
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(query.order_by(table.c.at_ms.desc()).limit(limit)).all()
         return tuple(_run_of(row) for row in rows)
 
     def record_act(self, run_id: str, act_id: str, result: ActResult, *, operator: str) -> None:
         """One more row; earlier ones stay."""
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             connection.execute(
                 schema.act_events.insert().values(
                     run_id=run_id,
@@ -161,7 +161,7 @@ class Records:
     def acts_of(self, run_id: str) -> dict[str, ActResult]:
         """The latest state of each act of the run that was begun, by act id."""
         table = schema.act_events
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(
                 sa.select(table).where(table.c.run_id == run_id).order_by(table.c.id)
             ).all()
@@ -178,7 +178,7 @@ class Records:
         table = schema.findings
         by_fingerprint = {finding.fingerprint: finding for finding in found}
         new, continuing, resolved = [], [], []
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             rows = connection.execute(
                 sa.select(table).where(
                     table.c.cluster == cluster, table.c.scope == scope, table.c.resolved_ms.is_(None)
@@ -222,7 +222,7 @@ class Records:
         query = sa.select(table).where(table.c.cluster == cluster, condition)
         if scope:
             query = query.where(table.c.scope == scope)
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(
                 query.order_by(table.c.severity.desc(), table.c.first_seen_ms, table.c.id)
             ).all()
@@ -247,7 +247,7 @@ class Records:
             }
             for (metric, host, subject, at_ms), sample in rows.items()
         ]
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             for begin in range(0, len(values), _ROWS_A_STATEMENT):
                 connection.execute(
                     self._insert_or_ignore(schema.samples), values[begin : begin + _ROWS_A_STATEMENT]
@@ -272,7 +272,7 @@ class Records:
             query = query.where(table.c.host == host)
         if subject is not None:
             query = query.where(table.c.subject == subject)
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(query.order_by(table.c.at_ms.desc()).limit(limit)).all()
         return tuple(
             Sample(row.metric, row.value, row.host, row.subject, row.at_ms) for row in reversed(rows)
@@ -280,7 +280,7 @@ class Records:
 
     def prune_samples(self, *, before_ms: int) -> int:
         """Remove what is older; how many that were."""
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             done = connection.execute(schema.samples.delete().where(schema.samples.c.at_ms < before_ms))
             return int(done.rowcount)
 
@@ -289,7 +289,7 @@ class Records:
     def alerts(self, cluster: str, channel: str) -> dict[str, AlertRecord]:
         """What was told over the channel and not yet taken back, by fingerprint."""
         table = schema.alerts
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             rows = connection.execute(
                 sa.select(table).where(table.c.cluster == cluster, table.c.channel == channel)
             ).all()
@@ -315,7 +315,7 @@ class Records:
         transaction."""
         now = self.now_ms()
         table = schema.alerts
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             for fingerprint in told:
                 key = sa.and_(table.c.fingerprint == fingerprint, table.c.channel == channel)
                 updated = connection.execute(
@@ -342,10 +342,10 @@ class Records:
     # --- inside -------------------------------------------------------------------------------------------
 
     def _make_tables(self) -> None:
-        with self._reading() as connection:
+        with self._database.reading() as connection:
             if sa.inspect(connection).has_table(schema.alerts.name):
                 return
-        with self._writing() as connection:
+        with self._database.writing() as connection:
             if connection.dialect.name == "postgresql":
                 # Two who open at once: CREATE TABLE IF NOT EXISTS alone can fail on the catalog's index.
                 connection.execute(
@@ -354,7 +354,7 @@ class Records:
             schema.metadata.create_all(connection)
 
     def _insert_or_ignore(self, table: sa.Table) -> sa.Insert:
-        if self._engine.dialect.name == "postgresql":
+        if self._database.dialect == "postgresql":
             from sqlalchemy.dialects.postgresql import insert as postgresql_insert
 
             return postgresql_insert(table).on_conflict_do_nothing()
@@ -366,23 +366,9 @@ class Records:
         row = connection.execute(sa.select(table).where(table.c.run_id == run_id)).one_or_none()
         return None if row is None else _run_of(row)
 
-    @contextlib.contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with self._classifying(), database.reading(self._engine) as connection:
-            yield connection
 
-    @contextlib.contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        with self._classifying(), database.writing(self._engine) as connection:
-            yield connection
-
-    @contextlib.contextmanager
-    def _classifying(self) -> Iterator[None]:
-        try:
-            yield
-        except SQLAlchemyError as error:
-            reason = str(getattr(error, "orig", None) or error)
-            raise RecordsUnavailable(f"The records at {self.url} cannot be used: {reason}") from error
+def _refusal(error: SQLAlchemyError, url: str) -> RecordsUnavailable:
+    return RecordsUnavailable(f"The records at {url} cannot be used: {getattr(error, 'orig', None) or error}")
 
 
 def _run_of(row: sa.Row[tuple[object, ...]]) -> RunRecord:

@@ -167,7 +167,7 @@ def test_in_postgresql_a_write_under_way_and_a_new_fence_exclude_each_other(post
         successor = threading.Thread(target=register)
         successor.start()
         waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        watching = ledger._store._engine.execution_options(isolation_level="AUTOCOMMIT")
+        watching = ledger._store._database._engine.execution_options(isolation_level="AUTOCOMMIT")
         with watching.connect() as observer:
             while not observer.scalar(sa.text(waiting)):
                 assert successor.is_alive()
