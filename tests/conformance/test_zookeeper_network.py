@@ -199,7 +199,7 @@ async def suspended(keeper):
 
 
 async def test_an_answer_that_does_not_come_is_an_operation_timeout(link, open_through):
-    keeper = await open_through(operation_timeout_s=0.5)
+    keeper = await open_through(operation_timeout_s=1.5)
     link.hold(Way.TO_CLIENT)
     with pytest.raises(OperationTimeout):
         await keeper.create("/a")
@@ -209,7 +209,7 @@ async def test_an_answer_that_does_not_come_is_an_operation_timeout(link, open_t
 
 
 async def test_a_request_that_timed_out_is_executed_before_any_later_one(link, open_through):
-    keeper = await open_through(operation_timeout_s=0.5)
+    keeper = await open_through(operation_timeout_s=1.5)
     await keeper.create("/a", b"0")
     link.hold(Way.TO_SERVER)
     with pytest.raises(OperationTimeout):
@@ -219,7 +219,7 @@ async def test_a_request_that_timed_out_is_executed_before_any_later_one(link, o
 
 
 async def test_a_partition_longer_than_the_session_timeout_ends_the_session(link, open_through, direct):
-    keeper = await open_through(session_timeout_s=1.0, operation_timeout_s=0.5)
+    keeper = await open_through(session_timeout_s=3.0, operation_timeout_s=1.5)
     await keeper.create("/e", mode=CreateMode.EPHEMERAL)
     gone, pending = Seen(), Seen()
     await direct.exists("/e", watch=gone)
@@ -236,7 +236,7 @@ async def test_a_partition_longer_than_the_session_timeout_ends_the_session(link
 
 
 async def test_a_session_without_a_connection_for_its_timeout_ends_by_itself(link, open_through):
-    keeper = await open_through(session_timeout_s=1.0)
+    keeper = await open_through(session_timeout_s=3.0)
     pending = Seen()
     await keeper.children("/", watch=pending)
     link.refuse()
@@ -282,7 +282,7 @@ async def test_a_server_that_does_not_answer_is_keeper_unavailable(link, open_th
 
 
 async def test_closing_behind_a_partition_does_not_hang(link, open_through, direct):
-    keeper = await open_through(session_timeout_s=1.0)
+    keeper = await open_through(session_timeout_s=3.0)
     await keeper.create("/e", mode=CreateMode.EPHEMERAL)
     gone = Seen()
     await direct.exists("/e", watch=gone)
