@@ -161,7 +161,7 @@ async def test_the_demo_s_migrations_on_six_nodes_of_which_one_dies_and_comes_ba
         code, status = await shell.run("status", *order)
         assert (code, set(states(status).values())) == (0, {"applied"})
         rows = [row for migration in status["clusters"][0]["migrations"] for row in migration["rows"]]
-        assert len(rows) == 12 * 6
+        assert len(rows) == 17 * 6
         assert {row["state"] for row in rows} == {"done"}
         schemas = {await shell.schema(name) for name in cluster.nodes}
         assert len(schemas) == 1
