@@ -9,10 +9,10 @@ settings allow: show, or take away what needs nobody's approval.
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk import Param
 
 from engine.operations.cleanup import BrokenFilesFate, CleanupKind
-from oncluster_airflow.operation_dag import Covers, Operation, mode_param, operation_dag, plan_approve_act
+from oncluster_airflow.operation_dag import Covers, Operation, mode_param, tasks
 from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operators.cleanup import (
     ActAbandonOperator,
@@ -45,32 +45,15 @@ that answers or is active. Nothing is written where the host itself reports.
 The same from a terminal: `oncluster cleanup abandon`.
 """
 
-_MODES = (Mode.PLAN, Mode.SAFE, Mode.ACT)
 
-
-def cleanup_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(CLEANUP_DAG, _cleanup)
-
-
-def abandon_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(ABANDON_DAG, _abandon)
-
-
-def _cleanup(settings: OperationSettings) -> Operation:
+def cleanup(settings: OperationSettings) -> Operation:
     return Operation(
-        CLEANUP_DAG,
-        "Takes away queue entries, replicas, tables and detached parts that nobody needs",
-        _CLEANUP_DOC,
-        _fill_cleanup,
+        dag_id=CLEANUP_DAG,
+        title="Takes away queue entries, replicas, tables and detached parts that nobody needs",
+        doc=_CLEANUP_DOC,
+        fill=tasks(PlanCleanupOperator, ActCleanupOperator),
         params={
-            "mode": mode_param(
-                "What to do",
-                Mode.PLAN,
-                _MODES,
-                "plan: show what would go. safe: take away what needs no approval. act: show it, ask, do it.",
-            ),
+            "mode": mode_param(Mode.PLAN, Mode.SAFE, Mode.ACT),
             "kinds": Param(
                 [],
                 type="array",
@@ -119,23 +102,12 @@ def _cleanup(settings: OperationSettings) -> Operation:
     )
 
 
-def _fill_cleanup(cluster: str) -> BaseOperator:
-    plan, _ = plan_approve_act(
-        lambda: PlanCleanupOperator(task_id="plan", cluster=cluster),
-        lambda plan, approve: ActCleanupOperator(
-            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
-        ),
-        cluster=cluster,
-    )
-    return plan
-
-
-def _abandon(settings: OperationSettings) -> Operation:
+def abandon(settings: OperationSettings) -> Operation:
     return Operation(
-        ABANDON_DAG,
-        "Gives up on the tasks of a host that will not come back",
-        _ABANDON_DOC,
-        _fill_abandon,
+        dag_id=ABANDON_DAG,
+        title="Gives up on the tasks of a host that will not come back",
+        doc=_ABANDON_DOC,
+        fill=tasks(PlanAbandonOperator, ActAbandonOperator),
         covers=Covers.ONE,
         params={
             "host": Param("", type="string", title="Host", description="`node05`, or `node05:9000`."),
@@ -148,23 +120,7 @@ def _abandon(settings: OperationSettings) -> Operation:
                 description="`query-0000000007`, one a line. None: all that wait for the host.",
                 section="More",
             ),
-            "mode": mode_param(
-                "What to do",
-                Mode.PLAN,
-                (Mode.PLAN, Mode.ACT),
-                "plan: show it. act: show it, ask, then do it.",
-            ),
+            "mode": mode_param(Mode.PLAN, Mode.ACT),
         },
         deadline_s=settings.deadline_s,
     )
-
-
-def _fill_abandon(cluster: str) -> BaseOperator:
-    plan, _ = plan_approve_act(
-        lambda: PlanAbandonOperator(task_id="plan", cluster=cluster),
-        lambda plan, approve: ActAbandonOperator(
-            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
-        ),
-        cluster=cluster,
-    )
-    return plan

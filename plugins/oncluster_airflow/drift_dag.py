@@ -5,10 +5,7 @@ choose → [cluster]  check → plan → approve → act
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, BaseOperator
-
-from oncluster_airflow.operation_dag import Operation, mode_param, operation_dag, plan_approve_act
-from oncluster_airflow.operation_plan import Mode
+from oncluster_airflow.operation_dag import Operation, repair_param, tasks
 from oncluster_airflow.operators.drift import (
     ActDriftRepairOperator,
     CheckDriftOperator,
@@ -31,38 +28,13 @@ The same from a terminal: `oncluster drift`.
 """
 
 
-def drift_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(DRIFT_DAG, _operation)
-
-
-def _operation(settings: OperationSettings) -> Operation:
+def drift(settings: OperationSettings) -> Operation:
     return Operation(
-        DRIFT_DAG,
-        "Compares schemas over hosts, Keeper and ledger; repairs after approval",
-        _DOC,
-        _fill,
-        params={
-            "repair": mode_param(
-                "Repair",
-                Mode.NONE,
-                (Mode.NONE, Mode.PLAN, Mode.ACT),
-                "none: only compare. plan: show what would set it right. act: show it, ask, then do it.",
-            )
-        },
+        dag_id=DRIFT_DAG,
+        title="Compares schemas over hosts, Keeper and ledger; repairs after approval",
+        doc=_DOC,
+        fill=tasks(PlanDriftRepairOperator, ActDriftRepairOperator, check=CheckDriftOperator),
+        params={"repair": repair_param()},
         schedule=settings.drift_schedule,
         deadline_s=settings.deadline_s,
     )
-
-
-def _fill(cluster: str) -> BaseOperator:
-    check = CheckDriftOperator(task_id="check", cluster=cluster)
-    plan, _ = plan_approve_act(
-        lambda: PlanDriftRepairOperator(task_id="plan", cluster=cluster),
-        lambda plan, approve: ActDriftRepairOperator(
-            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
-        ),
-        cluster=cluster,
-    )
-    check >> plan
-    return check

@@ -8,11 +8,10 @@ made when somebody asks for them in the form, and approves their plan.
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk import Param
 
 from engine.operations.health import Depth
-from oncluster_airflow.operation_dag import Operation, mode_param, operation_dag, plan_approve_act
-from oncluster_airflow.operation_plan import Mode
+from oncluster_airflow.operation_dag import Operation, repair_param, tasks
 from oncluster_airflow.operators.health import CheckHealthOperator
 from oncluster_airflow.operators.repair import ActRepairOperator, PlanRepairOperator
 from oncluster_airflow.settings import OperationSettings
@@ -32,24 +31,14 @@ The same from a terminal: `oncluster health check`, `oncluster health repair`.
 """
 
 
-def health_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(HEALTH_DAG, _operation)
-
-
-def _operation(settings: OperationSettings) -> Operation:
+def health(settings: OperationSettings) -> Operation:
     return Operation(
-        HEALTH_DAG,
-        "Checks replicas, queues, disks and Keeper; repairs after approval",
-        _DOC,
-        _fill,
+        dag_id=HEALTH_DAG,
+        title="Checks replicas, queues, disks and Keeper; repairs after approval",
+        doc=_DOC,
+        fill=tasks(PlanRepairOperator, ActRepairOperator, check=CheckHealthOperator),
         params={
-            "repair": mode_param(
-                "Repair",
-                Mode.NONE,
-                (Mode.NONE, Mode.PLAN, Mode.ACT),
-                "none: only look. plan: show which repairs fit. act: show them, ask, then repair.",
-            ),
+            "repair": repair_param(),
             "depth": Param(
                 Depth.TELLS.value,
                 type="string",
@@ -59,11 +48,19 @@ def _operation(settings: OperationSettings) -> Operation:
                 section="More",
             ),
             "limit": Param(
-                10,
-                type="integer",
+                None,
+                type=["null", "integer"],
                 minimum=1,
                 title="Repairs at most",
-                description="What is left is in the next plan.",
+                description="What is left is in the next plan. Empty: as the configuration says.",
+                section="More",
+            ),
+            "findings": Param(
+                [],
+                type="array",
+                items={"type": "string"},
+                title="Only these findings",
+                description="Fingerprints, or how they begin, one a line. None: all.",
                 section="More",
             ),
         },
@@ -71,16 +68,3 @@ def _operation(settings: OperationSettings) -> Operation:
         deadline_s=settings.health_deadline_s,
         retries=1,
     )
-
-
-def _fill(cluster: str) -> BaseOperator:
-    check = CheckHealthOperator(task_id="check", cluster=cluster)
-    plan, _ = plan_approve_act(
-        lambda: PlanRepairOperator(task_id="plan", cluster=cluster),
-        lambda plan, approve: ActRepairOperator(
-            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
-        ),
-        cluster=cluster,
-    )
-    check >> plan
-    return check

@@ -8,9 +8,9 @@ A restore is only ever started by hand, and approved.
 
 from __future__ import annotations
 
-from airflow.sdk import DAG, BaseOperator, Param
+from airflow.sdk import BaseOperator, Param
 
-from oncluster_airflow.operation_dag import Covers, Operation, mode_param, operation_dag, plan_approve_act
+from oncluster_airflow.operation_dag import Covers, Operation, mode_param, tasks
 from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operators.keeper_backup import (
     DUMP_TASK,
@@ -47,22 +47,12 @@ Restoring to where a cluster works needs a quiet cluster, and is for the command
 """
 
 
-def backup_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(BACKUP_DAG, _backup)
-
-
-def restore_dag() -> DAG:
-    """The DAG; reading it needs no connection."""
-    return operation_dag(RESTORE_DAG, _restore)
-
-
-def _backup(settings: OperationSettings) -> Operation:
+def backup(settings: OperationSettings) -> Operation:
     return Operation(
-        BACKUP_DAG,
-        "Backs Keeper's tree up into a file, and checks it",
-        _BACKUP_DOC,
-        _fill_backup,
+        dag_id=BACKUP_DAG,
+        title="Backs Keeper's tree up into a file, and checks it",
+        doc=_BACKUP_DOC,
+        fill=_fill_backup,
         covers=Covers.KEEPER,
         params={
             "root": Param("/", type="string", title="Root", description="The node below which all is saved."),
@@ -85,12 +75,12 @@ def _fill_backup(_: str) -> BaseOperator:
     return dump
 
 
-def _restore(settings: OperationSettings) -> Operation:
+def restore(settings: OperationSettings) -> Operation:
     return Operation(
-        RESTORE_DAG,
-        "Restores a backup of Keeper below an empty node",
-        _RESTORE_DOC,
-        _fill_restore,
+        dag_id=RESTORE_DAG,
+        title="Restores a backup of Keeper below an empty node",
+        doc=_RESTORE_DOC,
+        fill=tasks(PlanRestoreOperator, ActRestoreOperator),
         covers=Covers.ONE,
         params={
             "file": Param(
@@ -105,23 +95,7 @@ def _restore(settings: OperationSettings) -> Operation:
                 title="Restore below",
                 description="A path such as /restored; nothing is there.",
             ),
-            "mode": mode_param(
-                "What to do",
-                Mode.PLAN,
-                (Mode.PLAN, Mode.ACT),
-                "plan: show it. act: show it, ask, then do it.",
-            ),
+            "mode": mode_param(Mode.PLAN, Mode.ACT),
         },
         deadline_s=settings.deadline_s,
     )
-
-
-def _fill_restore(cluster: str) -> BaseOperator:
-    plan, _ = plan_approve_act(
-        lambda: PlanRestoreOperator(task_id="plan", cluster=cluster),
-        lambda plan, approve: ActRestoreOperator(
-            task_id="act", cluster=cluster, plan_task=plan, approve_task=approve
-        ),
-        cluster=cluster,
-    )
-    return plan

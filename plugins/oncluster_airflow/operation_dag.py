@@ -39,6 +39,7 @@ from oncluster_airflow.operators.operation import (
     ALL_CLUSTERS,
     CHOOSE_A_CLUSTER,
     ActOperator,
+    CheckOperator,
     ChooseClusterOperator,
     PlanOperationOperator,
 )
@@ -67,7 +68,7 @@ class Covers(enum.Enum):
     """No cluster, but the Keeper of the connection: there is one group of tasks."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
     """One DAG. `fill` is called for each cluster, or once with an empty name; `params` come after the form's
     cluster."""
@@ -84,7 +85,7 @@ class Operation:
 
 
 def operation_dag(dag_id: str, make: Callable[[OperationSettings], Operation]) -> DAG:
-    """The DAG; where settings or configuration cannot be used, one that says why."""
+    """The DAG; where settings or configuration cannot be used, one that says why. Needs no connection."""
     try:
         operation = make(OperationSettings.from_environment())
         clusters = tuple(load_topology(Settings.from_environment().config).clusters)
@@ -96,32 +97,65 @@ def operation_dag(dag_id: str, make: Callable[[OperationSettings], Operation]) -
         return broken_dag(dag_id, str(error))
 
 
-def plan_approve_act(
-    plan: Callable[[], PlanOperationOperator], act: Callable[[str, str], ActOperator], *, cluster: str
-) -> tuple[PlanOperationOperator, ActOperator]:
-    """The three tasks in a row; returns the ends. `act` is given the ids of the other two."""
-    first = plan()
-    approve = ApprovePlanOperator(
-        task_id="approve",
-        plan_task=first.task_id,
-        subject=f"Approve the plan for {cluster}",
-        trigger_rule=TriggerRule.NONE_FAILED,
-        notifiers=[ApprovalWantedNotifier()],
-    )
-    last = act(first.task_id, approve.task_id)
-    last.trigger_rule = TriggerRule.NONE_FAILED
-    first >> approve >> last
-    return first, last
+def tasks(
+    plan: type[PlanOperationOperator],
+    act: type[ActOperator],
+    *,
+    check: type[CheckOperator] | None = None,
+) -> FillGroup:
+    """Each cluster's tasks in a row: plan, approve and act, behind a look where there is one."""
+
+    def fill(cluster: str) -> BaseOperator:
+        first = plan(task_id="plan", cluster=cluster)
+        approve = ApprovePlanOperator(
+            task_id="approve",
+            plan_task=first.task_id,
+            subject=f"Approve the plan for {cluster}",
+            trigger_rule=TriggerRule.NONE_FAILED,
+            notifiers=[ApprovalWantedNotifier()],
+        )
+        last = act(
+            task_id="act",
+            cluster=cluster,
+            plan_task=first.task_id,
+            approve_task=approve.task_id,
+            trigger_rule=TriggerRule.NONE_FAILED,
+        )
+        first >> approve >> last
+        if check is None:
+            return first
+        look = check(task_id="check", cluster=cluster)
+        look >> first
+        return look
+
+    return fill
 
 
-def mode_param(name: str, default: Mode, modes: Sequence[Mode], description: str) -> Param:
-    """A choice of modes."""
+def mode_param(*modes: Mode) -> Param:
+    """What is to be done with the plan; the first is what happens when nobody chooses."""
+    return _choice("What to do", modes)
+
+
+def repair_param() -> Param:
+    """What is to be done about what a look finds."""
+    return _choice("Repair", (Mode.NONE, Mode.PLAN, Mode.ACT))
+
+
+_WHAT = {
+    Mode.NONE: "only look.",
+    Mode.PLAN: "show what would be done.",
+    Mode.SAFE: "do what needs nobody's approval.",
+    Mode.ACT: "show it, ask, then do it.",
+}
+
+
+def _choice(title: str, modes: Sequence[Mode]) -> Param:
     return Param(
-        default.value,
+        modes[0].value,
         type="string",
         enum=[mode.value for mode in modes],
-        title=name,
-        description=description,
+        title=title,
+        description=" ".join(f"{mode.value}: {_WHAT[mode]}" for mode in modes),
     )
 
 
@@ -179,7 +213,7 @@ def _build(operation: Operation, clusters: Sequence[str]) -> DAG:
         else:
             operation.fill("")
     try:
-        dag.validate()
+        dag.validate()  # type: ignore[no-untyped-call]
     except AirflowTimetableInvalid as error:
         raise AirflowTimetableInvalid(
             f"The schedule {operation.schedule!r} (ONCLUSTER_…_SCHEDULE) is no cron expression: {error}"

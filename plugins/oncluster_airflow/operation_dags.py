@@ -6,24 +6,26 @@ from collections.abc import Callable, Iterator
 
 from airflow.sdk import DAG, get_parsing_context
 
-from oncluster_airflow.cleanup_dag import ABANDON_DAG, CLEANUP_DAG, abandon_dag, cleanup_dag
-from oncluster_airflow.drift_dag import DRIFT_DAG, drift_dag
-from oncluster_airflow.health_dag import HEALTH_DAG, health_dag
-from oncluster_airflow.keeper_backup_dag import BACKUP_DAG, RESTORE_DAG, backup_dag, restore_dag
+from oncluster_airflow.cleanup_dag import ABANDON_DAG, CLEANUP_DAG, abandon, cleanup
+from oncluster_airflow.drift_dag import DRIFT_DAG, drift
+from oncluster_airflow.health_dag import HEALTH_DAG, health
+from oncluster_airflow.keeper_backup_dag import BACKUP_DAG, RESTORE_DAG, backup, restore
+from oncluster_airflow.operation_dag import Operation, operation_dag
+from oncluster_airflow.settings import OperationSettings
 
-MAKERS: dict[str, Callable[[], DAG]] = {
-    HEALTH_DAG: health_dag,
-    CLEANUP_DAG: cleanup_dag,
-    ABANDON_DAG: abandon_dag,
-    DRIFT_DAG: drift_dag,
-    BACKUP_DAG: backup_dag,
-    RESTORE_DAG: restore_dag,
+OPERATIONS: dict[str, Callable[[OperationSettings], Operation]] = {
+    HEALTH_DAG: health,
+    CLEANUP_DAG: cleanup,
+    ABANDON_DAG: abandon,
+    DRIFT_DAG: drift,
+    BACKUP_DAG: backup,
+    RESTORE_DAG: restore,
 }
 
 
 def operation_dags() -> Iterator[DAG]:
-    """Each DAG; when Airflow reads the file to run one task, only that task's."""
+    """Each DAG; when Airflow reads the file to run one task, only that task's. Needs no connection."""
     wanted = get_parsing_context().dag_id
-    for dag_id, make in MAKERS.items():
+    for dag_id, make in OPERATIONS.items():
         if wanted in (None, dag_id):
-            yield make()
+            yield operation_dag(dag_id, make)

@@ -22,7 +22,7 @@ from engine.operations.carrying_out import Performer
 from engine.operations.finding import Finding
 from engine.operations.records import Records
 from engine.operations.site import Site
-from oncluster_airflow.operation_dag import Operation, operation_dag, plan_approve_act
+from oncluster_airflow.operation_dag import Operation, operation_dag, tasks
 from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operation_site import operator_of
 from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator
@@ -113,19 +113,13 @@ class ActTiny(ActOperator):
 
 def tiny_dag(world: World) -> Any:
     def fill(cluster: str) -> Any:
-        first, last = plan_approve_act(
-            lambda: PlanTiny(task_id="plan", cluster=cluster),
-            lambda plan, approve: ActTiny(
-                task_id="act", plan_task=plan, approve_task=approve, cluster=cluster
-            ),
-            cluster=cluster,
-        )
-        for task in (first, last):
+        first = tasks(PlanTiny, ActTiny)(cluster)
+        for task in [first, *first.get_flat_relatives(upstream=False)]:
             object.__setattr__(task, "world", world)
         return first
 
     def make(_: OperationSettings) -> Operation:
-        return Operation("tidy", "Tidies", "doc", fill)
+        return Operation(dag_id="tidy", title="Tidies", doc="doc", fill=fill)
 
     return operation_dag("tidy", make)
 

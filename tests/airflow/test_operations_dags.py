@@ -353,9 +353,10 @@ def test_started_by_hand_these_only_show_what_they_would_do(name: str) -> None:
 
 
 def dag(name: str) -> Any:
-    from oncluster_airflow.operation_dags import MAKERS
+    from oncluster_airflow.operation_dag import operation_dag
+    from oncluster_airflow.operation_dags import OPERATIONS
 
-    return MAKERS[name]()
+    return operation_dag(name, OPERATIONS[name])
 
 
 def test_the_health_check_succeeds_whatever_it_finds_and_tells_it(

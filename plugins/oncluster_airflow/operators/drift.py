@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from airflow.sdk import Context
-from airflow.sdk.bases.skipmixin import SkipMixin
 
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Performer, Report
@@ -18,51 +15,33 @@ from engine.operations.drift import (
     record_drift,
 )
 from engine.operations.site import Site
-from oncluster_airflow.operation_plan import Mode, mode_of
+from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operation_site import tell_people
-from oncluster_airflow.operators.operation import ActOperator, OperationOperator, PlanOperationOperator
+from oncluster_airflow.operators.operation import (
+    ActOperator,
+    CheckOperator,
+    Looked,
+    PlanOperationOperator,
+    repair_of,
+)
 from oncluster_airflow.outcomes import table
 
-DRIFT_KEY = "drift"
-_DRIFTS_IN_XCOM = 200
 
+class CheckDriftOperator(CheckOperator):
+    """Compares definitions over hosts, Keeper and ledger."""
 
-class CheckDriftOperator(OperationOperator, SkipMixin):
-    """Compares definitions over hosts, Keeper and ledger, records what differs, and tells people what is new.
-
-    Succeeds whatever it finds. XCom has what differs under `drift`. Ends the run here unless a repair is
-    asked for.
-    """
-
-    inherits_from_skipmixin = True
-
-    def execute(self, context: Context) -> dict[str, Any]:
-        ti: Any = context["ti"]
-        repair = _repair_of(context)
-
-        async def work(site: Site) -> DriftReport:
-            report = await check_drift(site)
-            record_drift(site, report)
-            tell_people(site, dict(context))
-            return report
-
-        report = self.on_site(context, work)
-        self.log.info("%s", drift_text(report))
-        shown = [finding.to_json() for finding in report.findings[:_DRIFTS_IN_XCOM]]
-        ti.xcom_push(key=DRIFT_KEY, value=shown)
+    async def look(self, site: Site, context: Context) -> Looked:
+        report = await check_drift(site)
+        record_drift(site, report)
         value = {"is_equal": report.is_equal, "objects": report.objects, "drifts": len(report.drifts)}
-        ti.xcom_push(key="return_value", value=value)
-        if repair is Mode.NONE:
-            task: Any = context["task"]
-            self.skip(ti, list(task.get_flat_relatives(upstream=False)))
-        return value
+        return Looked(drift_text(report), value, report.findings)
 
 
 class PlanDriftRepairOperator(PlanOperationOperator):
     """The fewest statements that set right what can be without a risk."""
 
     def mode(self, context: Context) -> Mode:
-        return _repair_of(context)
+        return repair_of(context)
 
     async def make_plan(self, site: Site, context: Context) -> Plan:
         return plan_drift_repair(site, await check_drift(site))
@@ -90,8 +69,3 @@ def drift_text(report: DriftReport) -> str:
         parts.append(table(("severity", "host", "object", "what", "what to do"), rows))
     parts += [f"note: {note}" for note in report.notes]
     return "\n\n".join(parts)
-
-
-def _repair_of(context: Context) -> Mode:
-    params: Any = context["params"]
-    return mode_of(params.get("repair", Mode.NONE))

@@ -18,7 +18,8 @@ acts without a plan, and nothing dangerous without an approver.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from airflow.sdk import BaseOperator, Context
@@ -29,6 +30,7 @@ from engine.config.load import load_node_config
 from engine.errors import OnclusterError
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
+from engine.operations.finding import Finding
 from engine.operations.site import KeeperNeed, Site
 from engine.sql import redact_prose
 from oncluster_airflow.errors import ActsFailed, TaskRefused, TaskUnavailable, as_airflow_error
@@ -54,6 +56,8 @@ ALL_CLUSTERS = "all"
 CHOOSE_A_CLUSTER = ""
 PLAN_KEY = "plan"
 REPORT_KEY = "report"
+FINDINGS_KEY = "findings"
+_FINDINGS_IN_XCOM = 200
 
 _COLOUR_LOOK, _COLOUR_ACT = "#e3f2e1", "#fdf3d8"
 
@@ -125,6 +129,55 @@ class OperationOperator(BaseOperator):
             return asyncio.run(run())
         except OnclusterError as error:
             raise as_airflow_error(error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What a look came to: `text` for the log, `value` is the task's, `findings` the worst first."""
+
+    text: str
+    value: dict[str, Any]
+    findings: Sequence[Finding]
+
+
+class CheckOperator(OperationOperator, SkipMixin):
+    """Looks, records what it found, and tells people what is new.
+
+    Succeeds whatever it finds: findings are told as alerts, and a task that fails means that nobody looked.
+    XCom has them under `findings`. Ends the run here unless a repair is asked for.
+    """
+
+    inherits_from_skipmixin = True
+    need: KeeperNeed = KeeperNeed.REQUIRED
+
+    async def look(self, site: Site, context: Context) -> Looked:
+        """Looks, changes nothing, and records what it found."""
+        raise NotImplementedError
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        ti: Any = context["ti"]
+        repair = repair_of(context)
+
+        async def work(site: Site) -> Looked:
+            looked = await self.look(site, context)
+            tell_people(site, dict(context))
+            return looked
+
+        looked = self.on_site(context, work, need=self.need)
+        self.log.info("%s", redact_prose(looked.text))
+        shown = [finding.to_json() for finding in looked.findings[:_FINDINGS_IN_XCOM]]
+        ti.xcom_push(key=FINDINGS_KEY, value=shown)
+        ti.xcom_push(key="return_value", value=looked.value)
+        if repair is Mode.NONE:
+            task: Any = context["task"]
+            self.skip(ti, list(task.get_flat_relatives(upstream=False)))
+        return looked.value
+
+
+def repair_of(context: Context) -> Mode:
+    """What the form asks to be done about findings. Raises TaskRefused."""
+    params: Any = context["params"]
+    return mode_of(params.get("repair", Mode.NONE))
 
 
 class PlanOperationOperator(OperationOperator, SkipMixin):

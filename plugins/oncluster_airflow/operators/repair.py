@@ -12,10 +12,10 @@ from engine.operations.carrying_out import Performer, Report
 from engine.operations.health import check_health, record_health
 from engine.operations.repair import plan_repair, prove, repair_performer
 from engine.operations.site import Site
-from oncluster_airflow.operation_plan import Mode, mode_of
+from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operation_site import tell_people
 from oncluster_airflow.operators.health import depth_of, health_text
-from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator
+from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator, repair_of
 
 PROOF_KEY = "proof"
 
@@ -24,8 +24,7 @@ class PlanRepairOperator(PlanOperationOperator):
     """Looks once more, and plans the repairs that fit what it finds."""
 
     def mode(self, context: Context) -> Mode:
-        params: Any = context["params"]
-        return mode_of(params.get("repair", Mode.NONE))
+        return repair_of(context)
 
     async def make_plan(self, site: Site, context: Context) -> Plan:
         params: Any = context["params"]
