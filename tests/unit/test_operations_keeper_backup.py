@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import Busy, Corrupt, KeeperUnavailable, Refused
-from engine.keeper.base import Acl, Create, CreateMode
+from engine.keeper.base import Acl, Create, CreateMode, Remove, SetData
 from engine.keeper.session import RequestKind
-from engine.keeper.tree import digest_identity
+from engine.keeper.tree import Caller, digest_identity
 from engine.operations.keeper_backup import (
     Aspect,
     Ephemerals,
@@ -242,36 +242,72 @@ def test_what_never_rests_is_named_and_the_rest_is_of_one_instant(tmp_path):
     simulated(main)
 
 
-def test_a_new_session_at_a_follower_that_is_behind_does_not_read_the_past(tmp_path):
-    """1. values are read  2. a node changes  3. the session ends; the next one is served stale reads."""
+def write(server, op):
+    """At once, from nowhere."""
+    server.tree.write(op, Caller(0, frozenset(), 0))
+
+
+def test_a_new_session_at_a_follower_that_is_behind_does_not_read_the_past(tmp_path, monkeypatch):
+    """1. /b is listed  2. /b changes, then /a/x  3. /a/x is listed and read  4. the session ends
+    5. the next one is served what was before 2: the old /b fits its listing, and never stood beside the new
+    /a/x."""
+    monkeypatch.setattr("engine.operations.keeper_backup.live.BATCH_NODES", 1)
 
     async def main(env, server):
         keeper = await server.connect()
-        await plant(keeper)
-        opened = []
+        for path in ("/a", "/a/x", "/b"):
+            await keeper.create(path, b"old")
+        first, behind = [await server.connect(client="backup") for _ in range(2)]
+        sessions = [first, behind]
 
         async def open_session():
-            session = await server.connect(session_timeout_s=10, client="backup")
-            opened.append(session)
-            if len(opened) == 2:
-                server.stale_reads(session.session_id)
-                await keeper.set("/b", b"after")
-            return session
+            return sessions.pop(0)
 
-        def end(_):
-            server.expire_session(opened[0].session_id)
+        def step_two(_):
+            server.stale_reads(behind.session_id)
+            write(server, SetData("/b", b"new"))
+            write(server, SetData("/a/x", b"new"))
+
+        listed = disturbance(Phase.LISTING, step_two, at=3)
+        read = disturbance(Phase.READING, lambda _: server.expire_session(first.session_id), at=3)
+
+        def progress(phase, done, total):
+            listed(phase, done, total)
+            read(phase, done, total)
 
         async with PatientKeeper(open_session, env) as source:
-            await dump_tree(
-                source,
-                tmp_path / "b",
-                source_name="test",
-                env=env,
-                progress=disturbance(Phase.LISTING, end, at=3),
-            )
-        assert len(opened) > 1
+            await dump_tree(source, tmp_path / "b", source_name="test", env=env, progress=progress)
+        assert not sessions
         result = await compared(env, server, tmp_path / "b")
         assert result.is_equal, result.differences
+
+    simulated(main)
+
+
+def test_what_stood_below_a_node_that_went_in_the_last_round_is_left_out_and_named(tmp_path, monkeypatch):
+    """1. /p changes between its listing and its reading  2. all is listed again, and /p/c has not changed
+    3. both are removed  4. /p is read for the last time."""
+    monkeypatch.setattr("engine.operations.keeper_backup.live.BATCH_NODES", 1)
+
+    async def main(env, server):
+        keeper = await server.connect()
+        await keeper.create("/p", b"1")
+        await keeper.create("/p/c", b"1")
+
+        def meddle(tick):
+            if tick == 3:
+                write(server, SetData("/p", b"2"))
+            if tick == 6:
+                write(server, Remove("/p/c"))
+                write(server, Remove("/p"))
+
+        progress = disturbance(Phase.LISTING, meddle, times=100)
+        async with patient(env, server) as source:
+            facts = await dump_tree(
+                source, tmp_path / "b", source_name="test", env=env, progress=progress, rounds=1
+            )
+        assert facts.changing == ("/p", "/p/c")
+        assert [record.path async for record in open_backup(tmp_path / "b").records()] == ["/"]
 
     simulated(main)
 

@@ -249,13 +249,15 @@ class _Dumper:
         return has_changed
 
     def _drop_orphans(self) -> None:
-        """After the last round: what stands below a node that is gone is gone."""
-        orphans: list[Entry] = []
+        """After the last round: what stands below a node that is gone is gone, and not as at T either."""
+        orphans: list[Gone] = []
         for path in sorted(self._index, key=order_of):
             if path != "/" and parent_of(path) not in self._index:
                 del self._index[path]
                 orphans.append(Gone(path))
         if orphans:
+            changing = {*self._proof.changing, *(orphan.path for orphan in orphans)}
+            self._proof.changing = sorted(changing, key=order_of)
             self._begin_run()
             for start in range(0, len(orphans), BATCH_NODES):
                 self._write(orphans[start : start + BATCH_NODES])
@@ -265,7 +267,7 @@ class _Dumper:
         self._writer.run = self._last_run
         self._is_new_run = True
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
         begin = self._file.tell()
