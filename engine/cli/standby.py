@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +20,7 @@ import click
 from engine.cli import common
 from engine.cli.operations_place import PASSWORD_VARIABLE, site_for, site_options
 from engine.client import NodeClient
+from engine.local.progress import ConsoleSink, Steps
 from engine.operations.site import KeeperNeed, Site
 from engine.operations.standby import (
     DataDepth,
@@ -29,6 +30,7 @@ from engine.operations.standby import (
     check_standby,
     switch_steps,
 )
+from engine.operations.standby.check import Tell
 from engine.operations.standby.switch import WATCH_S
 
 F = TypeVar("F", bound=Any)
@@ -114,7 +116,8 @@ def check(
 
     async def work() -> StandbyReport:
         async with _two_sites(config, standby_config, standby_cluster, standby_nodes, options) as sites:
-            return await check_standby(*sites, depth=depth)
+            with _shown() as tell:
+                return await check_standby(*sites, depth=depth, tell=tell)
 
     report = common.run_async(work())
     if as_json:
@@ -173,7 +176,10 @@ def switch_plan(
                         timeout_s=options["patience_s"],
                     )
                 )
-            return await switch_steps(primary, standby, depth=depth, writers=client, watch_s=watch_s)
+            with _shown() as tell:
+                return await switch_steps(
+                    primary, standby, depth=depth, writers=client, watch_s=watch_s, tell=tell
+                )
 
     steps = common.run_async(work())
     if as_json:
@@ -182,6 +188,13 @@ def switch_plan(
         _show_steps(steps)
     if any(step.state not in (StepState.DONE, StepState.BY_HAND) for step in steps):
         click.get_current_context().exit(NOT_YET)
+
+
+@contextlib.contextmanager
+def _shown() -> Iterator[Tell]:
+    with ConsoleSink(common.console(stderr=True)) as sink:
+        steps = Steps(sink)
+        yield lambda text: steps.running("comparing", text)
 
 
 def _show(report: StandbyReport) -> None:

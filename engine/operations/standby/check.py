@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from engine.names import TableName
@@ -31,15 +31,27 @@ _OWN_NAME = "its own cluster"
 _MOST_EXTRA = 10
 
 
+Tell = Callable[[str], None]
+"""Told in words how far the comparison is."""
+
+
 async def check_standby(
-    primary: Site, standby: Site, *, depth: DataDepth = DataDepth.HASHES
+    primary: Site, standby: Site, *, depth: DataDepth = DataDepth.HASHES, tell: Tell = lambda _: None
 ) -> StandbyReport:
     """Compare. Raises SqlError 701 for an unknown cluster; hosts that do not answer are problems."""
+    tell("schemas")
     ours, theirs = await asyncio.gather(look_at_schemas(primary), look_at_schemas(standby))
     tables = data_tables(ours)
     there = [table for table in tables if table in data_tables(theirs)]
+    done: list[TableName] = []
+
+    def on_table(table: TableName) -> None:
+        done.append(table)
+        tell(f"rows of {len(done)} of {len(tables) + len(there)} tables")
+
     our_data, their_data = await asyncio.gather(
-        read_data(primary, ours, tables, depth=depth), read_data(standby, theirs, there, depth=depth)
+        read_data(primary, ours, tables, depth=depth, on_table=on_table),
+        read_data(standby, theirs, there, depth=depth, on_table=on_table),
     )
     problems = [*_silent("primary", ours), *_silent("standby", theirs)]
     for side, schemas in (("primary", ours), ("standby", theirs)):

@@ -11,7 +11,7 @@ A column of aggregate states is not hashed, and the note says so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine.client import NodeClient
 from engine.errors import Code, OnclusterError, SqlError
@@ -46,14 +46,24 @@ def data_tables(schemas: Schemas) -> dict[TableName, Definition]:
 
 
 async def read_data(
-    site: Site, schemas: Schemas, tables: Iterable[TableName], *, depth: DataDepth
+    site: Site,
+    schemas: Schemas,
+    tables: Iterable[TableName],
+    *,
+    depth: DataDepth,
+    on_table: Callable[[TableName], None] = lambda _: None,
 ) -> dict[TableName, TableData]:
-    """The rows of these tables, a few tables at a time. Raises nothing for a host: that is in `error`."""
+    """The rows of these tables, a few tables at a time; `on_table` is told of each when it is read.
+
+    Raises nothing for a host: that is in `error`.
+    """
     free = asyncio.Semaphore(_TABLES_AT_ONCE)
 
     async def one(table: TableName) -> TableData:
         async with free:
-            return await _table_data(site, schemas, table, depth)
+            data = await _table_data(site, schemas, table, depth)
+            on_table(table)
+            return data
 
     found = await asyncio.gather(*(one(table) for table in tables))
     return {data.table: data for data in found}

@@ -30,7 +30,7 @@ from engine.operations.health.ask_ddl import read_waiting
 from engine.operations.health.ask_host import ask_host
 from engine.operations.health.facts import Gap, HostFacts
 from engine.operations.site import Site
-from engine.operations.standby.check import check_standby
+from engine.operations.standby.check import Tell, check_standby
 from engine.operations.standby.model import DataDepth, Step, StepState
 
 WATCH_S = 5.0
@@ -66,6 +66,7 @@ async def switch_steps(
     depth: DataDepth = DataDepth.HASHES,
     writers: NodeClient | None = None,
     watch_s: float = WATCH_S,
+    tell: Tell = lambda _: None,
 ) -> tuple[Step, ...]:
     """All steps in order. `writers` is a client of what writers connect to, None where nobody named it."""
     looks: tuple[tuple[str, str, Look], ...] = (
@@ -92,7 +93,7 @@ async def switch_steps(
         (
             "The standby is equal",
             "Bring over what is missing: `oncluster standby check` names it.",
-            lambda: _standby_is_equal(primary, standby, depth),
+            lambda: _standby_is_equal(primary, standby, depth, tell),
         ),
         (
             "The standby can work",
@@ -110,6 +111,7 @@ async def switch_steps(
         if steps and steps[-1].state not in (StepState.DONE, StepState.BY_HAND):
             steps.append(Step(number, title, StepState.LATER, "", advice))
             continue
+        tell(f"{number}. {title}")
         try:
             seen = await look()
         except OnclusterError as error:
@@ -201,8 +203,8 @@ async def _spools_are_empty(site: Site) -> _Seen:
 # --- the standby ------------------------------------------------------------------------------------------
 
 
-async def _standby_is_equal(primary: Site, standby: Site, depth: DataDepth) -> _Seen:
-    report = await check_standby(primary, standby, depth=depth)
+async def _standby_is_equal(primary: Site, standby: Site, depth: DataDepth, tell: Tell) -> _Seen:
+    report = await check_standby(primary, standby, depth=depth, tell=tell)
     if report.is_equal:
         return _Seen(
             StepState.DONE,
