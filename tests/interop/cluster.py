@@ -104,7 +104,7 @@ class RealQueue:
         """Fails unless every real server executes one more statement, which a dead DDL worker would not."""
         answer = await self.first.query(
             f"CREATE DATABASE IF NOT EXISTS alive ON CLUSTER {self.clusters[0].name}",
-            settings={"distributed_ddl_task_timeout": "30"},
+            settings={"distributed_ddl_task_timeout": "180"},
         )
         assert len(answer.splitlines()) == len(self.clusters[0].host_ids)
         assert [server.spec.name for server in self.servers if not server.has_ddl_worker] == []

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from engine.ddl.outcome import HostState
 from engine.ddl.output import OutputMode, result_stream
 from engine.errors import Code, SqlError
 from tests.interop.cluster import ENV
 
-ENTRY_OF_2018 = {"distributed_ddl_entry_format_version": "1", "distributed_ddl_task_timeout": "60"}
+ENTRY_OF_2018 = {"distributed_ddl_entry_format_version": "1", "distributed_ddl_task_timeout": "180"}
 COLUMNS = "(id UInt64, day Date, name String DEFAULT 'it\\'s \\\\ \\n')"
 ENGINE = "MergeTree() PARTITION BY toYYYYMM(day) ORDER BY id"
 CREATE = f"CREATE TABLE t ON CLUSTER all {COLUMNS} ENGINE = {ENGINE}"
@@ -37,7 +38,7 @@ async def test_statements_of_a_real_server_leave_the_same_schema_on_the_node(sta
     node = await start_node(real)
 
     for sql in STATEMENTS:
-        answer = await real.first.query(sql, settings={"distributed_ddl_task_timeout": "60"})
+        answer = await real.first.query(sql, settings={"distributed_ddl_task_timeout": "180"})
         assert {line.split("\t")[2] for line in answer.splitlines()} == {"0"}, answer
         assert len(answer.splitlines()) == 3
 
@@ -100,6 +101,8 @@ async def test_a_real_server_that_is_down_shows_in_our_output_as_the_mode_says(s
     real = await start_real(2)
     await real.servers[1].stop()
     entry = await real.submit("CREATE DATABASE d ON CLUSTER all", token="t")
+    while (await real.client.status(entry)).outcome(real.hosts[0]).state is not HostState.DONE:
+        await ENV.sleep(0.01)
 
     rows, error = [], None
     try:

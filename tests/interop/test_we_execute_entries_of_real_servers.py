@@ -24,7 +24,7 @@ async def test_a_real_initiator_sees_our_host_among_the_others(start_real, start
 
     answer = await real.first.query(
         "CREATE TABLE t ON CLUSTER all (id UInt64, `odd name` String DEFAULT 'it''s\\n') ENGINE = Memory",
-        settings={"distributed_ddl_task_timeout": "30"},
+        settings={"distributed_ddl_task_timeout": "180"},
     )
 
     assert _hosts(answer) == {(host.host, host.port) for host in (*real.hosts, real.foreign[0].host_id)}
