@@ -23,6 +23,7 @@ from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, TableName
 from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.asking import told
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import BrokenFilesFate, CleanupSettings
 from engine.operations.cleanup.words import count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -47,14 +48,7 @@ class BrokenFiles:
     last_exception: str
 
 
-@dataclass(frozen=True, slots=True)
-class SpoolPlan:
-    acts: tuple[Act, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
-async def plan_spool(site: Site, settings: CleanupSettings) -> SpoolPlan:
+async def plan_spool(site: Site, settings: CleanupSettings) -> Found:
     """A finding for each directory; acts only if the settings say what becomes of the files."""
     acts: list[Act] = []
     findings: list[Finding] = []
@@ -68,7 +62,7 @@ async def plan_spool(site: Site, settings: CleanupSettings) -> SpoolPlan:
             findings += [_finding(site, host, broken) for broken in answer]
             acts += _acts(host, answer, settings.broken_files)
     notes = [f"Broken files of {some(hosts)} are not known: {why}." for why, hosts in unknown.items()]
-    return SpoolPlan(tuple(acts), tuple(findings), tuple(notes))
+    return Found(tuple(acts), tuple(findings), tuple(notes))
 
 
 async def perform_spool(site: Site, act: Act) -> ActResult:

@@ -17,7 +17,6 @@ import dataclasses
 import enum
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl
 from engine.ddl.cleaner import CleanedEntry, DDLCleaner, Expiry, Reason, Removal
@@ -26,6 +25,7 @@ from engine.errors import Corrupt, NoNode
 from engine.keeper.base import Node
 from engine.names import HostId
 from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import CleanupSettings
 from engine.operations.cleanup.words import age, count, some
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -46,14 +46,7 @@ class DdlAct(enum.StrEnum):
     PRESENCE = "remove-stale-presence"
 
 
-@dataclass(frozen=True, slots=True)
-class DdlPlan:
-    acts: tuple[Act, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
-async def plan_ddl(site: Site, settings: CleanupSettings) -> DdlPlan:
+async def plan_ddl(site: Site, settings: CleanupSettings) -> Found:
     """What would go, what expired in the last days, and what is over its number and yet stays."""
     cleaner = _cleaner(site, keep_entries=settings.ddl_keep_entries)
     report = await cleaner.clean(dry_run=True, expiry=Expiry.BY_AGE, lanes=_LANES)
@@ -67,7 +60,7 @@ async def plan_ddl(site: Site, settings: CleanupSettings) -> DdlPlan:
     acts = [*_removals(finished, keep), *_expiries(unfinished, keep, site.queue)]
     if report.stale_replicas:
         acts.append(_presence(report.stale_replicas))
-    return DdlPlan(tuple(acts), await expired_findings(site, settings), tuple(_notes(by_removal)))
+    return Found(tuple(acts), await expired_findings(site, settings), tuple(_notes(by_removal)))
 
 
 async def perform_ddl(site: Site, act: Act) -> ActResult:

@@ -23,6 +23,7 @@ from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, TableName, quote_string
 from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.asking import told
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import CleanupSettings
 from engine.operations.cleanup.words import age, count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -56,14 +57,7 @@ class Detached:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class DetachedPlan:
-    acts: tuple[Act, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
-async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
+async def plan_detached(site: Site, settings: CleanupSettings) -> Found:
     """Old detached parts of all hosts that answer."""
     acts: list[Act] = []
     findings: list[Finding] = []
@@ -91,7 +85,7 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> DetachedPlan:
                     "younger, or detached by a person."
                 )
     notes += [f"Detached parts of {some(hosts)} are not known: {why}." for why, hosts in unknown.items()]
-    return DetachedPlan(tuple(acts), tuple(findings), tuple(notes))
+    return Found(tuple(acts), tuple(findings), tuple(notes))
 
 
 async def perform_detached(site: Site, act: Act) -> ActResult:

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import KeeperAnswer, MultiFailed
 from engine.keeper.base import Create, Keeper, Node, Remove
 from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.owners import Owners, ask_owners
 from engine.operations.cleanup.settings import CleanupSettings
 from engine.operations.cleanup.table_tree import TableForm, TableInKeeper, Tree, read_table
@@ -51,16 +51,9 @@ _WHAT = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TablePlan:
-    acts: tuple[Act, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
 async def plan_tables(
     site: Site, settings: CleanupSettings, tree: Tree, owners: Owners, *, now_ms: int
-) -> TablePlan:
+) -> Found:
     """The paths that are tables for nobody."""
     acts: list[Act] = []
     findings: list[Finding] = []
@@ -91,7 +84,7 @@ async def plan_tables(
                 danger=Danger.REPAIRS,
             )
         )
-    return TablePlan(tuple(acts), tuple(findings), tuple(notes))
+    return Found(tuple(acts), tuple(findings), tuple(notes))
 
 
 async def perform_table(site: Site, act: Act) -> ActResult:

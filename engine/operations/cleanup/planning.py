@@ -9,13 +9,14 @@ from engine.operations.carrying_out import Performer
 from engine.operations.cleanup.broken_spool import SpoolAct, perform_spool, plan_spool
 from engine.operations.cleanup.ddl_queue import DdlAct, perform_ddl, plan_ddl
 from engine.operations.cleanup.detached_parts import DetachedAct, perform_detached, plan_detached
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.half_created import TableAct, perform_table, plan_tables
 from engine.operations.cleanup.keeper_clock import keeper_now_ms
 from engine.operations.cleanup.owners import answers_anywhere, ask_owners
 from engine.operations.cleanup.replicas import Probe, ReplicaAct, ReplicaPerformer, plan_replicas
 from engine.operations.cleanup.settings import CleanupKind, CleanupSettings
 from engine.operations.cleanup.table_tree import find_tables
-from engine.operations.finding import Finding, FindingKind
+from engine.operations.finding import FindingKind
 from engine.operations.records import Seen
 from engine.operations.site import Site
 
@@ -36,39 +37,28 @@ async def plan_cleanup(
     """
     settings = settings or CleanupSettings()
     wanted = frozenset(kinds) or frozenset(CleanupKind)
-    acts: list[Act] = []
-    findings: list[Finding] = []
-    notes: list[str] = []
+    found: list[Found] = []
     if CleanupKind.DDL in wanted:
-        ddl = await plan_ddl(site, settings)
-        acts += ddl.acts
-        findings += ddl.findings
-        notes += ddl.notes
+        found.append(await plan_ddl(site, settings))
     if wanted & {CleanupKind.REPLICAS, CleanupKind.TABLES}:
         owners = await ask_owners(site)
         tree = await find_tables(site, settings, owners.paths)
         now_ms = await keeper_now_ms(site)
         if CleanupKind.REPLICAS in wanted:
-            replicas = await plan_replicas(site, settings, tree, owners, now_ms=now_ms, probe=probe)
-            acts += replicas.acts
-            findings += replicas.findings
-            notes += replicas.notes
+            found.append(await plan_replicas(site, settings, tree, owners, now_ms=now_ms, probe=probe))
         if CleanupKind.TABLES in wanted:
-            tables = await plan_tables(site, settings, tree, owners, now_ms=now_ms)
-            acts += tables.acts
-            findings += tables.findings
-            notes += tables.notes
+            found.append(await plan_tables(site, settings, tree, owners, now_ms=now_ms))
     if CleanupKind.DETACHED in wanted:
-        detached = await plan_detached(site, settings)
-        acts += detached.acts
-        findings += detached.findings
-        notes += detached.notes
+        found.append(await plan_detached(site, settings))
     if CleanupKind.SPOOL in wanted:
-        spool = await plan_spool(site, settings)
-        acts += spool.acts
-        findings += spool.findings
-        notes += spool.notes
-    return Plan(OPERATION, site.cluster, tuple(acts), tuple(findings), tuple(dict.fromkeys(notes)))
+        found.append(await plan_spool(site, settings))
+    return Plan(
+        OPERATION,
+        site.cluster,
+        acts=tuple(act for part in found for act in part.acts),
+        findings=tuple(finding for part in found for finding in part.findings),
+        notes=tuple(dict.fromkeys(note for part in found for note in part.notes)),
+    )
 
 
 def cleanup_performer(site: Site, *, probe: Probe = answers_anywhere) -> Performer:

@@ -32,6 +32,7 @@ from engine.errors import MultiFailed, SqlError
 from engine.keeper.base import Check
 from engine.names import HostId, TableName
 from engine.operations.act import Act, ActResult, ActState, Danger
+from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.owners import Owners, answers_anywhere, ask_owners, not_answering, word_about
 from engine.operations.cleanup.settings import CleanupSettings, GoneHost
 from engine.operations.cleanup.table_tree import ReplicaInKeeper, TableInKeeper, Tree, read_table
@@ -83,13 +84,6 @@ class Case:
         return "" if address is None else HostId(address.host, address.tcp_port).readable
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaPlan:
-    acts: tuple[Act, ...]
-    findings: tuple[Finding, ...]
-    notes: tuple[str, ...]
-
-
 async def plan_replicas(
     site: Site,
     settings: CleanupSettings,
@@ -98,7 +92,7 @@ async def plan_replicas(
     *,
     now_ms: int,
     probe: Probe = answers_anywhere,
-) -> ReplicaPlan:
+) -> Found:
     """The replicas that nobody has, and those among them that may go now. Records samples."""
     judge = _Judge(site, settings, owners, now_ms, probe, _samples(site))
     seen: list[Sample] = []
@@ -115,7 +109,7 @@ async def plan_replicas(
                 cases.append(case)
     site.records.add_samples(site.cluster, seen)
     acts = tuple(_act(case, settings.gone) for case in cases if not case.blocked)
-    return ReplicaPlan(
+    return Found(
         acts, tuple(_finding(site, case) for case in cases), (*_notes(owners, settings, cases), *judge.notes)
     )
 
