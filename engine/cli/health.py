@@ -13,16 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.cli import common
+from engine.cli.health_show import show_findings, show_proof, show_report, show_trend
 from engine.cli.operations_place import (
     carry_out_shown,
     exit_code_of,
@@ -35,16 +34,11 @@ from engine.errors import ConfigError, OnclusterError
 from engine.operations.act import Plan
 from engine.operations.carrying_out import Report, carry_out
 from engine.operations.drift import check_drift, record_drift
-from engine.operations.finding import Finding, Severity
+from engine.operations.finding import Severity
 from engine.operations.health import Depth, HealthReport, Metric, check_health, record_health
-from engine.operations.health.making import duration
 from engine.operations.records import FindingRecord, Sample
 from engine.operations.repair import OPERATION, Proof, plan_repair, prove, repair_performer
 from engine.operations.site import KeeperNeed, Site
-
-_BARS = "▁▂▃▄▅▆▇█"
-_MOST_POINTS = 60
-_COLOURS = {Severity.CRITICAL: "red", Severity.WARNING: "yellow", Severity.INFO: "cyan"}
 
 
 class HealthExit(enum.IntEnum):
@@ -106,7 +100,7 @@ def check(
     if as_json:
         common.print_json(report.to_json())
     else:
-        _show_report(report)
+        show_report(report)
     click.get_current_context().exit(exit_code_for(report.worst))
 
 
@@ -177,7 +171,7 @@ def repair(
     if as_json:
         common.print_json(report.to_json() | {"proof": proof.to_json()})
     else:
-        _show_proof(proof)
+        show_proof(proof)
     click.get_current_context().exit(exit_code_of(report))
 
 
@@ -212,18 +206,7 @@ def trend(
             [{"host": s.host, "subject": s.subject, "at_ms": s.at_ms, "value": s.value} for s in samples]
         )
         return
-    series: dict[tuple[str, str], list[Sample]] = defaultdict(list)
-    for sample in samples:
-        series[sample.host, sample.subject].append(sample)
-    common.print_table(
-        ("host", "of", "over time", "least", "most", "last"),
-        [
-            (place, subject, sparkline([s.value for s in points]), *map(_figure, _ends(points)))
-            for (place, subject), points in sorted(series.items())
-        ],
-        title=f"{metric}, {hours:g} h",
-        empty=f"No figures of {metric} in the last {hours:g} h. `oncluster health check` keeps them.",
-    )
+    show_trend(metric, hours, samples)
 
 
 @group.command()
@@ -260,21 +243,7 @@ def findings(resolved: bool, hours: float, config: Path | None, as_json: bool, *
             ]
         )
         return
-    common.print_table(
-        ("severity", "kind", "host", "since", "what", "fingerprint"),
-        [
-            (
-                record.finding.severity.word,
-                record.finding.kind.value,
-                record.finding.host,
-                duration((now_ms - record.first_seen_ms) / 1000),
-                record.finding.what,
-                record.finding.fingerprint,
-            )
-            for record in records
-        ],
-        empty="Nothing went away." if resolved else "Nothing is open.",
-    )
+    show_findings(records, now_ms, empty="Nothing went away." if resolved else "Nothing is open.")
 
 
 # --- inside -------------------------------------------------------------------------------------------------
@@ -341,70 +310,3 @@ def samples_for(
         for look in looks
         if look.host in hosts
     )
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """The values as bars; when there are many, the largest of each stretch."""
-    stretch = -(-len(values) // _MOST_POINTS) or 1
-    points = [max(values[at : at + stretch]) for at in range(0, len(values), stretch)]
-    least, most = min(points, default=0), max(points, default=0)
-    span = (most - least) or 1
-    return "".join(_BARS[int((point - least) / span * (len(_BARS) - 1))] for point in points)
-
-
-def _ends(points: Sequence[Sample]) -> tuple[float, float, float]:
-    values = [point.value for point in points]
-    return min(values), max(values), values[-1]
-
-
-def _figure(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) or abs(value) >= 100 else f"{value:.2f}"
-
-
-def _show_report(report: HealthReport) -> None:
-    facts = report.to_json()
-    silent = f", {len(facts['silent_hosts'])} silent" if facts["silent_hosts"] else ""
-    click.echo(
-        f"{report.cluster}: {facts['hosts']} hosts{silent}, {facts['tables']} replicated tables with "
-        f"{facts['replicas']} replicas, {_time(report.at_ms)}"
-    )
-    for finding in report.findings:
-        _show_finding(finding)
-    for note in report.notes:
-        click.echo(f"note: {note}")
-    if not report.findings:
-        click.echo(click.style("Nothing is wrong.", fg="green"))
-
-
-def _show_finding(finding: Finding) -> None:
-    word = click.style(finding.severity.word.upper(), fg=_COLOURS[finding.severity], bold=True)
-    click.echo(f"{word} {finding.kind.value}: {finding.what}")
-    click.echo(f"    {finding.advice} (docs/{finding.runbook}, {finding.fingerprint[:12]})")
-
-
-def _show_proof(proof: Proof) -> None:
-    common.print_table(
-        ("table", "shard", "replica", "host", "parts", "checksum", ""),
-        [
-            (
-                table.table,
-                table.shard,
-                replica.replica,
-                replica.host,
-                len(replica.parts),
-                replica.digest,
-                replica.error or ("equal" if table.is_equal else "differs"),
-            )
-            for table in proof.tables
-            for replica in table.replicas
-        ],
-        title="proof: parts and their checksums",
-        empty="There was nothing to compare.",
-    )
-    for table in proof.tables:
-        for difference in table.differences[:20]:
-            click.echo(f"{table.table}: {difference}")
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from engine.cli.health import exit_code_for, samples_for, sparkline
+from engine.cli.health import exit_code_for, samples_for
+from engine.cli.health_show import sparkline
 from engine.cli.main import cli
 from engine.config.health_model import HealthSettings, TableLimits
 from engine.config.load import load_node_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.names import HostId, TableName
+from engine.names import HostId
 from engine.operations.health.facts import ClusterFacts, HostFacts, RegisteredReplica, ReplicaFacts
 from engine.operations.repair.kinds import Peers
 
@@ -55,11 +55,6 @@ class TableState:
 
     def others(self, name: str) -> list[ReplicaState]:
         return [replica for other, replica in self.replicas.items() if other != name]
-
-    @property
-    def table(self) -> TableName | None:
-        """As the first host calls it that has it."""
-        return next((r.told.table for r in self.replicas.values() if r.told is not None), None)
 
     def objection(self, name: str, peers: Peers) -> str:
         """Why replica `name` must not be touched now; empty if it may be."""
