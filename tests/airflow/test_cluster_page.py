@@ -35,12 +35,14 @@ class FakeReader:
     async def clusters(self) -> tuple[str, ...]:
         return ("shop", "other")
 
-    async def overview(self, cluster: str, *, wait_s: float) -> ClusterOverview:
+    async def overview(self, cluster: str, *, wait_s: float, recent_s: float = 0) -> ClusterOverview:
         if cluster not in await self.clusters():
             raise SqlError(Code.CLUSTER_DOESNT_EXIST, f"Requested cluster '{cluster}' not found", hint="x")
         return replace(self.seen, cluster=cluster)
 
-    async def page(self, cluster: str, *, show: Show, number: int, wait_s: float) -> GridPage | None:
+    async def page(
+        self, cluster: str, *, show: Show, number: int, wait_s: float, recent_s: float = 0
+    ) -> GridPage | None:
         view = (await self.overview(cluster, wait_s=wait_s)).queue.value
         return make_page(view, show=show, number=number) if view else None
 

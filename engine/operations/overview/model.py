@@ -251,7 +251,7 @@ class Task:
     @property
     def is_open(self) -> bool:
         """Some host has no outcome yet."""
-        return any(letter in _OPEN for letter in self.cells)
+        return not _OPEN.isdisjoint(self.cells)
 
     @property
     def has_failures(self) -> bool:

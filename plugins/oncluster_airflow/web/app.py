@@ -44,6 +44,8 @@ from oncluster_airflow.web.reader import Reader
 
 PREFIX = "/oncluster"
 FIRST_PAINT_S = 0.4
+RECENT_S = 10.0
+"""What is younger is shown at once; the page fetches news by itself."""
 REFRESH_S = 2.5
 """How long a refresh waits for what is being asked."""
 
@@ -97,10 +99,10 @@ def make_app(reader: Reader, *, docs_url: str = "", close: Callable[[], None] | 
         lag: str = Query("24h", max_length=8),
         refresh: bool = False,
     ) -> HTMLResponse:
-        wait_s = REFRESH_S if refresh else FIRST_PAINT_S
+        wait_s, recent_s = (REFRESH_S, 0.0) if refresh else (FIRST_PAINT_S, RECENT_S)
         known, grid, clusters = await asyncio.gather(
-            reader.overview(cluster, wait_s=wait_s),
-            reader.page(cluster, show=show, number=page, wait_s=wait_s),
+            reader.overview(cluster, wait_s=wait_s, recent_s=recent_s),
+            reader.page(cluster, show=show, number=page, wait_s=wait_s, recent_s=recent_s),
             reader.clusters(),
         )
 

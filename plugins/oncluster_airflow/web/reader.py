@@ -70,11 +70,13 @@ class Reader(Protocol):
         """Raises ConfigError."""
         ...
 
-    async def overview(self, cluster: str, *, wait_s: float) -> ClusterOverview:
-        """What is known after at most `wait_s`."""
+    async def overview(self, cluster: str, *, wait_s: float, recent_s: float = FRESH_S) -> ClusterOverview:
+        """What is known after at most `wait_s`; what is younger than `recent_s` is not waited for."""
         ...
 
-    async def page(self, cluster: str, *, show: Show, number: int, wait_s: float) -> GridPage | None:
+    async def page(
+        self, cluster: str, *, show: Show, number: int, wait_s: float, recent_s: float = FRESH_S
+    ) -> GridPage | None:
         """A page of the queue with statements and errors; None as long as the queue has not been seen."""
         ...
 
@@ -114,15 +116,18 @@ class LiveReader:
 
         return await asyncio.to_thread(read)
 
-    async def overview(self, cluster: str, *, wait_s: float) -> ClusterOverview:
+    async def overview(self, cluster: str, *, wait_s: float, recent_s: float = FRESH_S) -> ClusterOverview:
         async def work() -> ClusterOverview:
-            return await (await self._watch(cluster)).overview(wait_s=wait_s)
+            return await (await self._watch(cluster)).overview(wait_s=wait_s, recent_s=recent_s)
 
         return await self._run(work())
 
-    async def page(self, cluster: str, *, show: Show, number: int, wait_s: float) -> GridPage | None:
+    async def page(
+        self, cluster: str, *, show: Show, number: int, wait_s: float, recent_s: float = FRESH_S
+    ) -> GridPage | None:
         async def work() -> GridPage | None:
-            return await (await self._watch(cluster)).page(show=show, number=number, wait_s=wait_s)
+            watch = await self._watch(cluster)
+            return await watch.page(show=show, number=number, wait_s=wait_s, recent_s=recent_s)
 
         return await self._run(work())
 
@@ -267,8 +272,8 @@ class _Watch:
 
     # --- answers --------------------------------------------------------------------------------------------
 
-    async def overview(self, *, wait_s: float) -> ClusterOverview:
-        await self._refresh(wait_s=wait_s)
+    async def overview(self, *, wait_s: float, recent_s: float) -> ClusterOverview:
+        await self._refresh(wait_s=wait_s, recent_s=recent_s)
         return explained(
             ClusterOverview(
                 self._site.cluster,
@@ -280,10 +285,10 @@ class _Watch:
             )
         )
 
-    async def page(self, *, show: Show, number: int, wait_s: float) -> GridPage | None:
+    async def page(self, *, show: Show, number: int, wait_s: float, recent_s: float) -> GridPage | None:
         if show is Show.ALL:
             self._window = ((max(1, number) - 1) * PAGE_TASKS, PAGE_TASKS)
-        await self._refresh(wait_s=wait_s)
+        await self._refresh(wait_s=wait_s, recent_s=recent_s)
         view = self._queue.value
         if view is None:
             return None
@@ -291,15 +296,15 @@ class _Watch:
         return dataclasses.replace(page, tasks=self._reader.detailed(view, page.tasks))
 
     async def task(self, name: str, *, wait_s: float) -> Task | None:
-        await self._refresh(wait_s=wait_s)
+        await self._refresh(wait_s=wait_s, recent_s=FRESH_S)
         view = self._queue.value
         found = next((task for task in view.tasks if task.name == name), None) if view else None
         return self._reader.detailed(view, [found])[0] if view and found else None
 
     # --- looking --------------------------------------------------------------------------------------------
 
-    async def _refresh(self, *, wait_s: float) -> None:
-        """Start what is not fresh, and give it `wait_s` to arrive."""
+    async def _refresh(self, *, wait_s: float, recent_s: float) -> None:
+        """Start what is not fresh, and give what is not even recent `wait_s` to arrive."""
         now_s = self._asked_s = self._env.monotonic_s()
         parts: dict[str, Callable[[], Awaitable[None]]] = {
             "hosts": self._look_at_hosts,
@@ -310,11 +315,19 @@ class _Watch:
             task = self._looking.get(name)
             if task is not None and not task.done():
                 continue
-            if now_s - self._looked_s.get(name, float("-inf")) >= FRESH_S:
+            if self._age_s(name, now_s) >= FRESH_S:
                 self._looking[name] = asyncio.create_task(self._look(name, work))
-        running = [task for task in self._looking.values() if not task.done()]
+        running = [
+            task
+            for name, task in self._looking.items()
+            if not task.done() and self._age_s(name, now_s) >= recent_s
+        ]
         if running and wait_s > 0:
             await asyncio.wait(running, timeout=wait_s)
+
+    def _age_s(self, name: str, now_s: float) -> float:
+        """How long ago the last look at a part ended."""
+        return now_s - self._looked_s.get(name, float("-inf"))
 
     async def _look(self, name: str, work: Callable[[], Awaitable[None]]) -> None:
         try:
@@ -334,6 +347,7 @@ class _Watch:
         while True:
             reading_s = FIRST_READING_S if is_first else READING_S
             self._queue = _after(self._queue, await part_of(self._site, self._queue_view(reading_s)))
+            self._looked_s["queue"] = self._env.monotonic_s()
             view = self._queue.value
             if view is None or not view.unread or self._queue.state is PartState.FAILED:
                 return

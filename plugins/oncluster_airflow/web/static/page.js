@@ -2,6 +2,7 @@
 "use strict";
 (() => {
   const REFRESH_MS = 5000;
+  const FIRST_REFRESH_MS = 1500; // what is shown first may be some seconds old
   const HIDDEN_MS = 60000;
   const body = document.body;
 
@@ -142,6 +143,6 @@
 
   paintMap();
   if (body.dataset.live !== undefined) {
-    setTimeout(loop, body.dataset.live === "pending" ? 50 : REFRESH_MS);
+    setTimeout(loop, body.dataset.live === "pending" ? 50 : FIRST_REFRESH_MS);
   }
 })();
