@@ -13,17 +13,19 @@ import pytest
 from engine.ddl.attempt import Attempt, Fence
 from engine.ddl.executor import Execution, FenceLost, Fingerprint
 from engine.errors import BadVersion, MultiFailed
-from engine.keeper.base import Check, Op
+from engine.keeper.base import Check, Node, Op
 from engine.names import TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
+from engine.replication.mutation_entry import MutationEntry
 from engine.sql import Statement, parse_statement
 
 T = TypeVar("T")
 NAME = TableName("d", "t")
+NO_STAT: Any = None
 
 
 def fence() -> Fence:
@@ -247,3 +249,31 @@ def test_a_statement_for_the_whole_shard_is_judged_by_what_is_in_keeper(
     nodes = {**nodes, "/t/columns": b"changed"}
     after = Fingerprint.from_text(run(world.executor.definition_digest(statement, "d")))
     assert after is not None and after.objects != before.objects
+
+
+@pytest.mark.parametrize("sql", ["DELETE FROM d.t WHERE a = 1", "UPDATE d.t SET a = 2 WHERE 1"])
+def test_of_what_every_replica_does_only_this_ones_mutations_count(world: World, sql: str) -> None:
+    """DELETE and UPDATE ON CLUSTER make a mutation on each replica: the other's is no sign of one's own."""
+    entries = {
+        f"{number:010}": MutationEntry(
+            "2020-01-01 00:00:00", replica, (("all", number),), "DELETE WHERE 1", -1
+        )
+        for number, replica in enumerate(("r", "other"))
+    }
+
+    class Keeper:
+        async def sync(self, path: str) -> None: ...
+
+        async def children(self, path: str) -> object:
+            return SimpleNamespace(names=tuple(entries))
+
+        async def get_many(self, paths: Sequence[str]) -> list[object]:
+            return [Node(entries[path.rpartition("/")[2]].to_bytes(), NO_STAT) for path in paths]
+
+    world.add(TableState.ATTACHED)
+    table = world.tables.find(NAME)
+    assert table is not None
+    ctx: Any = SimpleNamespace(name=NAME, paths=table.record.paths, session=Keeper, replica="r")
+    table.ctx = ctx
+    found = Fingerprint.from_text(run(world.executor.definition_digest(parse_statement(sql), "d")))
+    assert found is not None and found.mutations == ("d.t 0000000000",)
