@@ -79,10 +79,11 @@ def failing_once(frame: DataFrame, marker: Path, how: str) -> DataFrame:
     return frame.mapInArrow(rows, frame.schema)
 
 
-@pytest.mark.parametrize("how", ["raise", "kill"])
+@pytest.mark.parametrize(("kind", "how"), [("nodes", "raise"), ("nodes", "kill"), ("real", "kill")])
 def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
-    spark: SparkSession, servers: Servers, tmp_path: Path, how: str
+    spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str, how: str
 ) -> None:
+    servers: Servers = request.getfixturevalue(kind)
     table = make_table(servers)
     frame = spark.range(ROWS, numPartitions=2).selectExpr("id AS a", "concat('x', id) AS s")
     marker = tmp_path / "failed"

@@ -63,13 +63,13 @@ def test_a_narrower_schema_reads_only_its_columns(spark: SparkSession, servers: 
 
 def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers: Servers) -> None:
     name = servers.table("a Int32, s String, n Nullable(Int32), d Date, t DateTime('UTC')", rest="ORDER BY a")
-    for number, shard in enumerate(servers.shards):
-        shard[0].execute(
-            f"INSERT INTO {name} SELECT toInt32(number) - 20, concat(toString(number), '%_'), "
-            f"if(number % 3 = 0, NULL, toInt32(number)), toDate(number), toDateTime(number * 3600) "
-            f"FROM numbers(60) WHERE number % 2 = {number}"
-        )
-    everything = read(spark, servers, name).cache()
+    servers.shards[0][0].execute(
+        f"INSERT INTO {name} SELECT toInt32(number) - 20, concat(toString(number), '%_'), "
+        "if(number % 3 = 0, NULL, toInt32(number)), toDate(number), toDateTime(number * 3600) "
+        "FROM numbers(60)"
+    )
+    one_shard = Servers(servers.kind, servers.shards[:1])
+    everything = read(spark, one_shard, name).cache()
     conditions = (
         "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL",
         "n IS NOT NULL AND n < 9",
@@ -88,7 +88,7 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
         ]
         return sorted(map(str, functools.reduce(DataFrame.unionAll, parts).collect()))
 
-    pushed = [read(spark, servers, name, pushdown="on") for _ in conditions]
+    pushed = [read(spark, one_shard, name, pushdown="on") for _ in conditions]
     assert found(pushed) == found([everything] * len(conditions))
     everything.unpersist()
 

@@ -13,11 +13,10 @@ COLUMNS = "a UInt32, s String, d DateTime('UTC')"
 BY_TEN = "PARTITION BY a % 3 ORDER BY a"
 
 
-@pytest.mark.parametrize("replicated", [True, False])
 def test_appends_rows_to_the_shards_that_the_servers_would_choose(
-    spark: SparkSession, servers: Servers, replicated: bool
+    spark: SparkSession, servers: Servers
 ) -> None:
-    table = servers.table(COLUMNS, rest=BY_TEN, replicated=replicated)
+    table = servers.table(COLUMNS, rest=BY_TEN)
     frame = spark.range(1000).selectExpr("id AS a", "concat('x', id) AS s", "timestamp_seconds(id) AS d")
     servers.writer(frame.repartition(3)).save(table)
     for number, shard in enumerate(servers.shards):
@@ -28,11 +27,8 @@ def test_appends_rows_to_the_shards_that_the_servers_would_choose(
     assert servers.staging() == []
 
 
-@pytest.mark.parametrize("replicated", [True, False])
-def test_a_job_that_was_done_does_nothing_when_it_is_run_again(
-    spark: SparkSession, servers: Servers, replicated: bool
-) -> None:
-    table = servers.table(COLUMNS, rest=BY_TEN, replicated=replicated)
+def test_a_job_that_was_done_does_nothing_when_it_is_run_again(spark: SparkSession, servers: Servers) -> None:
+    table = servers.table(COLUMNS, rest=BY_TEN, replicated=False)
     frame = spark.range(100).selectExpr("id AS a", "'x' AS s", "timestamp_seconds(id) AS d")
     for _ in range(2):
         servers.writer(frame, job_id="once").save(table)
