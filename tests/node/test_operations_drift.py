@@ -1,4 +1,5 @@
-"""Schema drift and a standby cluster on real nodes and a real ZooKeeper, by way of the command line."""
+"""Schema drift, a standby cluster and a Keeper that lost its data, on real nodes and a real ZooKeeper, by way
+of the command line."""
 
 from __future__ import annotations
 
@@ -168,3 +169,41 @@ def test_the_standby_is_compared_row_by_row_and_the_switch_is_followed(made: Pla
     report = made.cli("standby", "check", *standby, code=10)
     assert [each["what"] for each in report["schema"]] == ["shop.days is not on n3:9000 of the standby."]
     made.steps(*standby, *writers, states=["done"] * 4 + ["open"] + ["later"] * 2)
+
+
+def test_after_keeper_lost_all_data_a_restored_backup_lets_everything_go_on(made: Place) -> None:
+    made.command("n1", "CREATE DATABASE IF NOT EXISTS again ON CLUSTER main")
+    columns = "(k Int32, v String) ENGINE = ReplicatedMergeTree('/tables/again', '{replica}') ORDER BY k"
+    made.command("n1", f"CREATE TABLE again.t ON CLUSTER main {columns}")
+    insert = "INSERT INTO again.t (k, v) SELECT number, 'x' FROM "
+    made.command("n1", insert + "numbers(100)")
+    made.command("n1", "ALTER TABLE again.t ON CLUSTER main ADD COLUMN w Int32 DEFAULT 3")
+    # The one replica of a shard that executes an ALTER is not the only one that has to have it: a block is
+    # known again by all of its columns.
+    made.command("n1", "SYSTEM SYNC REPLICA again.t", insert + "numbers(100, 100)")
+    for host in ("n1", "n2"):
+        made.command(host, "SYSTEM SYNC REPLICA again.t")
+    file = made.directory / "tree.keeper.zst"
+    config = ["--config", str(made.cluster.config_file)]
+    before = CliRunner().invoke(cli, ["ddl", "list", *config, "--json"])
+    assert CliRunner().invoke(cli, ["keeper", "dump", str(file), *config]).exit_code == 0
+
+    for host in HOSTS:
+        made.run(made.cluster.node(host).stop())
+    made.run(made.cluster.zookeeper.lose_data())
+    restored = CliRunner().invoke(cli, ["keeper", "restore", str(file), *config])
+    assert restored.exit_code == 0 and "Equal" in restored.output, restored.output
+    for host in ("n1", "n2"):
+        made.run(made.cluster.node(host).start())
+
+    # A block that was inserted before is known; new ones get numbers that were never used.
+    made.command("n2", insert + "numbers(100, 100)", insert + "numbers(200, 100)")
+    # The version of the table's metadata is the one that its replicas have: an ALTER is taken.
+    made.command("n2", "ALTER TABLE again.t ON CLUSTER main ADD COLUMN z Int32 DEFAULT 4")
+    for host in ("n1", "n2"):
+        made.command(host, "SYSTEM SYNC REPLICA again.t")
+        assert made.command(host, "SELECT count(), sum(w), sum(z) FROM again.t") == "300\t900\t1200\n"
+    after = CliRunner().invoke(cli, ["ddl", "list", *config, "--json"])
+    names = [[entry["entry"] for entry in json.loads(listed.stdout)] for listed in (before, after)]
+    last = int(names[0][-1].removeprefix("query-"))
+    assert names[1] == [*names[0], f"query-{last + 1:010d}"]

@@ -670,7 +670,7 @@ def test_values_of_the_greatest_size_pass(tmp_path):
     async def main(env, server):
         keeper = await server.connect()
         big = bytes(range(256)) * 4000
-        for number in range(9):
+        for number in range(5):
             await keeper.create(f"/big{number}", big)
         await keeper.set("/big0", big)
         await dump(env, server, tmp_path / "b")
