@@ -462,6 +462,30 @@ def test_a_restore_survives_lost_sessions_and_lost_replies(tmp_path):
     simulated(main)
 
 
+def test_patience_is_for_a_keeper_that_does_nothing(tmp_path, monkeypatch):
+    """Raising a great counter takes long, and every few multis the connection breaks."""
+    monkeypatch.setattr("engine.operations.keeper_backup.restore._MULTI_OPS", 10)
+
+    async def main(env, server):
+        keeper = await server.connect()
+        await plant(keeper, 60)
+        await dump(env, server, tmp_path / "b")
+        slow = type(server)(env.fork(), latency_s=(0.1, 0.1))
+        began_s = env.monotonic_s()
+
+        def hurt(_):
+            for session_id in slow.session_ids("backup"):
+                slow.lose_next_reply(session_id, kind=RequestKind.MULTI)
+
+        progress = disturbance(Phase.RAISING, hurt, times=100)
+        async with patient(env, slow, patience_s=1.0) as target:
+            await restore_tree(open_backup(tmp_path / "b"), target, root="/", progress=progress)
+        assert env.monotonic_s() - began_s > 3
+        assert (await compared(env, slow, tmp_path / "b")).is_equal
+
+    simulated(main)
+
+
 def test_two_who_write_the_same_file_the_second_is_refused(tmp_path):
     async def main(env, server):
         async with patient(env, server) as source:

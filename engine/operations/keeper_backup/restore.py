@@ -118,6 +118,7 @@ class _Restorer:
         self._progress = progress
         self._ours = digest_identity(identity.encode()) if identity else ("world", "anyone")
         self._unreadable: list[str] = []
+        self._sent = 0
         self._present = self._wanted = self._left_out = self._raised = self._acls_set = 0
 
     def report(self) -> Restored:
@@ -209,6 +210,7 @@ class _Restorer:
     async def _until_done(self, attempt: Callable[..., Awaitable[None]], *, must_look: bool) -> None:
         """After an unknown outcome, and after an answer that contradicts the first look, look again."""
         deadline_s = self._target.deadline_s()
+        sent_before = self._sent
         has_been_told = False
         while True:
             keeper = await self._target.session()
@@ -216,6 +218,8 @@ class _Restorer:
                 await attempt(keeper, must_look=must_look)
                 return
             except (UnknownOutcome, Unavailable) as error:
+                if self._sent > sent_before:  # patience is for a Keeper that does nothing
+                    sent_before, deadline_s = self._sent, self._target.deadline_s()
                 await self._target.pause_after(error, deadline_s=deadline_s)
             except MultiFailed as failed:
                 if has_been_told or not isinstance(failed.error, NodeExists):
@@ -233,7 +237,8 @@ class _Restorer:
                     missing.append(record)
                 elif isinstance(node, Node) and node.data != record.data:
                     await self._fill_root(keeper, record, node)
-        await _send(keeper, ([self._creation(record)] for record in missing))
+        async for _ in self._send(keeper, ([self._creation(record)] for record in missing)):
+            pass
 
     async def _fill_root(self, keeper: Keeper, record: NodeRecord, node: Node) -> None:
         """The root is often there, and empty."""
@@ -258,12 +263,10 @@ class _Restorer:
     # --- steps 3 and 4 ------------------------------------------------------------------------------------
 
     async def raise_all(self) -> None:
-        done = 0
         for batch in self._backup.batches():
             wanted = [record for record in batch if record.data is not None and not record.is_ephemeral]
             await self._until_done(partial(self._raise, wanted), must_look=True)
-            done += len(batch)
-            self._progress(Phase.RAISING, done, self._backup.facts.nodes)
+            self._progress(Phase.RAISING, self._raised, 0)
         for batch in self._backup.batches():
             closing = [r for r in batch if r.data is not None and not r.is_ephemeral]
             closing = [r for r in closing if not self._admits_us(r.acl)]
@@ -280,7 +283,9 @@ class _Restorer:
             if stat is not None
             for unit in self._raises(record, stat)
         )
-        self._raised += await _send(keeper, units)
+        async for count in self._send(keeper, units):
+            self._raised += count
+            self._progress(Phase.RAISING, self._raised, 0)
 
     def _raises(self, record: NodeRecord, stat: Stat) -> Iterator[Unit]:
         place, data = join(self._root, record.path), record.data or b""
@@ -292,6 +297,13 @@ class _Restorer:
         raiser = join(place, "/" + _RAISER)
         for _ in range(record.creations - creations(stat)):
             yield [Create(raiser), Remove(raiser)]
+
+    async def _send(self, keeper: Keeper, units: Iterable[Unit]) -> AsyncIterator[int]:
+        """Whole units in multis, one multi after the other; yields how many operations each had."""
+        for ops in _packed(units):
+            await keeper.multi(ops)
+            self._sent += len(ops)
+            yield len(ops)
 
     async def _close(self, closing: Sequence[NodeRecord], keeper: Keeper, *, must_look: bool) -> None:
         del must_look  # always
@@ -310,15 +322,6 @@ async def _stats(keeper: Keeper, places: Sequence[str]) -> list[Stat | None]:
     """None for what may not be looked at: it has its ACL, which comes after all else."""
     found = await keeper.get_many(places)
     return [node.stat if isinstance(node, Node) else None for node in found]
-
-
-async def _send(keeper: Keeper, units: Iterable[Unit]) -> int:
-    """Whole units in multis, one multi after the other; the number of operations."""
-    sent = 0
-    for ops in _packed(units):
-        await keeper.multi(ops)
-        sent += len(ops)
-    return sent
 
 
 def _packed(units: Iterable[Unit]) -> Iterator[list[Op]]:
