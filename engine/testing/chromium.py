@@ -26,6 +26,7 @@ import aiohttp
 from engine.errors import OperationTimeout, Unavailable
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
+_NETWORK_CHANGED = "net::ERR_NETWORK_CHANGED"
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",  # tests may run as root, where there is none
@@ -98,8 +99,18 @@ class Chromium:
     # --- what a person does -------------------------------------------------------------------------------
 
     async def go(self, url: str) -> None:
-        """Open an address, and return when its document is there."""
-        await self.call("Page.navigate", url=url)
+        """Open an address, and return when its document is there. Raises Unavailable.
+
+        A browser breaks off what it loads when the machine gets or loses a network, as with every container
+        that somebody starts beside a test: it is asked again then.
+        """
+        for _ in range(5):
+            answer = await self.call("Page.navigate", url=url)
+            if not answer.get("errorText"):
+                break
+            await asyncio.sleep(0.5)
+        else:
+            raise Unavailable(f"{url} cannot be opened: {answer['errorText']}")
         await self.until("document.readyState == 'complete' && location.href != 'about:blank'")
 
     async def type(self, selector: str, text: str) -> None:
@@ -187,6 +198,8 @@ class Chromium:
         match event:
             case "Network.requestWillBeSent":
                 self.requests.append(facts["request"]["url"])
+            case "Log.entryAdded" if _NETWORK_CHANGED in facts["entry"]["text"]:
+                pass  # not of the page's making, see `go`
             case "Log.entryAdded" if facts["entry"]["level"] == "error":
                 self.complaints.append(f"{facts['entry']['text']} {facts['entry'].get('url', '')}")
             case "Runtime.exceptionThrown":

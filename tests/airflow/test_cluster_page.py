@@ -17,7 +17,7 @@ from engine.operations.act import ActState
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.overview import ClusterOverview, GridPage, Part, PartState, Show, make_page
 from engine.operations.overview.model import MigrationView, RecordsView, RunView, SpoolRow, Task
-from engine.operations.records import FindingRecord, Sample
+from engine.operations.records import FindingRecord, RecordsUnavailable, Sample
 from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
 # Airflow's own choice of a key for a server that lives as long as a test.
@@ -187,6 +187,17 @@ def test_unknown_things(viewer: Web) -> None:
     assert viewer.get("/static/x/../app.py").status_code == 404
     assert viewer.get("/static/x/app.py").status_code == 404
     assert viewer.get("/cluster/shop?page=0").status_code == 422
+
+
+def test_a_database_that_is_away_is_said(viewer: Web, reader: FakeReader, monkeypatch: Any) -> None:
+    async def broken(*_: object, **__: object) -> None:
+        raise RecordsUnavailable("The records at x cannot be used: <locked>")
+
+    monkeypatch.setattr(reader, "overview", broken)
+    answer = viewer.get("/cluster/shop")
+    assert answer.status_code == 503
+    assert "cannot be used: &lt;locked&gt;" in answer.text
+    assert viewer.get("/cluster/shop/data", accept="application/json").status_code == 503
 
 
 # --- what it says -----------------------------------------------------------------------------------------

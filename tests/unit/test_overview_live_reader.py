@@ -13,7 +13,8 @@ import pytest
 from engine.errors import ConfigError, SqlError
 from engine.operations.overview import Answer, ClusterOverview, PartState, Show
 from engine.ports import free_ports
-from oncluster_airflow.web.reader import LiveReader, Place
+from oncluster_airflow.web.reader import LiveReader
+from oncluster_airflow.web.watch import Place
 
 [CLOSED_PORT] = free_ports(1)
 

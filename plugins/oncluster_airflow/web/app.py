@@ -50,12 +50,25 @@ REFRESH_S = 2.5
 """How long a refresh waits for what is being asked."""
 
 
-def make_app(reader: Reader, *, docs_url: str = "", close: Callable[[], None] | None = None) -> FastAPI:
-    """`close` is called in a thread when the server ends."""
+def make_app(
+    reader: Reader,
+    *,
+    docs_url: str = "",
+    warm: Callable[[], None] | None = None,
+    close: Callable[[], None] | None = None,
+) -> FastAPI:
+    """`warm` is called in a thread when the server begins, and not waited for; `close` when it ends."""
+
+    def prepare() -> None:
+        render.warm()
+        if warm is not None:
+            warm()
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        preparing = asyncio.create_task(asyncio.to_thread(prepare))
         yield
+        await asyncio.gather(preparing, return_exceptions=True)
         if close is not None:
             await asyncio.to_thread(close)
 

@@ -11,7 +11,7 @@ from engine.errors import ConfigError
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.settings import Settings
-from oncluster_airflow.web.reader import Place
+from oncluster_airflow.web.watch import Place
 
 log = logging.getLogger(__name__)
 

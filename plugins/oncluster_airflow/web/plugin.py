@@ -25,7 +25,7 @@ def fastapi_apps() -> list[dict[str, Any]]:
 
     reader = LiveReader(place_of_airflow)
     docs_url = Settings.from_environment().docs_url
-    app = make_app(reader, docs_url=docs_url, close=reader.close)
+    app = make_app(reader, docs_url=docs_url, warm=reader.warm, close=reader.close)
     return [{"app": app, "url_prefix": PREFIX, "name": "oncluster"}]
 
 

@@ -70,6 +70,13 @@ def static_version() -> str:
     return hashlib.sha256("".join(static_text(name) for name in STATIC).encode()).hexdigest()[:12]
 
 
+def warm() -> None:
+    """Blocks for some tenths of a second: templates are compiled, and the library for charts is loaded."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+    lag_chart((), since_ms=0, until_ms=1000)
+
+
 def render_index(site: Site, clusters: Sequence[str]) -> str:
     return _render("index.html", site, clusters=clusters)
 
