@@ -34,19 +34,31 @@ PARTS: dict[str, Part] = {
         "command",
         "Run one node: chDB behind ClickHouse's HTTP interface, with ON CLUSTER.",
     ),
-    "cluster": Part(
-        "engine.cli.cluster", "group", "Look at a cluster: replicas, queue, what is stuck and why."
-    ),
+    "cluster": Part("engine.cli.cluster", "group", "Look at a cluster as a whole."),
     "ddl": Part(
         "engine.cli.ddl", "group", "Submit, watch, list and clean entries of the distributed DDL queue."
     ),
     "migrate": Part("engine.cli.migrate", "group", "Plan, lint, apply, roll back and rehearse migrations."),
     "etl": Part("engine.cli.etl", "group", "Load raw files with Spark; check what arrived."),
-    "cleanup": Part("engine.cli.cleanup", "group", "Remove what nobody needs any more: plan, then act."),
-    "health": Part("engine.cli.health", "group", "Check the cluster, repair replicas, show trends."),
-    "drift": Part("engine.cli.drift", "group", "Compare the schema of all hosts; set right what differs."),
-    "standby": Part("engine.cli.standby", "group", "Compare a second cluster; switch writers over to it."),
-    "keeper": Part("engine.cli.keeper", "group", "Look at, change and back up Keeper's tree; run ZooKeeper."),
+    "cleanup": Part(
+        "engine.cli.cleanup", "group", "Clean the DDL queue, Keeper and detached parts: plan first, then act."
+    ),
+    "health": Part(
+        "engine.cli.health", "group", "Check replicas, queues, Keeper, disks and clocks; repair; trends."
+    ),
+    "drift": Part(
+        "engine.cli.drift",
+        "group",
+        "Compare the schema of all hosts with one another, with Keeper and with the ledger.",
+    ),
+    "standby": Part(
+        "engine.cli.standby",
+        "group",
+        "Compare a second cluster with the first, and follow the switch of writers to it.",
+    ),
+    "keeper": Part(
+        "engine.cli.keeper", "group", "Look at, change, back up and compare Keeper's tree; run ZooKeeper."
+    ),
 }
 
 
