@@ -193,7 +193,7 @@ def rows_table(result: EtlResult) -> Table:
 def answer_table(result: EtlResult) -> Table:
     """The question's answer, which is computed from the rows of all shards."""
     table = Table(
-        title=f"Asked of {result.asked} over all shards: {' '.join(QUESTION.split())}",
+        title=f"Asked of {result.asked}, over flights.flights_all",
         box=SIMPLE_HEAD,
         title_justify="left",
     )
