@@ -102,6 +102,18 @@ async def test_closing_ends_the_thread_and_it_begins_anew_when_asked(reader: Liv
         assert "oncluster-page" not in {thread.name for thread in threading.enumerate()}
 
 
+async def test_what_nobody_looks_at_is_let_go(place: Place) -> None:
+    reader = LiveReader(lambda: place, idle_s=0.5)
+    try:
+        await reader.overview("shop", wait_s=0)
+        async with asyncio.timeout(60):
+            while reader._watches:
+                await asyncio.sleep(0.05)
+        assert (await reader.overview("shop", wait_s=0)).shards  # and is looked at again
+    finally:
+        reader.close()
+
+
 async def test_many_who_ask_at_once_are_one_look(reader: LiveReader) -> None:
     seen = await asyncio.gather(*(reader.overview("shop", wait_s=0) for _ in range(50)))
     assert len({overview.shards for overview in seen}) == 1

@@ -52,11 +52,14 @@ class Reader(Protocol):
 
 
 class LiveReader:
-    """Implements Reader. `where` is called in a thread, each time a cluster begins to be watched."""
+    """Implements Reader. `where` is called in a thread. A cluster that nobody has asked for during `idle_s`
+    is let go."""
 
-    def __init__(self, where: Callable[[], Place], *, env: Env | None = None) -> None:
+    def __init__(self, where: Callable[[], Place], *, idle_s: float = IDLE_S, env: Env | None = None) -> None:
         self._where = where
+        self._idle_s = idle_s
         self._env = env or SystemEnv()
+        self._letting_go: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -144,7 +147,6 @@ class LiveReader:
     # --- on the thread's loop -------------------------------------------------------------------------------
 
     async def _watch(self, cluster: str) -> Watch:
-        await self._close_idle()
         found = self._watches.get(cluster)
         if found is not None and not found.is_outdated():
             return found
@@ -160,17 +162,25 @@ class LiveReader:
             watch = await asyncio.to_thread(Watch.prepare, cluster, self._place, self._env)
             watch.begin()
             self._watches[cluster] = watch
+            if self._letting_go is None or self._letting_go.done():
+                self._letting_go = asyncio.create_task(self._let_go())
             return watch
         finally:
             del self._opening[cluster]
 
-    async def _close_idle(self) -> None:
-        for name, watch in list(self._watches.items()):
-            if watch.idle_s > IDLE_S:
-                del self._watches[name]
-                await watch.close()
+    async def _let_go(self) -> None:
+        """As long as there is something to let go."""
+        while self._watches:
+            await self._env.sleep(self._idle_s / 5)
+            for name, watch in list(self._watches.items()):
+                if watch.idle_s > self._idle_s and self._watches.get(name) is watch:
+                    del self._watches[name]
+                    await watch.close()
 
     async def _close_all(self) -> None:
+        if self._letting_go is not None:
+            self._letting_go.cancel()
+            await asyncio.gather(self._letting_go, return_exceptions=True)
         watches, self._watches = list(self._watches.values()), {}
         for watch in watches:
             await watch.close()
