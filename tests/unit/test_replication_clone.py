@@ -58,6 +58,21 @@ async def test_a_lost_replica_keeps_what_is_covered_and_fetches_the_rest(bench: 
 
 
 @simulated
+async def test_a_lost_replica_gets_what_it_has_but_keeper_does_not_know(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    for key in range(4):
+        await one.insert(key)
+    await bench.quiet(one, two)
+    await two.stop()
+    await bench.admin.remove(PATHS.replica("r2").part(P("all_1_1_0")))
+    await bench.admin.set(PATHS.replica("r2").is_lost, b"1")
+    again = await bench.start("r2", two.disk)
+    await bench.quiet(one, again)
+    assert again.active == one.active and await bench.parts("r2") == again.active
+    assert again.values == [0, 1, 2, 3]
+
+
+@simulated
 async def test_parts_that_the_source_does_not_have_are_moved_aside_not_deleted(bench: Bench) -> None:
     one, two = await with_history(bench)
     stray = await two.store.write("all", [{"k": 99, "v": 0}])

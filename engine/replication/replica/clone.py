@@ -178,7 +178,10 @@ async def _clone_from(
         is_wanted = kept.get_containing(part) is not None
         if part not in ctx.in_flight and not (is_wanted and any(name.contains(part) for name in here)):
             await try_remove(keeper, ctx.me.part(part))
-    missing = [part for part in wanted if not any(name.contains(part) for name in here)]
+    # What is here and Keeper has not recorded as ours is fetched, too: the check at start moves it aside, and
+    # nothing else would say then that it is to be had.
+    known = here & set(own)
+    missing = [part for part in wanted if not any(name.contains(part) for name in known)]
     actions = await _fetches(ctx, keeper, source, missing)
     entries = [own_entry(ctx, action).to_bytes() for action in actions]
     entries += [each.raw for each in queue if not isinstance(each.entry.action, GetPart | AttachPart)]
