@@ -9,7 +9,7 @@ import pytest
 from engine.testing.ddl_simulation import Scenario, simulate
 from tests.simulation.seeds import check, chosen_seeds, run
 
-CHUNKS = 4
+CHUNKS = 8
 SEEDS_OF_A_CHUNK = 250
 OFTEN = (
     "ddl.enqueued",
