@@ -18,6 +18,7 @@ acts without a plan, and nothing dangerous without an approver.
 from __future__ import annotations
 
 import asyncio
+from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -150,9 +151,9 @@ class CheckOperator(OperationOperator, SkipMixin):
     inherits_from_skipmixin = True
     need: KeeperNeed = KeeperNeed.REQUIRED
 
+    @abstractmethod
     async def look(self, site: Site, context: Context) -> Looked:
         """Looks, changes nothing, and records what it found."""
-        raise NotImplementedError
 
     def execute(self, context: Context) -> dict[str, Any]:
         ti: Any = context["ti"]
@@ -188,9 +189,9 @@ class PlanOperationOperator(OperationOperator, SkipMixin):
 
     inherits_from_skipmixin = True
 
+    @abstractmethod
     async def make_plan(self, site: Site, context: Context) -> Plan:
         """Looks, and changes nothing."""
-        raise NotImplementedError
 
     def mode(self, context: Context) -> Mode:
         """What is to be done with the plan."""
@@ -248,9 +249,9 @@ class ActOperator(OperationOperator):
         self.plan_task = plan_task
         self.approve_task = approve_task
 
+    @abstractmethod
     def performer(self, site: Site, context: Context) -> Performer:
         """What performs one act."""
-        raise NotImplementedError
 
     async def after(self, site: Site, report: Report, context: Context) -> None:
         """Called with the report before it is judged."""
