@@ -66,9 +66,10 @@ class Backlog:
             self._changed.clear()
             await self._changed.wait()
 
-    def done(self, task: Task) -> None:
-        """The task has run here; what it conflicts with may go on."""
-        self._slots = [slot for slot in self._slots if slot.task is not task]
+    def done(self, *tasks: Task) -> None:
+        """These have run here; what they conflict with may go on."""
+        over = set(map(id, tasks))
+        self._slots = [slot for slot in self._slots if id(slot.task) not in over]
         self._changed.set()
 
     async def wait_until_shorter_than(self, length: int) -> None:

@@ -16,7 +16,7 @@ which is what a crash before any report leaves, and claims that go with the sess
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from engine.ddl.report import Report, Reporter
@@ -84,7 +84,15 @@ class Batch:
     def take_unreported_tasks(self) -> list[Task]:
         return [task for task, _ in self.take_unreported()]
 
-    async def give_back_claims(self) -> None:
-        """A statement takes its time: what was claimed ahead is waiting and not running."""
-        ahead, self._ahead = self._ahead, {}
-        await self.reporter.unclaim_all([(task.name, task.host) for task in ahead.values()])
+    @property
+    def claimed_ahead(self) -> list[Task]:
+        """In queue order."""
+        return list(self._ahead.values())
+
+    async def give_back_claims(self, *, but: Collection[Task] = ()) -> None:
+        """A statement takes its time: what was claimed ahead is waiting and not running, but for these."""
+        kept = {task.name for task in but}
+        back = [task for name, task in self._ahead.items() if name not in kept]
+        for task in back:
+            del self._ahead[task.name]
+        await self.reporter.unclaim_all([(task.name, task.host) for task in back])

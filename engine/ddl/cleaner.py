@@ -65,6 +65,7 @@ from engine.keeper.recipes import (
     remove_recursive,
     try_remove,
 )
+from engine.lifetime import end_if_cancelled
 from engine.names import HostId, entry_number
 
 logger = logging.getLogger(__name__)
@@ -168,6 +169,7 @@ class DDLCleaner:
             try:
                 await self.clean()
             except (Unavailable, UnknownOutcome, KeeperAnswer, Corrupt) as error:
+                end_if_cancelled()
                 logger.warning("ddl.cleanup_failed error=%s", error)
                 self._wake.set()
             await self._env.sleep(self._queue.cleanup_delay_period_s * self._env.rng.uniform(0.9, 1.1))

@@ -7,7 +7,7 @@ after a crash, so `Fingerprint` gives that text a shape; other text is taken as 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -89,6 +89,49 @@ class RecordingExecutor(Protocol):
 
         `record` may block and is called on any thread. What it raises is raised, and nothing was executed.
         Otherwise as `LocalExecutor.execute`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A statement of a series; `database` is what an unqualified name means."""
+
+    execution: Execution
+    statement: Statement
+    database: str
+
+
+class Steps(Protocol):
+    """Where an executor takes a series from. May be called on any thread, and may block."""
+
+    def take(self) -> Sequence[Step]:
+        """The next ones, no two of one object, which are recorded together before the first of them is
+        executed; what was taken before has taken effect. Empty: no more."""
+        ...
+
+    def record(self, digests: Sequence[str]) -> None:
+        """What each of the steps taken last would change."""
+        ...
+
+    def done(self) -> bool:
+        """The next step in order has taken effect. Returns whether to go on with the one after it."""
+        ...
+
+
+@runtime_checkable
+class SeriesExecutor(Protocol):
+    """A `RecordingExecutor` that does so for several statements on one thread, one after the other."""
+
+    async def takes_in_series(self, statement: Statement, database: str) -> bool:
+        """Whether the statement is this server's alone and so simple that it may be part of a series."""
+        ...
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        """Take, record and execute until `take` gives none or `done` says so. All have the same settings.
+
+        What a step raises is raised, and nothing was executed after it. A step of a series has no effect
+        if it failed.
         """
         ...
 

@@ -29,7 +29,7 @@ import logging
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -93,8 +93,9 @@ class IntentStore(Protocol):
 class BlockingIntentStore(Protocol):
     """A store that can also be written to by whoever is about to execute, on whatever thread that is."""
 
-    def begin_now(self, intent: Intent) -> None:
-        """As `begin`; blocks until it is on disk. Raises Corrupt."""
+    def begin_now(self, *intents: Intent, ended: Sequence[tuple[IntentKey, ExecutionStatus]] = ()) -> None:
+        """As `begin` for each, with the outcomes of others in the same transaction; blocks until it is on
+        disk. Raises Corrupt."""
         ...
 
 
@@ -175,9 +176,10 @@ class SqliteIntentStore:
     async def begin(self, intent: Intent) -> None:
         await self._write([_begin_row(intent)], is_forced=True)
 
-    def begin_now(self, intent: Intent) -> None:
+    def begin_now(self, *intents: Intent, ended: Sequence[tuple[IntentKey, ExecutionStatus]] = ()) -> None:
+        rows = [_finish_row(key, status) for key, status in ended]
         try:
-            self._commit([_begin_row(intent)], is_forced=True)
+            self._commit([*rows, *map(_begin_row, intents)], is_forced=True)
         except sqlite3.Error as error:
             raise _cannot_be_written(error) from error
 

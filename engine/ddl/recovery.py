@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import re
 
 from engine.ddl.executor import Blocks, Fingerprint
 from engine.ddl.status import ExecutionStatus
@@ -38,6 +39,9 @@ from engine.sql import AlterCommand, Statement, StatementKind, TokenKind, tokeni
 
 _K = StatementKind
 _A = AlterCommand
+
+
+_MAY_BE_FILLED = re.compile(r"\bAS\b", re.IGNORECASE)
 
 
 class Family(enum.Enum):
@@ -162,6 +166,13 @@ def family_of(statement: Statement, sql: str) -> Family:
     if kind in _DEFINITION_KINDS:
         return Family.DEFINITION
     return Family.OPAQUE
+
+
+def tells_itself(statement: Statement, sql: str) -> bool:
+    """Whether definitions from before and after say without doubt how the statement ended."""
+    if statement.kind is _K.CREATE_TABLE and not _MAY_BE_FILLED.search(sql):
+        return True  # most of what a queue carries; the rest takes another look at the text
+    return family_of(statement, sql) is Family.DEFINITION
 
 
 def _family_of_alter(commands: frozenset[AlterCommand]) -> Family:

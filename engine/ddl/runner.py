@@ -13,9 +13,9 @@ import asyncio
 import dataclasses
 import enum
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from engine.ddl.attempt import Fence
 from engine.ddl.executor import (
@@ -25,47 +25,19 @@ from engine.ddl.executor import (
     Fingerprint,
     LocalExecutor,
     RecordingExecutor,
+    SeriesExecutor,
+    Step,
 )
+from engine.ddl.failures import MAY_HAVE_HAPPENED, RETRIABLE_CODES, TryAgain, status_of, try_again
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
-from engine.ddl.recovery import Family, NextStep, family_of, next_step, unknown_outcome
+from engine.ddl.recovery import NextStep, next_step, tells_itself, unknown_outcome
+from engine.ddl.series import IN_SERIES, Series, SeriesTask
 from engine.ddl.status import SUCCESS, ExecutionStatus
-from engine.ddl.task import Task, footprint_of
+from engine.ddl.task import Task, execution_of, footprint_of, settings_of
 from engine.env import Env
-from engine.errors import Code, Corrupt, OnclusterError, SqlError
-from engine.sql import StatementKind
+from engine.errors import Corrupt, OnclusterError, SqlError
 
 logger = logging.getLogger(__name__)
-
-RETRIABLE_CODES = frozenset(
-    {
-        Code.KEEPER_EXCEPTION,
-        Code.UNFINISHED,
-        Code.NOT_A_LEADER,
-        Code.TABLE_IS_READ_ONLY,
-        Code.CANNOT_ASSIGN_ALTER,
-        Code.CANNOT_ALLOCATE_MEMORY,
-        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
-        Code.MEMORY_LIMIT_EXCEEDED,
-    }
-)
-"""Errors after which the statement is tried again; every other one is an outcome."""
-_MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
-"""Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
-
-
-_MAY_BE_FILLED = re.compile(r"\bAS\b", re.IGNORECASE)
-
-
-class TryAgain(OnclusterError):
-    """The statement did not get to an outcome; it stays this host's to run."""
-
-
-def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
-    """The status that reports an error."""
-    text = (
-        error.display_text if isinstance(error, SqlError) else f"Code: {error.code}. DB::Exception: {error}"
-    )
-    return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
 
 
 class Judge(enum.Enum):
@@ -106,6 +78,7 @@ class StatementRunner:
         self._known: dict[IntentKey, Intent] = {}
         self._runs: dict[IntentKey, asyncio.Task[ExecutionStatus]] = {}
         self._under_way: dict[asyncio.Task[ExecutionStatus], Task] = {}
+        self._series: Series | None = None
         self._is_loaded = False
 
     async def load(self) -> None:
@@ -151,6 +124,7 @@ class StatementRunner:
 
         Cancelling this call leaves the run going. Raises TryAgain, and FenceLost.
         """
+        await self._series_is_over()
         key = self.key(task)
         run = self._runs.get(key)
         if run is None:
@@ -162,6 +136,7 @@ class StatementRunner:
 
     async def wait_for_earlier(self, task: Task) -> None:
         """Until nothing that an earlier session began is under way on what this task touches."""
+        await self._series_is_over()
         footprint, key = footprint_of(task), self.key(task)
         before = [
             run
@@ -183,6 +158,7 @@ class StatementRunner:
     async def conclude(self, task: Task) -> ExecutionStatus | None:
         """The outcome of a task that was begun here and shall not be begun again; None if it had no
         effect."""
+        await self._series_is_over()
         run = self._runs.get(self.key(task))
         if run is not None:
             try:
@@ -227,6 +203,7 @@ class StatementRunner:
 
     async def drain(self) -> None:
         """Wait for the runs under way; their outcomes are recorded."""
+        await self._series_is_over()
         if self._runs:
             await asyncio.wait(list(self._runs.values()))
 
@@ -243,6 +220,8 @@ class StatementRunner:
         ]
 
     def _is_running(self, key: IntentKey) -> bool:
+        if self._series is not None and key in self._series:
+            return True
         run = self._runs.get(key)
         return run is not None and not run.done()
 
@@ -280,28 +259,98 @@ class StatementRunner:
                 await self._intents.begin(intent)
                 self._known[intent.key] = intent
                 await self._execute(attempt)
-        except FenceLost:
+        except (FenceLost, Corrupt):
             raise
-        except SqlError as error:
-            begun = self._known.get(self.key(task))
-            if error.code in RETRIABLE_CODES:
-                if error.code not in _MAY_HAVE_HAPPENED:
-                    self._known.pop(self.key(task), None)  # begun anew by the next attempt
-                raise TryAgain(error.message, code=error.code) from error
-            logger.info("ddl.failed entry=%s code=%d", task.name, error.code)
-            if begun is None:  # refused before it was begun: an unknown setting, for example
-                begun = self._intent(task, "")
-                await self._intents.begin(begun)
-            return await self._finish(begun, status_of(error), can_wait=self._shows_itself(task, begun))
+        except OnclusterError as error:
+            return await self._failed(task, error)
+        except Exception as error:
+            raise try_again(error) from error
+        return await self._finish(intent, SUCCESS, can_wait=self._shows_itself(task, intent))
+
+    async def _failed(self, task: Task, error: OnclusterError) -> ExecutionStatus:
+        """The outcome that an error is. Raises TryAgain where it is none."""
+        if not isinstance(error, SqlError):
+            raise TryAgain(error.message, code=error.code) from error
+        begun = self._known.get(self.key(task))
+        if error.code in RETRIABLE_CODES:
+            if error.code not in MAY_HAVE_HAPPENED:
+                self._known.pop(self.key(task), None)  # begun anew by the next attempt
+            raise TryAgain(error.message, code=error.code) from error
+        logger.info("ddl.failed entry=%s code=%d", task.name, error.code)
+        if begun is None:  # refused before it was begun: an unknown setting, for example
+            begun = self._intent(task, "")
+            await self._intents.begin(begun)
+        return await self._finish(begun, status_of(error), can_wait=self._shows_itself(task, begun))
+
+    # --- a series -----------------------------------------------------------------------------------------
+
+    async def start_series(self, tasks: Sequence[Task]) -> Series | None:
+        """Begin to run as many of `tasks`, from the first on, as may run in one go (`engine.ddl.series`).
+
+        None: that is less than two, run them singly. Nothing else may be run before the series is over.
+        """
+        await self._series_is_over()
+        executor, intents = self._executor, self._blocking_intents
+        if intents is None or self._under_way or not isinstance(executor, SeriesExecutor):
+            return None
+        settings = self._settings(tasks[0])
+        parts = []
+        for task in tasks:
+            is_simple = task.statement.kind in IN_SERIES and not footprint_of(task).is_barrier
+            if not is_simple or not tells_itself(task.statement, task.query):
+                break
+            if self.key(task) in self._known or self._settings(task) != settings:
+                break
+            if not await executor.takes_in_series(task.statement, task.database):
+                break
+            step = Step(self._execution(task), task.statement, task.database)
+            parts.append(SeriesTask(task, step, self.key(task), partial(self._intent, task)))
+        if len(parts) < 2:
+            return None
+        self._series = series = Series(parts, intents, self._env)
+        series.run = asyncio.create_task(self._run_series(executor, series, settings), name="ddl series")
+        return series
+
+    async def _run_series(
+        self, executor: SeriesExecutor, series: Series, settings: Mapping[str, str]
+    ) -> None:
+        try:
+            await executor.execute_series(series, settings)
         except Corrupt:
             raise
         except OnclusterError as error:
-            raise TryAgain(error.message, code=error.code) from error
+            failed = self._note_failure(series)
+            await self._end_series(series)
+            if failed is None:
+                raise TryAgain(error.message, code=error.code) from error
+            series.add_failure(failed, await self._failed(failed, error))
         except Exception as error:
-            # An error in the program must not end the worker. Whether the statement took effect is unknown:
-            # the intent stays, and the next attempt looks at it before anything is executed.
-            raise TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION) from error
-        return await self._finish(intent, SUCCESS, can_wait=self._shows_itself(task, intent))
+            self._note_failure(series)
+            await self._end_series(series)
+            raise try_again(error) from error
+        else:
+            await self._end_series(series)
+        finally:
+            series.stop()
+            self._series = None
+
+    def _note_failure(self, series: Series) -> Task | None:
+        task, begun = series.note_failure() or (None, None)
+        if begun is not None:
+            self._known[begun.key] = begun
+        return task
+
+    async def _end_series(self, series: Series) -> None:
+        for intent in series.succeeded:
+            self._known[intent.key] = dataclasses.replace(intent, status=SUCCESS)
+        for intent in series.not_ended:
+            await self._finish(intent, SUCCESS, can_wait=bool(intent.digest_before))
+        if series.never_begun:  # what they say must not be compared with what others do later
+            await self._intents.forget([intent.key for intent in series.never_begun])
+
+    async def _series_is_over(self) -> None:
+        if self._series is not None and self._series.run is not None:
+            await asyncio.wait({self._series.run})
 
     def _intent(self, task: Task, digest: str) -> Intent:
         return Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
@@ -309,11 +358,7 @@ class StatementRunner:
     @staticmethod
     def _shows_itself(task: Task, intent: Intent) -> bool:
         """Whether after a crash the digests say without doubt how the statement ended."""
-        if not intent.digest_before:
-            return False
-        if task.statement.kind is StatementKind.CREATE_TABLE and not _MAY_BE_FILLED.search(task.query):
-            return True  # most of what a queue carries; the rest takes another look at the text
-        return family_of(task.statement, task.query) is Family.DEFINITION
+        return bool(intent.digest_before) and tells_itself(task.statement, task.query)
 
     async def _begin_and_execute(self, attempt: _Attempt) -> Intent:
         """Digest, intent and effect by the executor's thread alone. The intent is known whatever is raised
@@ -352,17 +397,11 @@ class StatementRunner:
         else:
             await executor.execute(execution)
 
+    def _settings(self, task: Task) -> dict[str, str]:
+        return settings_of(task.entry, self._profile_settings())
+
     def _execution(self, task: Task) -> Execution:
-        query_id = str(self._env.new_uuid())
-        settings = {**self._profile_settings(), **task.entry.setting_values}
-        settings.pop("implicit_transaction", None)
-        return Execution(
-            task.executed_text,
-            settings=settings,
-            query_id=query_id,
-            initial_query_id=task.entry.initial_query_id or query_id,
-            user=task.entry.initiator_user or "default",
-        )
+        return execution_of(task, self._settings(task), query_id=str(self._env.new_uuid()))
 
     async def _finish(
         self, intent: Intent, status: ExecutionStatus, *, can_wait: bool = False

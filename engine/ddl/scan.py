@@ -21,11 +21,12 @@ from dataclasses import dataclass, field
 from engine.config.model import Topology
 from engine.ddl.backlog import Backlog
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.failures import status_of
 from engine.ddl.identity import NodeIdentity, Resolver
 from engine.ddl.matching import HostMatcher
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Report, Reporter
-from engine.ddl.runner import StatementRunner, status_of
+from engine.ddl.runner import StatementRunner
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import interpret, interpret_without_cluster
 from engine.env import Env

@@ -37,8 +37,9 @@ from dataclasses import dataclass, replace
 
 from engine.ddl.attempt import Attempt, Effect, Fence
 from engine.ddl.executor import FenceLost, Fingerprint
+from engine.ddl.failures import TryAgain
 from engine.ddl.recovery import NextStep, next_step, unknown_outcome
-from engine.ddl.runner import Judge, StatementRunner, TryAgain
+from engine.ddl.runner import Judge, StatementRunner
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
 from engine.env import Env

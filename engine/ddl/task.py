@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.executor import Execution
 from engine.ddl.identity import Resolver
 from engine.ddl.matching import ClusterPlace, find_place
 from engine.errors import Code, SqlError
@@ -124,6 +126,24 @@ def interpret_without_cluster(
     shard = Shard(1, (replica,))
     place = ClusterPlace(Cluster(statement.on_cluster or "", (shard,)), shard, replica)
     return Task(name, czxid, entry, digest_of(data), host, statement, query, place)
+
+
+def settings_of(entry: DDLLogEntry, profile: Mapping[str, str]) -> dict[str, str]:
+    """What a statement is executed with; `profile` is the queue's."""
+    settings = {**profile, **entry.setting_values}
+    settings.pop("implicit_transaction", None)
+    return settings
+
+
+def execution_of(task: Task, settings: Mapping[str, str], *, query_id: str) -> Execution:
+    """What the executor gets of a task."""
+    return Execution(
+        task.executed_text,
+        settings=settings,
+        query_id=query_id,
+        initial_query_id=task.entry.initial_query_id or query_id,
+        user=task.entry.initiator_user or "default",
+    )
 
 
 @dataclass(frozen=True, slots=True)

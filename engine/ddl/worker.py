@@ -25,28 +25,29 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.backlog import Backlog
-from engine.ddl.batch import CLAIMED_AHEAD, PATIENCE_S, Batch
+from engine.ddl.batch import Batch
 from engine.ddl.entry import OLDEST_VERSION, DDLLogEntry
 from engine.ddl.executor import LocalExecutor
+from engine.ddl.failures import TryAgain, status_of
 from engine.ddl.identity import NodeIdentity, Resolver
 from engine.ddl.intents import Intent, IntentStore
+from engine.ddl.lane import Lane, correct_record
 from engine.ddl.matching import HostMatcher
-from engine.ddl.outcome import HostOutcome, HostState
-from engine.ddl.outcome_record import correct_outcome_record, read_outcome_record
+from engine.ddl.outcome_record import read_outcome_record
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
-from engine.ddl.runner import StatementRunner, TryAgain, status_of
+from engine.ddl.runner import StatementRunner
 from engine.ddl.scan import QueueScan, WorkerMemory
 from engine.ddl.shards import ShardEnd, ShardExecution
-from engine.ddl.status import BEFORE_EXECUTION, ExecutionStatus
+from engine.ddl.status import BEFORE_EXECUTION
 from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import Env
 from engine.errors import (
-    Busy,
     Code,
     ConfigError,
     ConnectionLoss,
@@ -197,7 +198,7 @@ class DDLWorker:
             task = interpret_without_cluster(intent.key.entry, intent.key.czxid, b"", entry, host)
             status = await self._runner.recover_gone(intent, task) if task is not None else None
         if status is not None:
-            await self._correct_record(keeper, intent.key.entry, intent.key.czxid, host, status)
+            await correct_record(keeper, self._paths, intent.key.entry, intent.key.czxid, host, status)
 
     # --- one session --------------------------------------------------------------------------------------
 
@@ -237,95 +238,25 @@ class DDLWorker:
             scan.run(),
             _until_expired(over),
             self._mark_others(marker, over),
-            *(self._lane(keeper, reporter, backlog) for _ in range(self._queue.pool_size)),
+            *(self._lane(keeper, reporter, backlog).run() for _ in range(self._queue.pool_size)),
+        )
+
+    def _lane(self, keeper: Keeper, reporter: Reporter, backlog: Backlog) -> Lane:
+        return Lane(
+            keeper=keeper,
+            paths=self._paths,
+            batch=Batch(reporter, self._env),
+            backlog=backlog,
+            memory=self._memory,
+            runner=self._runner,
+            env=self._env,
+            execute=partial(self._execute, keeper, reporter),
         )
 
     async def _mark_others(self, marker: ReplicaMarker, over: asyncio.Event) -> None:
         """What is not urgent, once; then nothing more until the session is over."""
         await marker.mark_others(self._topology())
         await over.wait()
-
-    async def _lane(self, keeper: Keeper, reporter: Reporter, backlog: Backlog) -> None:
-        """Claim, run, report, as many at once as are waiting (`engine.ddl.batch`)."""
-        batch = Batch(reporter, self._env)
-        while True:
-            task = backlog.try_take()
-            if task is None:
-                if batch.unreported:
-                    await self._report_all(keeper, batch)
-                    continue
-                task = await backlog.take()
-            claim = await self._claim(keeper, batch, task, backlog)
-            match claim:
-                case Claim.CLAIMED:
-                    report = await self._execute_meanwhile(keeper, batch, task)
-                    if report is not None:
-                        batch.add(task, report)
-                case Claim.GONE:
-                    logger.info("ddl.entry_gone entry=%s", task.name)
-                    self._memory.settle(task.name)
-                case Claim.BEING_REMOVED:
-                    # Half an entry: a cleaner is at work, or died at it. Whoever finds it whole again runs
-                    # it.
-                    logger.info("ddl.entry_being_removed entry=%s", task.name)
-                    self._memory.undecided[task.name] = self._env.monotonic_s()
-            backlog.done(task)
-
-    async def _claim(self, keeper: Keeper, batch: Batch, task: Task, backlog: Backlog) -> Claim:
-        if batch.take_claim(task):
-            if batch.has_to_be_told:
-                await self._report_all(keeper, batch)
-            return Claim.CLAIMED
-        tasks = [task, *backlog.following(CLAIMED_AHEAD)]
-        if batch.unreported or len(tasks) > 1:
-            reported = await batch.report_and_claim(tasks)
-            if reported is not None:
-                for each in reported:
-                    self._memory.settle(each.name)
-                return Claim.CLAIMED
-            await self._report_all(keeper, batch)
-        while True:
-            try:
-                return await batch.reporter.claim(task.name, task.host)
-            except Busy as error:
-                # Another server, or another process of this one, executes under our name.
-                logger.warning("ddl.claim_refused entry=%s holder=%s", task.name, error.holder)
-
-    async def _report_all(self, keeper: Keeper, batch: Batch) -> None:
-        if len(batch.unreported) > 1:
-            for task in await batch.report_and_claim([]) or ():
-                self._memory.settle(task.name)
-        for task, report in batch.take_unreported():
-            await self._report(keeper, batch.reporter, task, report)
-
-    async def _execute_meanwhile(self, keeper: Keeper, batch: Batch, task: Task) -> Report | None:
-        """Execute; if that takes a while, everything that waited for company is reported meanwhile."""
-        if not batch.holds_something:
-            return await self._execute(keeper, batch.reporter, task)
-        execution = asyncio.ensure_future(self._execute(keeper, batch.reporter, task))
-        try:
-            await asyncio.wait({execution}, timeout=PATIENCE_S)
-            if not execution.done():
-                await self._report_all(keeper, batch)
-                await batch.give_back_claims()
-            return await execution
-        finally:
-            execution.cancel()
-            await asyncio.gather(execution, return_exceptions=True)
-
-    async def _report(self, keeper: Keeper, reporter: Reporter, task: Task, report: Report) -> None:
-        if not await reporter.report(report):
-            await self._correct_record(keeper, task.name, task.czxid, task.host, report.status)
-        self._memory.settle(task.name)
-
-    async def _correct_record(
-        self, keeper: Keeper, entry: str, czxid: int, host: HostId, status: ExecutionStatus
-    ) -> None:
-        """The entry was removed, as expired for this host, while it was executing here."""
-        state = HostState.DONE if status.is_success else HostState.FAILED
-        outcome = HostOutcome(host, state, code=status.code, error=status.message)
-        if await correct_outcome_record(keeper, self._paths, entry, czxid, outcome):
-            logger.warning("ddl.expired_entry_was_executed entry=%s host=%s", entry, host)
 
     async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
         """The report of a claimed task; None when the entry went away or waits for another time."""

@@ -1,0 +1,40 @@
+"""Errors of statements of the queue: which are outcomes, and which are tried again."""
+
+from __future__ import annotations
+
+from engine.ddl.status import ExecutionStatus
+from engine.errors import Code, OnclusterError, SqlError
+
+RETRIABLE_CODES = frozenset(
+    {
+        Code.KEEPER_EXCEPTION,
+        Code.UNFINISHED,
+        Code.NOT_A_LEADER,
+        Code.TABLE_IS_READ_ONLY,
+        Code.CANNOT_ASSIGN_ALTER,
+        Code.CANNOT_ALLOCATE_MEMORY,
+        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
+        Code.MEMORY_LIMIT_EXCEEDED,
+    }
+)
+"""Errors after which the statement is tried again; every other one is an outcome."""
+MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
+"""Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
+
+
+class TryAgain(OnclusterError):
+    """The statement did not get to an outcome; it stays this host's to run."""
+
+
+def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
+    """The status that reports an error."""
+    text = (
+        error.display_text if isinstance(error, SqlError) else f"Code: {error.code}. DB::Exception: {error}"
+    )
+    return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
+
+
+def try_again(error: Exception) -> TryAgain:
+    """An error in the program must not end the worker. Whether the statement took effect is unknown: the
+    intent stays, and the next attempt looks at it before anything is executed."""
+    return TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION)

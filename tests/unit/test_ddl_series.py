@@ -1,0 +1,246 @@
+"""Several statements in one go: each recorded before its effect, in order, and the first failure ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.ddl.entry import DDLLogEntry, Setting
+from engine.ddl.intents import SqliteIntentStore
+from engine.ddl.runner import StatementRunner
+from engine.ddl.series import LONGEST_S, Series, ToldSteps
+from engine.ddl.status import SUCCESS
+from engine.ddl.task import Task, interpret_without_cluster
+from engine.env import SystemEnv
+from engine.names import HostId, TableName
+from engine.sql import Statement
+from engine.storage import ChdbPool
+from engine.storage.local_executor import ChdbExecutor
+
+QUEUE = "/q"
+HOST = HostId("node01", 9000)
+COLUMNS = "(a UInt8) ENGINE = MergeTree ORDER BY a"
+
+
+class Clock(SystemEnv):
+    """Stands still, however long a statement takes on a busy machine."""
+
+    now_monotonic_s = 0.0
+
+    def monotonic_s(self) -> float:
+        return self.now_monotonic_s
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
+    executor = ChdbExecutor(pool, lanes=1)
+    yield executor
+    await executor.close()
+    await pool.close()
+
+
+@pytest.fixture
+async def intents(tmp_path: Path) -> AsyncIterator[SqliteIntentStore]:
+    store = SqliteIntentStore(tmp_path / "intents.db")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def runner(executor: ChdbExecutor, intents: SqliteIntentStore, clock: Clock) -> StatementRunner:
+    return StatementRunner(executor=executor, intents=intents, env=clock, queue=QUEUE, profile_settings=dict)
+
+
+def _tasks(*statements: str, **settings: str) -> list[Task]:
+    tasks = []
+    for number, sql in enumerate(statements):
+        changes = tuple(Setting.of(name, value) for name, value in settings.items())
+        entry = DDLLogEntry(2 if changes else 1, sql, (HOST,), settings=changes)
+        task = interpret_without_cluster(f"query-{number:010d}", number + 1, entry.to_bytes(), entry, HOST)
+        assert task is not None
+        tasks.append(task)
+    return tasks
+
+
+def _create(table: str) -> str:
+    return f"CREATE TABLE default.{table} ON CLUSTER c {COLUMNS}"
+
+
+def _drop(table: str) -> str:
+    return f"DROP TABLE default.{table} ON CLUSTER c"
+
+
+async def _run(runner: StatementRunner, tasks: list[Task]) -> list[tuple[str, int]]:
+    series = await runner.start_series(tasks)
+    assert series is not None
+    assert await series.wait()
+    return [(task.name[-1], status.code) for task, status in series.new_outcomes()]
+
+
+async def test_all_of_them_run_in_order(
+    runner: StatementRunner, executor: ChdbExecutor, tmp_path: Path
+) -> None:
+    tasks = _tasks(_create("x"), _create("y"), _drop("x"), _create("x"), _drop("y"))
+
+    assert await _run(runner, tasks) == [("0", 0), ("1", 0), ("2", 0), ("3", 0), ("4", 0)]
+
+    assert await executor.table_engine(TableName("default", "x")) == "MergeTree"
+    assert await executor.table_engine(TableName("default", "y")) is None
+    assert [runner.begun(task) is not None for task in tasks] == [True] * 5
+
+
+async def test_an_outcome_is_on_disk_before_the_next_statement_on_its_table_begins(
+    runner: StatementRunner, executor: ChdbExecutor, tmp_path: Path
+) -> None:
+    seen = []
+    tasks = _tasks(_create("x"), _drop("x"))
+    series = await runner.start_series(tasks)
+    assert series is not None
+    record = series.record
+
+    def look(digests: list[str]) -> None:
+        record(digests)
+        other = SqliteIntentStore(
+            tmp_path / "intents.db"
+        )  # what a process that came after a crash would read
+        seen.append({key.entry[-1]: i.status for key, i in asyncio.run(other.load(QUEUE)).items()})
+        asyncio.run(other.close())
+
+    series.record = look  # type: ignore[method-assign,assignment]
+    assert await series.wait()
+
+    assert seen == [{"0": None}, {"0": SUCCESS, "1": None}]
+
+
+async def test_the_first_that_fails_ends_it(
+    runner: StatementRunner, executor: ChdbExecutor, intents: SqliteIntentStore
+) -> None:
+    tasks = _tasks(_create("x"), _create("x"), _create("y"), _create("z"))
+
+    assert await _run(runner, tasks) == [("0", 0), ("1", 57)]
+
+    assert await executor.table_engine(TableName("default", "y")) is None
+    await runner.drain()
+    # Those recorded together with the one that failed are as if they had never been looked at.
+    assert [runner.begun(task) for task in tasks[2:]] == [None, None]
+    assert {key.entry[-1] for key in await intents.load(QUEUE)} == {"0", "1"}
+    assert await runner.run(tasks[2]) == SUCCESS
+
+
+async def test_what_is_stopped_begins_nothing_more(runner: StatementRunner, executor: ChdbExecutor) -> None:
+    series = await runner.start_series(_tasks(_create("x"), _create("y")))
+    assert series is not None
+    series.stop()  # the thread may have taken the first already
+
+    await series.wait()
+
+    assert len(series.new_outcomes()) <= 1
+    assert await executor.table_engine(TableName("default", "y")) is None
+
+
+async def test_one_that_takes_long_begins_nothing_more(
+    runner: StatementRunner, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = Series.done
+
+    def late(self: Series) -> bool:
+        clock.now_monotonic_s += 2 * LONGEST_S
+        return done(self)
+
+    monkeypatch.setattr(Series, "done", late)
+
+    assert await _run(runner, _tasks(_create("x"), _create("y"))) == [("0", 0)]
+
+
+async def test_a_setting_that_nobody_knows_fails_no_other_way_than_singly(runner: StatementRunner) -> None:
+    tasks = _tasks(_create("x"), _create("y"), no_such_setting="1")
+    series = await runner.start_series(tasks)
+    assert series is not None
+
+    with pytest.raises(Exception, match="no_such_setting"):
+        await series.wait()
+
+    assert series.new_outcomes() == []
+    assert (await runner.run(tasks[0])).code == 115
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [_create("x")],
+        ["ALTER TABLE default.x ON CLUSTER c ADD COLUMN b UInt8", _create("y")],
+        [_create("x"), "ALTER TABLE default.x ON CLUSTER c ADD COLUMN b UInt8"],
+        [_create("x"), "CREATE TABLE default.y ON CLUSTER c ENGINE = Memory AS SELECT 1"],
+        [_create("x"), "CREATE TABLE default.y ON CLUSTER c AS default.x"],
+        [_create("x"), "RENAME TABLE default.x TO default.y ON CLUSTER c"],
+    ],
+)
+async def test_less_than_two_simple_ones_at_the_front_are_no_series(
+    runner: StatementRunner, statements: list[str]
+) -> None:
+    assert await runner.start_series(_tasks(*statements)) is None
+
+
+async def test_what_was_begun_before_takes_no_part(runner: StatementRunner) -> None:
+    tasks = _tasks(_create("x"), _drop("x"), _create("y"))
+    await runner.run(tasks[0])
+
+    assert await runner.start_series(tasks) is None
+    assert await _run(runner, tasks[1:]) == [("1", 0), ("2", 0)]
+
+
+async def test_only_statements_about_different_tables_are_begun_together(
+    runner: StatementRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+    take = Series.take
+
+    def counted(self: Series) -> object:
+        steps = take(self)
+        taken.append(len(steps))
+        return steps
+
+    monkeypatch.setattr(Series, "take", counted)
+    await _run(runner, _tasks(_create("x"), _create("y"), _drop("x"), _create("z"), _drop("z")))
+
+    assert taken == [2, 2, 1, 0]
+
+
+async def test_somebody_is_told_after_each(runner: StatementRunner, executor: ChdbExecutor) -> None:
+    told: list[str] = []
+
+    def tell(statement: Statement) -> None:
+        told.append(statement.tables[0].table)
+
+    series = await runner.start_series(_tasks(_create("x"), _create("y")))
+    assert series is not None
+    await series.wait()
+    other = Series(series._tasks, SilentIntents(), SystemEnv())
+    steps = ToldSteps(other, tell)
+
+    assert len(steps.take()) == 2
+    steps.record(["before", "before"])
+    assert steps.done()
+    await asyncio.sleep(0)
+    assert told == ["x"]
+    assert steps.done()
+    await asyncio.sleep(0)
+
+    assert told == ["x", "y"]
+    assert steps.last is not None and steps.last.tables[0].table == "y"
+
+
+class SilentIntents:
+    """Keeps nothing."""
+
+    def begin_now(self, *intents: object, ended: object = ()) -> None:
+        """Nothing to do."""
