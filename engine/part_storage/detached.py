@@ -18,10 +18,8 @@ from engine.part_storage.publishing import free_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
 from engine.part_storage.table_state import ATTACHED_LEVEL, TableState
 from engine.part_storage.workers import Connection
-from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart
 
-_PREFIXED = re.compile(r"(?:([a-z][a-z-]*)_)?(.+?)(?:_try[0-9]+)?\Z", re.DOTALL)
 _PREFIX = re.compile(r"[a-z][a-z-]{0,40}\Z")
 
 
@@ -36,7 +34,7 @@ class DetachedParts:
         found: list[DetachedPart] = []
         for directory in sorted(self._state.detached.iterdir()):
             if directory.is_dir() and not directory.name.endswith(f"_{ATTACHED_LEVEL}"):
-                found.append(_parsed(directory.name))
+                found.append(DetachedPart.of(directory.name))
         return found
 
     def find(self, directory: str) -> Path | None:
@@ -48,6 +46,17 @@ class DetachedParts:
         if found is not None:
             remove_tree(found)
             force_directory(self._state.detached, self._state.durability)
+
+    def relabel(self, directory: str, prefix: str) -> None:
+        """See `PartStore.relabel_detached`."""
+        if prefix and not _PREFIX.match(prefix):
+            raise ValueError(f"{prefix!r} is no prefix")
+        source = self.find(directory)
+        if source is None:
+            return
+        name = str(DetachedPart.of(directory).name or directory)
+        source.rename(free_detached(self._state, f"{prefix}_{name}" if prefix else name))
+        force_directory(self._state.detached, self._state.durability)
 
     def set_aside(self, connection: Connection, directory: str, prefix: str) -> None:
         """See `PartStore.set_aside`."""
@@ -82,13 +91,3 @@ class DetachedParts:
                 if not target.exists():
                     link_part(local.directory, target, name=None)
         root.mkdir(parents=True, exist_ok=True)
-
-
-def _parsed(directory: str) -> DetachedPart:
-    match = _PREFIXED.match(directory)
-    assert match is not None
-    name = PartName.try_parse(match.group(2))
-    if name is None:
-        whole = PartName.try_parse(directory)
-        return DetachedPart(directory, "", whole)
-    return DetachedPart(directory, match.group(1) or "", name)

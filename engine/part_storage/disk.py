@@ -4,8 +4,8 @@ A part has about a dozen files. To wait for each (fsync) is a dozen flushes of t
 busy disk. ext4 and XFS keep one log, whose entries reach the disk in their order. So the content of all files
 is written and waited for (sync_file_range), then the part's directory is changed once more, which is the
 youngest entry, and only that is waited for: whatever was logged before it is on the disk, too. Its flush also
-empties the device's cache of what was written before. On any other file system every file is waited for by
-itself.
+empties the device's cache of what was written before. On any other file system, and on an ext4 that was made
+without its log (`journal_task` of the kernel says `<none>`), every file is waited for by itself.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ import enum
 import functools
 import os
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 _MAX_DESCRIPTORS = 200
 _WRITE, _WRITE_AND_WAIT = 2, 7
 _FILE_SYSTEMS_WITH_ONE_LOG = frozenset({"ext3", "ext4", "xfs"})
+_NO_JOURNAL = "<none>"
+_FEW, _AT_ONCE = 2, 8
 _SYNC_FILE_RANGE = getattr(ctypes.CDLL(None, use_errno=True), "sync_file_range", None)
 
 
@@ -35,7 +38,7 @@ def force_to_disk(directory: Path, durability: Durability, *, parent: Path | Non
     if durability is Durability.PROCESS:
         return
     files, directories = _inside(directory)
-    if _is_quick(directory) and _written(files):
+    if _has_one_log(directory) and _written(files):
         os.utime(directory)
         _force([str(directory)])
         return
@@ -58,7 +61,7 @@ def write_durably(path: Path, data: bytes, durability: Durability) -> None:
     if durability is Durability.PROCESS:
         temporary.rename(path)
         return
-    if not (_is_quick(path.parent) and _written([str(temporary)])):
+    if not (_has_one_log(path.parent) and _written([str(temporary)])):
         _force([str(temporary)])
     temporary.rename(path)
     _force([str(path.parent)])
@@ -103,20 +106,35 @@ def _force(paths: Sequence[str]) -> None:
     try:
         for path in paths:
             descriptors.append(os.open(path, os.O_RDONLY))
-        for descriptor in descriptors:
-            os.fsync(descriptor)
+        if len(descriptors) <= _FEW:
+            for descriptor in descriptors:
+                os.fsync(descriptor)
+        else:
+            # All at once, one flush of the device often serves several: a quarter of the time on a busy disk.
+            forced = [_threads().submit(os.fsync, descriptor) for descriptor in descriptors]
+            wait(forced)
+            for each in forced:
+                each.result()
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
 
 
-def _is_quick(path: Path) -> bool:
+def _has_one_log(path: Path) -> bool:
     return _SYNC_FILE_RANGE is not None and _file_system(path.stat().st_dev) in _FILE_SYSTEMS_WITH_ONE_LOG
 
 
 @functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fsync")
+
+
+@functools.cache
 def _file_system(device: int) -> str:
-    """The type of a mounted file system by its device; empty if that cannot be told."""
+    """The type of a mounted file system by its device; empty if that cannot be told, or if it is an ext file
+    system without its log."""
+    if is_without_journal(device):
+        return ""
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
@@ -127,3 +145,13 @@ def _file_system(device: int) -> str:
         if fields.split()[2] == wanted:
             return rest.split()[0]
     return ""
+
+
+def is_without_journal(device: int, *, kernel: Path = Path("/sys")) -> bool:
+    """Whether the kernel says so of an ext file system; `kernel` is where it says such things."""
+    block = kernel / "dev" / "block" / f"{os.major(device)}:{os.minor(device)}"
+    try:
+        task = kernel / "fs" / "ext4" / block.resolve().name / "journal_task"
+        return task.read_text().strip() == _NO_JOURNAL
+    except OSError:
+        return False

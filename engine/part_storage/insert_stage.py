@@ -12,7 +12,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,7 +32,7 @@ from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import parse_checksums_file
 from engine.replication.part_store import NewPart
 
-_MAX_USES = 20
+_MAX_USES = 50
 _MAX_KEPT_BYTES = 64 << 20
 _MAX_IDLE = 4
 
@@ -55,7 +55,9 @@ class InsertStage:
     _kept: _Kept
     _workers: Workers
     _is_open: bool = True
-    _collected: set[str] = field(default_factory=set)
+    _collected: dict[str, int] = field(default_factory=dict)
+    """Bytes of parts, by chDB's names."""
+    _was_collected: bool = False
 
     @property
     def table(self) -> TableName:
@@ -73,6 +75,7 @@ class InsertStage:
     def _collect(self) -> Sequence[NewPart]:
         if not self._is_open:
             raise SqlError(Code.LOGICAL_ERROR, "The stage of this insert is closed")
+        self._was_collected = True
         fresh: list[NewPart] = []
         for local_name in local_parts(self._kept.scratch.path):
             if local_name in self._collected or first_block(local_name) <= self._kept.last_block:
@@ -85,7 +88,7 @@ class InsertStage:
                 rows=int((directory / COUNT_FILE).read_bytes()),
                 size_bytes=sum(size for _, size in files_of(directory)),
             )
-            self._collected.add(local_name)
+            self._collected[local_name] = new.size_bytes
             fresh.append(new)
         return fresh
 
@@ -124,10 +127,11 @@ class InsertStages:
         finally:
             stage._is_open = False
             del self._open[kept.scratch.name.table]
-            if is_clean:
-                self._give_back(kept)
+            if is_clean and stage._was_collected:
+                self._give_back(kept, stage._collected)
             else:
-                # A statement that was cancelled may still be writing: nobody else may get this table.
+                # What is in it is not known, and a statement that was cancelled may still be writing: nobody
+                # else may get this table.
                 self._drop_later(kept)
 
     def forget_all(self) -> None:
@@ -136,12 +140,11 @@ class InsertStages:
         for kept in idle:
             self._drop_later(kept)
 
-    def _give_back(self, kept: _Kept) -> None:
+    def _give_back(self, kept: _Kept, collected: Mapping[str, int]) -> None:
+        """All that the insert has written was collected."""
         kept.uses += 1
-        blocks = [name for name in local_parts(kept.scratch.path) if first_block(name) > kept.last_block]
-        for name in blocks:
-            kept.last_block = max(kept.last_block, first_block(name))
-            kept.kept_bytes += sum(size for _, size in files_of(kept.scratch.path / name))
+        kept.last_block = max(map(first_block, collected), default=kept.last_block)
+        kept.kept_bytes += sum(collected.values())
         is_worn = kept.uses >= _MAX_USES or kept.kept_bytes > _MAX_KEPT_BYTES
         if is_worn or kept.epoch != self._scratch.epoch or len(self._idle) >= _MAX_IDLE:
             self._drop_later(kept)

@@ -11,14 +11,13 @@ import shutil
 from pathlib import Path
 
 from engine.errors import Corrupt
-from engine.part_storage.part_ttl import ttl_in
+from engine.part_storage.part_ttl import TTL_FILE, ttl_in
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.replication.part_checksums import (
     MAX_FILE_BYTES,
     FileChecksum,
     PartDiffers,
-    digest_of,
-    parse_checksums_file,
+    digest_of_file,
 )
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
@@ -75,22 +74,27 @@ def link_part(source: Path, target: Path, *, name: PartName | None) -> None:
     """
     target.mkdir(parents=True)
     try:
-        _link_files(source, target)
+        _link_files(str(source), str(target))
         if name is not None:
-            (target / UUID_FILE).write_text(str(uuid_of(name)))
+            write_name(target, name)
     except BaseException:  # whatever it is: half a part must not stay
         shutil.rmtree(target, ignore_errors=True)
         raise
 
 
-def _link_files(source: Path, target: Path) -> None:
+def write_name(directory: Path, name: PartName) -> None:
+    """Have a part's directory carry its replicated name."""
+    (directory / UUID_FILE).write_text(str(uuid_of(name)))
+
+
+def _link_files(source: str, target: str) -> None:
     with os.scandir(source) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                (target / entry.name).mkdir()
-                _link_files(Path(entry.path), target / entry.name)
+                Path(target, entry.name).mkdir()
+                _link_files(entry.path, f"{target}/{entry.name}")
             elif entry.name not in LOCAL_FILES:
-                os.link(entry.path, target / entry.name)
+                os.link(entry.path, f"{target}/{entry.name}")
 
 
 def is_linked(source: Path, target: Path) -> bool:
@@ -103,6 +107,8 @@ def is_linked(source: Path, target: Path) -> bool:
 
 def remove_tree(directory: Path) -> None:
     """Remove a directory, if it is there."""
+    if not os.path.lexists(directory):
+        return
     shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -118,40 +124,49 @@ def files_of(directory: Path) -> list[tuple[str, int]]:
     """Names and sizes of a part's files without the local ones; sorted. Projections one level
     below."""
     found: list[tuple[str, int]] = []
-    for prefix, path in (("", directory), *((f"{d.name}/", Path(d.path)) for d in _directories(directory))):
-        with os.scandir(path) as entries:
-            found += [
-                (prefix + entry.name, entry.stat().st_size)
-                for entry in entries
-                if entry.is_file(follow_symlinks=False) and entry.name not in LOCAL_FILES
-            ]
+    below: list[str] = []
+    _add_files(str(directory), "", found, below)
+    for name in below:
+        _add_files(f"{directory}/{name}", f"{name}/", found, [])
     return sorted(found)
 
 
-def _directories(directory: Path) -> list[os.DirEntry[str]]:
+def _add_files(directory: str, prefix: str, found: list[tuple[str, int]], below: list[str]) -> None:
     with os.scandir(directory) as entries:
-        return [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                if entry.name not in LOCAL_FILES:
+                    found.append((prefix + entry.name, entry.stat().st_size))
+            elif entry.is_dir(follow_symlinks=False):
+                below.append(entry.name)
 
 
 def read_part(directory: Path, name: PartName) -> Part:
     """What a part's small files say. Raises PartDiffers when they are not there or not whole."""
     try:
-        checksums = _small(directory / CHECKSUMS_FILE, MAX_FILE_BYTES)
-        columns = _small(directory / COLUMNS_FILE, _MAX_COLUMNS_BYTES)
-        rows = int(_small(directory / COUNT_FILE, 64))
+        sizes = files_of(directory)
+        checksums = _small(f"{directory}/{CHECKSUMS_FILE}", MAX_FILE_BYTES)
+        columns = _small(f"{directory}/{COLUMNS_FILE}", _MAX_COLUMNS_BYTES)
+        rows = int(_small(f"{directory}/{COUNT_FILE}", 64))
         modified_s = (directory / CHECKSUMS_FILE).stat().st_mtime
-        size = sum(size for _, size in files_of(directory))
-        digest = digest_of(parse_checksums_file(checksums, where=str(name)))
+        digest = digest_of_file(checksums, where=str(name))
     except (OSError, ValueError, Corrupt) as error:
         raise PartDiffers(str(name), f"it cannot be read: {error}") from None
-    return Part(name, digest, columns, rows, size, modified_s, ttl_in(directory))
+    size = sum(size for _, size in sizes)
+    expires = any(file == TTL_FILE for file, _ in sizes)
+    return Part(name, digest, columns, rows, size, modified_s, ttl_in(directory) if expires else None)
 
 
-def _small(path: Path, limit: int) -> bytes:
-    size = path.stat().st_size
-    if size > limit:
-        raise ValueError(f"{path.name} has {size} bytes")
-    return path.read_bytes()
+def _small(path: str, limit: int) -> bytes:
+    """Raises ValueError for a file of more than `limit` bytes."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size > limit:
+            raise ValueError(f"{path} has {size} bytes")
+        return os.read(descriptor, size)
+    finally:
+        os.close(descriptor)
 
 
 def data_hash_of(files: tuple[FileChecksum, ...]) -> bytes:

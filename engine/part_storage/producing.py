@@ -14,9 +14,10 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.part_storage.disk import force_to_disk
+from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, prepare_for
 from engine.part_storage.part_files import link_part, read_part, remove_tree
-from engine.part_storage.scratch_tables import Scratch, ScratchTables
+from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
@@ -29,9 +30,12 @@ _MAX_TRIES = 5
 class Producer:
     """Steps of one table; each may run beside others."""
 
-    def __init__(self, state: TableState, scratch: ScratchTables, workers: Workers) -> None:
+    def __init__(
+        self, state: TableState, scratch: ScratchTables, merged: MergedParts, workers: Workers
+    ) -> None:
         self._state = state
         self._scratch = scratch
+        self._merged = merged
         self._workers = workers
 
     def stage_links(self, source: Path, result: PartName) -> Part:
@@ -61,14 +65,26 @@ class Producer:
                 optimize += f" BY {columns}"
         if options.cleanup:
             optimize += " CLEANUP"
+        optimize += f" SETTINGS log_comment = {quote_string(comment)}"
         # All of them in the form that the table has now: the result is of that form, too.
-        with self._filled(
+        epoch = self._scratch.epoch
+        scratch = self._filled(
             connection, "merge", result.partition_id, lambda: [self._local(name).visible for name in sources]
-        ) as scratch:
+        )
+        try:
             if options.keep_expired:
                 connection.execute(f"SYSTEM STOP TTL MERGES {scratch.name.quoted}")
-            connection.commented(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}", comment)
-            return self._stage_result(connection, scratch, result)
+            connection.execute(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}")
+            made = merged_part(scratch, result.partition_id, len(sources))
+            part = self._stage_result(connection, scratch, result, made)
+        except BaseException:  # whatever it is: the scratch table goes
+            self._scratch.drop_later(scratch)
+            raise
+        if made is None:
+            self._scratch.drop_later(scratch)
+        else:
+            self._merged.keep(result, scratch, made, epoch=epoch)
+        return part
 
     def mutate(
         self, connection: Connection, source: PartName, result: PartName, commands: str, comment: str
@@ -78,7 +94,7 @@ class Producer:
             statements = prepare_for(connection, scratch, directory, commands, self._state.renames)
             if not statements:
                 return self.stage_links(directory, result)
-            self._scratch.fill(connection, scratch, result.partition_id, [(directory, None)])
+            self._scratch.fill(connection, scratch, result.partition_id, directory)
             for statement in statements:
                 connection.commented(statement, comment)
             return self._stage_result(connection, scratch, result)
@@ -94,7 +110,7 @@ class Producer:
         )
         with self._scratch.made(connection, "rename") as scratch:
             statements = prepare_for(connection, scratch, directory, commands, {})
-            self._scratch.fill(connection, scratch, name.partition_id, [(directory, None)])
+            self._scratch.fill(connection, scratch, name.partition_id, directory)
             for statement in statements:
                 connection.execute(statement)
             (local_name,) = self._active_local(connection, scratch)
@@ -108,7 +124,7 @@ class Producer:
         model = self._any_directory(result.partition_id)
         with self._scratch.made(connection, "empty") as scratch:
             if model is not None:
-                self._scratch.fill(connection, scratch, result.partition_id, [(model, None)])
+                self._scratch.fill(connection, scratch, result.partition_id, model)
             else:
                 self._insert_one(connection, scratch, result)
             connection.execute(f"ALTER TABLE {scratch.name.quoted} DELETE WHERE 1")
@@ -152,32 +168,19 @@ class Producer:
         names = [name for name in self._state.staged if name.partition_id == partition_id]
         return self._state.staged_directory(min(names)) if names else None
 
-    @contextmanager
     def _filled(
         self, connection: Connection, purpose: str, partition_id: str, directories: Callable[[], list[Path]]
-    ) -> Iterator[Scratch]:
+    ) -> Scratch:
         """A scratch table with links of parts. A swap may move them meanwhile: then once more."""
         tries = 0
         while True:
             tries += 1
-            scratch = self._scratch.make(connection, purpose)
             try:
-                self._scratch.fill(
-                    connection, scratch, partition_id, [(each, None) for each in directories()]
-                )
+                sources = [(directory, None) for directory in directories()]
+                return self._scratch.filled(connection, purpose, partition_id, sources)
             except FileNotFoundError:
-                self._scratch.drop(connection, scratch)
                 if tries == _MAX_TRIES:
                     raise
-                continue
-            except BaseException:  # whatever it is: the scratch table goes
-                self._scratch.drop(connection, scratch)
-                raise
-            break
-        try:
-            yield scratch
-        finally:
-            self._scratch.drop_later(scratch)
 
     @contextmanager
     def _held(self, name: PartName) -> Iterator[Path]:
@@ -211,7 +214,12 @@ class Producer:
         )
         return [name for (name,) in rows]
 
-    def _stage_result(self, connection: Connection, scratch: Scratch, result: PartName) -> Part:
+    def _stage_result(
+        self, connection: Connection, scratch: Scratch, result: PartName, made: Path | None = None
+    ) -> Part:
+        """Stage what was made, wherever chDB has put it."""
+        if made is not None:
+            return self.stage_links(made, result)
         names = self._active_local(connection, scratch)
         if not names:  # chDB removes parts without rows by itself
             return self.stage_empty(connection, result)

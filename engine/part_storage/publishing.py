@@ -7,7 +7,7 @@ Two ways:
 - *swap*: some parts come and others go. A scratch table gets links of all parts of the partition as they
   shall be, in the order of their blocks, and `REPLACE PARTITION` puts them in the place of the old ones;
   readers see all of the old ones or all of the new ones. It costs about 1.5 ms a part, because chDB renames
-  them all.
+  them all. Of a part that was just merged and is to be alone, the table that it was merged in is taken.
 
 Safety argument.
 
@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
+from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import (
     first_block,
     is_linked,
@@ -43,12 +45,13 @@ from engine.part_storage.part_files import (
     partition_of,
     remove_tree,
 )
+from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.producing import Producer
-from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.scratch_tables import Scratch, ScratchTables
 from engine.part_storage.table_state import ATTACHED_LEVEL, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Fate
+from engine.replication.part_store import Fate, Part
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +73,16 @@ class Publisher:
     """Steps of one table; the caller runs one at a time."""
 
     def __init__(
-        self, state: TableState, scratch: ScratchTables, producer: Producer, workers: Workers
+        self,
+        state: TableState,
+        scratch: ScratchTables,
+        producer: Producer,
+        merged: MergedParts,
+        workers: Workers,
     ) -> None:
         self._state = state
         self._scratch = scratch
+        self._merged = merged
         self._producer = producer
         self._workers = workers
 
@@ -193,14 +202,16 @@ class Publisher:
             + [(state.staged[name], *self._forms(connection, name)) for name in coming],
             key=lambda each: each[0].name,
         )
-        with self._scratch.made(connection, "swap") as scratch:
-            self._scratch.fill(
-                connection, scratch, partition_id, [(directory, part.name) for part, directory, _ in final]
-            )
+        scratch = self._table_of_merged(final) or self._scratch.filled(
+            connection, "swap", partition_id, [(directory, part.name) for part, directory, _ in final]
+        )
+        try:
             connection.execute(
                 f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
                 f" FROM {scratch.name.quoted}"
             )
+        finally:
+            self._scratch.drop_later(scratch)
         found = self._find_new([part.name for part, _, _ in final])
         self._mark_live(partition_id, found.values())
         state.change_active(
@@ -211,6 +222,20 @@ class Publisher:
         )
         for name in going:
             remove_tree(state.originals_root / str(name))
+
+    def _table_of_merged(self, final: Sequence[tuple[Part, Path, Path | None]]) -> Scratch | None:
+        """The scratch table in which the only part of the partition was merged, if that is what is to be
+        shown of it."""
+        if len(final) != 1:
+            return None
+        ((part, directory, original),) = final
+        if original is not None or part.name not in self._state.staged:
+            return None
+        merged = self._merged.take(part.name, directory)
+        if merged is None:
+            return None
+        os.link(directory / UUID_FILE, merged.directory / UUID_FILE)
+        return merged.scratch
 
     def _mark_live(self, partition_id: str, directories: Collection[Path]) -> None:
         state = self._state

@@ -6,7 +6,7 @@ They live in a database of engine Memory and are gone after a restart; their dir
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS, with_settings
-from engine.part_storage.part_files import first_block, is_local_name, link_part, remove_tree
+from engine.part_storage.part_files import COUNT_FILE, first_block, is_local_name, link_part, remove_tree
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import SCRATCH_DATABASE, Connection, Workers
 from engine.replication.part_name import PartName
@@ -33,6 +33,9 @@ _OF_SCRATCH = {
     "inactive_parts_to_delay_insert": "0",
     "inactive_parts_to_throw_insert": "0",
 }
+
+_DROP_PAUSE_S = 1.0
+"""Dropping takes as long as making. What has just been merged is of more interest, also to other replicas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,15 +83,60 @@ class ScratchTables:
 
     def make(self, connection: Connection, purpose: str) -> Scratch:
         """An empty table of the same structure."""
+        scratch = self._new(purpose)
+        connection.execute(f"CREATE TABLE {scratch.name.quoted} {self._body(connection)}")
+        return scratch
+
+    def filled(
+        self,
+        connection: Connection,
+        purpose: str,
+        partition_id: str,
+        sources: Sequence[tuple[Path, PartName | None]],
+    ) -> Scratch:
+        """A table with links of parts of one partition, in this order, named as said.
+
+        Several lie in its directory before chDB takes the table: one statement, which loads them side by
+        side. Raises SqlError 40, and FileNotFoundError for a source that is moved meanwhile; nothing is left
+        then. A part that chDB takes for broken is an error, not left out.
+        """
+        if len(sources) < 2:
+            scratch = self.make(connection, purpose)
+            try:
+                for source, name in sources:
+                    self.fill(connection, scratch, partition_id, source, name=name)
+            except BaseException:  # whatever it is: the scratch table goes
+                self.drop(connection, scratch)
+                raise
+            return scratch
+        body = self._body(connection)
+        scratch = self._new(purpose)
+        try:
+            (scratch.path / "detached").mkdir(parents=True)
+            (scratch.path / "format_version.txt").write_text("1")  # of every MergeTree table
+            for number, (source, name) in enumerate(sources, start=1):
+                link_part(source, scratch.path / _local_name(partition_id, number), name=name)
+            # Without a UUID chDB takes no table that it does not know; it is of no further use.
+            connection.execute(f"ATTACH TABLE {scratch.name.quoted} UUID '{self._workers.new_uuid()}' {body}")
+            _check_all_there(scratch, len(sources))
+        except BaseException:  # whatever it is: the scratch table goes
+            self.drop(connection, scratch)
+            remove_tree(scratch.path)
+            raise
+        return scratch
+
+    def _new(self, purpose: str) -> Scratch:
+        name = TableName(SCRATCH_DATABASE, f"{purpose}_{self._key}_{self._workers.next_number()}")
+        self._mine.add(name.table)
+        return Scratch(name, self._root / name.table)
+
+    def _body(self, connection: Connection) -> str:
+        """The definition behind the table's name."""
         if not self._definition:
             text = self.create_text(connection)
-            body = next(token for token in scan(text) if token.text == "(")
-            self._definition = with_settings(text[body.start :], _OF_SCRATCH)
-        number = self._workers.next_number()
-        name = TableName(SCRATCH_DATABASE, f"{purpose}_{self._key}_{number}")
-        self._mine.add(name.table)
-        connection.execute(f"CREATE TABLE {name.quoted} {self._definition}")
-        return Scratch(name, self._root / name.table)
+            start = next(token for token in scan(text) if token.text == "(").start
+            self._definition = with_settings(text[start:], _OF_SCRATCH)
+        return self._definition
 
     def drop(self, connection: Connection, scratch: Scratch) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {scratch.name.quoted} SYNC")
@@ -104,35 +152,23 @@ class ScratchTables:
             self.drop_later(scratch)
 
     def drop_later(self, scratch: Scratch) -> None:
-        """Called by a step: nobody has to wait for files to be removed."""
-        self._workers.later(lambda connection: self.drop(connection, scratch))
+        """Called by a step: nobody has to wait for files to be removed, neither what comes next."""
+        self._workers.later(lambda connection: self.drop(connection, scratch), pause_s=_DROP_PAUSE_S)
 
     def fill(
         self,
         connection: Connection,
         scratch: Scratch,
         partition_id: str,
-        sources: list[tuple[Path, PartName | None]],
+        source: Path,
+        *,
+        name: PartName | None = None,
     ) -> None:
-        """Attach links of parts of one partition, in this order, named as said. Raises SqlError 40.
-
-        A part that chDB takes for broken is an error, not left out.
-        """
-        for number, (source, name) in enumerate(sources, start=1):
-            target = scratch.path / "detached" / f"{partition_id}_{number}_{number}_0"
-            link_part(source, target, name=name)
-        if len(sources) == 1:
-            # Says why a part cannot be attached; ATTACH PARTITION would leave it out.
-            connection.execute(f"ALTER TABLE {scratch.name.quoted} ATTACH PART {quote_string(target.name)}")
-        elif sources:
-            connection.execute(
-                f"ALTER TABLE {scratch.name.quoted} ATTACH PARTITION ID {quote_string(partition_id)}"
-            )
-        attached = len(local_parts(scratch.path))
-        if attached != len(sources):
-            raise SqlError(
-                Code.CHECKSUM_DOESNT_MATCH, f"{len(sources) - attached} of {len(sources)} parts are broken"
-            )
+        """Attach links of a part to an empty table. Raises SqlError, which says why it cannot be attached."""
+        local_name = _local_name(partition_id, 1)
+        link_part(source, scratch.path / "detached" / local_name, name=name)
+        connection.execute(f"ALTER TABLE {scratch.name.quoted} ATTACH PART {quote_string(local_name)}")
+        _check_all_there(scratch, 1)
 
     def clear(self, connection: Connection) -> None:
         """Remove what an earlier store of this table, or an earlier process, has left; nothing that is in
@@ -148,6 +184,30 @@ class ScratchTables:
         for directory in sorted(self._root.glob(f"*_{self._key}_*")):
             if directory.name not in self._mine:
                 remove_tree(directory)
+
+
+def _local_name(partition_id: str, number: int) -> str:
+    return f"{partition_id}_{number}_{number}_0"
+
+
+def _check_all_there(scratch: Scratch, sources: int) -> None:
+    attached = len(local_parts(scratch.path))
+    if attached != sources:
+        raise SqlError(Code.CHECKSUM_DOESNT_MATCH, f"{sources - attached} of {sources} parts are broken")
+
+
+def merged_part(scratch: Scratch, partition_id: str, sources: int) -> Path | None:
+    """What `filled` made of `sources` parts and chDB has merged since; None if that cannot be told, or if it
+    has no rows: chDB may remove such parts."""
+    last = f"{partition_id}_1_{sources}_"
+    merged = [name for name in local_parts(scratch.path) if name.startswith(last) and name != f"{last}0"]
+    if len(merged) != 1:
+        return None
+    directory = scratch.path / merged[0]
+    try:
+        return directory if int((directory / COUNT_FILE).read_bytes()) else None
+    except (OSError, ValueError):
+        return None
 
 
 def local_parts(path: Path) -> list[str]:

@@ -16,6 +16,7 @@ from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.disk import Durability, force_to_disk
 from engine.part_storage.insert_stage import InsertStage, InsertStages
+from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
@@ -65,8 +66,9 @@ class ChdbPartStore:
         self._scratch = ScratchTables(state, workers)
         self._stages = InsertStages(self._scratch, workers)
         self._checker = ContentChecker(self._scratch)
-        self._producer = Producer(state, self._scratch, workers)
-        self._publisher = Publisher(state, self._scratch, self._producer, workers)
+        self._merged = MergedParts(self._scratch)
+        self._producer = Producer(state, self._scratch, self._merged, workers)
+        self._publisher = Publisher(state, self._scratch, self._producer, self._merged, workers)
         self._detached = DetachedParts(state)
         self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
@@ -139,6 +141,7 @@ class ChdbPartStore:
             await asyncio.wait([self._publishing])
         self._stages.forget_all()
         await self._workers.run(self._checker.close)
+        await self._workers.run(self._merged.close)
         await self._workers.release()
 
     async def destroy(self) -> None:
@@ -254,6 +257,7 @@ class ChdbPartStore:
 
     async def discard(self, staged: PartName) -> None:
         def discard(connection: Connection) -> None:
+            self._merged.forget(staged)
             if staged not in self._state.staged:
                 return
             # First out of sight, then away: a cut leaves a `tmp_…`.
@@ -350,6 +354,9 @@ class ChdbPartStore:
 
     async def remove_detached(self, directory: str) -> None:
         await self._workers.run(lambda connection: self._detached.remove(directory))
+
+    async def relabel_detached(self, directory: str, prefix: str) -> None:
+        await self._workers.run(lambda connection: self._detached.relabel(directory, prefix))
 
     async def set_aside(self, directory: str, prefix: str) -> None:
         async with self._changing:

@@ -11,6 +11,7 @@ All on one file system, so that parts are hard-linked and renamed.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ class TableState:
     renames: Mapping[str, str] = field(default_factory=dict)
     """Columns that an ALTER renamed, old name to new: parts that come may still have the old one."""
     local_names: set[str] = field(default_factory=set)
-    """Every directory of a part that was ever seen in `data`."""
+    """Every directory of a part that was in `data` when it was looked at last."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -110,13 +111,15 @@ class TableState:
 
     def change_active(self, *, remove: Iterable[PartName] = (), add: Iterable[LocalPart] = ()) -> None:
         with self.lock:
-            active = dict(self.active)
+            # Copied, not made anew: a copy hashes no name.
+            active, parts = dict(self.active), dict(self.active_parts)
             for name in remove:
                 active.pop(name, None)
+                parts.pop(name, None)
             for local in add:
                 active[local.part.name] = local
-            self.active = MappingProxyType(active)
-            self.active_parts = MappingProxyType({name: local.part for name, local in active.items()})
+                parts[local.part.name] = local.part
+            self.active, self.active_parts = MappingProxyType(active), MappingProxyType(parts)
 
     def change_staged(self, *, remove: Iterable[PartName] = (), add: Iterable[Part] = ()) -> None:
         with self.lock:
@@ -148,8 +151,10 @@ class TableState:
 
     def new_local_names(self) -> list[str]:
         """Directories of parts that came since the last call."""
-        here = {each.name for each in self.data.iterdir() if is_local_name(each.name)}
-        fresh = sorted(here - self.local_names)
+        known = self.local_names
+        with os.scandir(self.data) as entries:
+            here = {each.name for each in entries if each.name in known or is_local_name(each.name)}
+        fresh = sorted(here - known)
         # chDB uses a number once as long as it runs; a part that is gone needs not be remembered.
         self.local_names = here
         return fresh

@@ -8,7 +8,8 @@ content: `CHECK TABLE` on a scratch table, which reads every byte and compares e
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,8 +25,8 @@ from engine.part_storage.part_files import (
     link_part,
     read_part,
     remove_tree,
+    write_name,
 )
-from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import Connection, Length, Workers, translated
 from engine.replication.part_checksums import (
@@ -41,6 +42,8 @@ from engine.replication.part_store import Part, PartFile
 
 _CHUNK_BYTES = 1 << 20
 _SMALL_FILE_BYTES = 64 << 10
+_MAX_HELD_BYTES = 1 << 20
+_MAX_HELD_FILES = 200
 _MAX_FILES = 200_000
 _LONG_CHECK_BYTES = 64 << 20
 _MAX_LINK_TRIES = 1000
@@ -89,6 +92,31 @@ class Outgoing:
                 return
             while chunk := await asyncio.to_thread(stream.read, _CHUNK_BYTES):
                 yield chunk
+
+
+class HeldOutgoing:
+    """Implements `HeldPart`: a small part, read as a whole."""
+
+    def __init__(self, part: Part, content: Mapping[str, bytes]) -> None:
+        self._part = part
+        self._content = content
+        self._files = tuple(PartFile(name, len(data)) for name, data in sorted(content.items()))
+
+    @property
+    def part(self) -> Part:
+        return self._part
+
+    @property
+    def files(self) -> Sequence[PartFile]:
+        return self._files
+
+    def content(self, file: PartFile) -> bytes:
+        """Of one of `files`."""
+        return self._content[file.name]
+
+    async def read(self, file: PartFile) -> AsyncIterator[bytes]:
+        """As one piece."""
+        yield self._content[file.name]
 
 
 class Incoming:
@@ -164,10 +192,9 @@ class Incoming:
 
     def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
         for name, data in self._held.items():
-            path = self._directory / name
-            path.parent.mkdir(exist_ok=True)
-            with path.open("xb") as stream:
-                stream.write(data)
+            if "/" in name:
+                (self._directory / name).parent.mkdir(exist_ok=True)
+            _write_new(f"{self._directory}/{name}", data)
         self._held.clear()
         for name in self._written:
             if name.rpartition("/")[2] in LOCAL_FILES:
@@ -182,6 +209,16 @@ class Incoming:
 
     def _differs(self, reason: str) -> PartDiffers:
         return PartDiffers(str(self._name), reason)
+
+
+def _write_new(path: str, data: bytes) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]
+    finally:
+        os.close(descriptor)
 
 
 def check_header(part: Part, expected: PartHeader) -> None:
@@ -232,23 +269,29 @@ def _check_list(here: dict[str, int], listed: dict[str, FileChecksum], part: str
 
 
 @asynccontextmanager
-async def sending(state: TableState, name: PartName, workers: Workers) -> AsyncIterator[Outgoing]:
+async def sending(
+    state: TableState, name: PartName, workers: Workers
+) -> AsyncIterator[Outgoing | HeldOutgoing]:
     """See `PartStore.send`."""
     target = state.sending_root / str(workers.next_number())
-    outgoing = await workers.run(lambda connection: _link_outgoing(state, name, target, workers))
+    outgoing = await workers.run(lambda connection: _outgoing(state, name, target, workers))
     try:
         yield outgoing
     finally:
-        workers.in_background(lambda connection: remove_tree(target))
+        if isinstance(outgoing, Outgoing):
+            workers.in_background(lambda connection: remove_tree(target))
 
 
-def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Workers) -> Outgoing:
-    # It may be on its way from staged to active, or to another directory, while it is linked.
+def _outgoing(state: TableState, name: PartName, target: Path, workers: Workers) -> Outgoing | HeldOutgoing:
+    # It may be on its way from staged to active, or to another directory, while it is read or linked.
     for _ in range(_MAX_LINK_TRIES):
         directory = state.directory_of(name)
         if directory is None:
             break
+        part = state.active_parts.get(name) or state.staged.get(name)
         try:
+            if part is not None and (content := _content_of_small(directory)) is not None:
+                return HeldOutgoing(part, content)
             link_part(directory, target, name=None)
         except FileNotFoundError:
             workers.pause(_LINK_PAUSE_S)
@@ -258,6 +301,35 @@ def _link_outgoing(state: TableState, name: PartName, target: Path, workers: Wor
     raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in table {state.table}")
 
 
+def _content_of_small(directory: Path) -> dict[str, bytes] | None:
+    """The files of a part, if it is small and has no projections. Raises FileNotFoundError when it goes.
+
+    By the open directory: the part may get another name meanwhile, its files stay what they are.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with os.scandir(descriptor) as entries:
+            found = [(entry.name, entry.is_file(follow_symlinks=False)) for entry in entries]
+        names = [name for name, _ in found if name not in LOCAL_FILES]
+        if not all(is_file for _, is_file in found) or len(names) > _MAX_HELD_FILES:
+            return None
+        content: dict[str, bytes] = {}
+        left = _MAX_HELD_BYTES
+        for name in names:
+            file = os.open(name, os.O_RDONLY, dir_fd=descriptor)
+            try:
+                data = os.read(file, left + 1)
+            finally:
+                os.close(file)
+            left -= len(data)
+            if left < 0:
+                return None
+            content[name] = data
+        return content
+    finally:
+        os.close(descriptor)
+
+
 @asynccontextmanager
 async def receiving(
     state: TableState, checker: ContentChecker, name: PartName, workers: Workers
@@ -265,7 +337,7 @@ async def receiving(
     """See `PartStore.receive`."""
 
     def keep(directory: Path, part: Part) -> Part:
-        (directory / UUID_FILE).write_text(str(uuid_of(name)))
+        write_name(directory, name)
         return state.put_in_place(directory, part)
 
     directory = state.temporary("fetch", workers.next_number())

@@ -8,6 +8,7 @@ steps and long ones (merges, mutations, checks of big parts) have threads of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import errno
 import json
@@ -16,6 +17,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self, TypeVar
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 from engine.errors import Code, OnclusterError, SqlError
@@ -119,6 +121,7 @@ class Workers:
         self._local = threading.local()
         self._connections: list[Connection] = []
         self._background: set[asyncio.Task[None]] = set()
+        self._ending = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._announced = 0
         self._users = 0
@@ -138,11 +141,13 @@ class Workers:
         """A store needs them no more; the last one closes the connections."""
         self._users -= 1
         if self._users == 0:
+            self._ending.set()
             await asyncio.sleep(0)  # what a step has announced
             while self._background or self._announced:
                 if self._background:
                     await asyncio.wait(self._background)
                 await asyncio.sleep(0)
+            self._ending.clear()
             connections, self._connections = self._connections, []
             self._local = threading.local()
             for connection in connections:
@@ -153,6 +158,10 @@ class Workers:
         with self._lock:
             self._number += 1
             return self._number
+
+    def new_uuid(self) -> UUID:
+        """For a table of chDB's."""
+        return self.pool.env.new_uuid()
 
     async def run(
         self, step: Callable[[Connection], T], *, length: Length = Length.SHORT, kill: str = ""
@@ -183,24 +192,29 @@ class Workers:
         assert loop is not None
         asyncio.run_coroutine_threadsafe(self.pool.env.sleep(delay_s), loop).result()
 
-    def later(self, step: Callable[[Connection], None]) -> None:
+    def later(self, step: Callable[[Connection], None], *, pause_s: float = 0.0) -> None:
         """`in_background`, called by a step."""
         loop = self._loop
         assert loop is not None
         self._announced += 1
-        loop.call_soon_threadsafe(self._announce, step)
+        loop.call_soon_threadsafe(self._announce, step, pause_s)
 
-    def _announce(self, step: Callable[[Connection], None]) -> None:
+    def _announce(self, step: Callable[[Connection], None], pause_s: float) -> None:
         self._announced -= 1
-        self.in_background(step)
+        self.in_background(step, pause_s=pause_s)
 
-    def in_background(self, step: Callable[[Connection], None]) -> None:
-        """Run a step that nobody waits for; the last `release` does."""
-        task = asyncio.get_running_loop().create_task(self._logged(step))
+    def in_background(self, step: Callable[[Connection], None], *, pause_s: float = 0.0) -> None:
+        """Run a step that nobody waits for, after a pause; the last `release` waits for it, and cuts the
+        pause."""
+        task = asyncio.get_running_loop().create_task(self._logged(step, pause_s))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _logged(self, step: Callable[[Connection], None]) -> None:
+    async def _logged(self, step: Callable[[Connection], None], pause_s: float) -> None:
+        if pause_s:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._ending.wait()
         try:
             await self.run(step)
         except (OnclusterError, OSError) as error:

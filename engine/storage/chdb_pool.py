@@ -25,6 +25,7 @@ from engine.names import quote_string
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
+from engine.storage.idle_connections import IdleConnections
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
@@ -48,6 +49,8 @@ class ChdbPool:
         self._anchor: Any = None
         self._connect: Callable[[str], Any] | None = None
         self._version = ""
+        self.idle = IdleConnections()
+        """Connections of INSERTs that are over."""
         self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -195,6 +198,7 @@ class ChdbPool:
         if self._unfinished:
             log.warning("storage.not_stopped statements=%d", len(self._unfinished))
         elif anchor is not None:
+            await self.control(self.idle.close)
             await self.control(anchor.close)
         for executor in (self._threads, self._control, *self._reserved):
             executor.shutdown(wait=False)
@@ -206,6 +210,10 @@ class ReservedThreads:
     def __init__(self, pool: ChdbPool, executor: ThreadPoolExecutor) -> None:
         self._pool = pool
         self._executor = executor
+
+    @property
+    def idle(self) -> IdleConnections:
+        return self._pool.idle
 
     def connect(self) -> Any:
         return self._pool.connect()

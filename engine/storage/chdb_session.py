@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -18,6 +18,9 @@ from typing import Any, Protocol, TypeVar
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.storage.errors import sql_error
+from engine.storage.idle_connections import IdleConnections
+from engine.storage.insert_pieces import PIECE_BYTES, append, in_pieces, insert_whole
+from engine.storage.insert_pieces import cancel as cancel_insert
 from engine.storage.pipe import ReadEnd, open_pipe
 from engine.storage.scope import PLAIN, QueryResult, Scope, set_statement
 from engine.storage.statement_text import select_into
@@ -27,8 +30,6 @@ T = TypeVar("T")
 _NONE: Mapping[str, str] = {}
 _FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
-_PIECE_BYTES = 512 << 10
-"""Of the rows of an insert, as they are handed over; each handing over is a change of thread."""
 
 
 class ResultStream:
@@ -50,6 +51,9 @@ class ResultStream:
 
 class Threads(Protocol):
     """What a session needs of its pool."""
+
+    @property
+    def idle(self) -> IdleConnections: ...
 
     def connect(self) -> Any: ...
 
@@ -136,6 +140,25 @@ class ChdbSession:
         async with self._lock:
             return await self._run(run, scope)
 
+    async def select_small(
+        self, sql: str, *, format: str, params: Mapping[str, str] = _NONE, scope: Scope = PLAIN
+    ) -> QueryResult:
+        """Run one SELECT whose result is known to be small. Raises SqlError, 62 for several statements.
+
+        A SELECT leaves nothing behind in its connection, so like an INSERT it may run in one that is there.
+        """
+        if params or not self._fits_idle(scope):
+            return await self.query(sql, format=format, params=params, scope=scope, multi=False)
+
+        def job() -> QueryResult:
+            with self._idle(scope) as connection:
+                if connection.classify_query(sql)["statement_count"] > 1:
+                    raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+                return _result(connection.query(sql, format))
+
+        async with self._lock:
+            return await self._run_job(job, scope)
+
     @asynccontextmanager
     async def stream(
         self,
@@ -201,9 +224,9 @@ class ChdbSession:
         An exception of `rows` cancels the insert and is raised.
         """
         async with self._lock:
-            pieces = _in_pieces(rows)
-            first = await anext(pieces, b"")
-            if len(first) < _PIECE_BYTES:  # that was all: one change of thread instead of five
+            pieces = in_pieces(rows)
+            first: list[bytes] = await anext(pieces, [])
+            if sum(map(len, first)) < PIECE_BYTES:  # that was all: one change of thread instead of five
                 result = await self._uninterrupted(lambda: self._insert_all(scope, head, format, first))
             else:
                 result = await self._insert_pieces(scope, head, format, first, pieces)
@@ -219,34 +242,30 @@ class ChdbSession:
         )
 
     async def _insert_pieces(
-        self, scope: Scope, head: str, format: str, first: bytes, others: AsyncIterator[bytes]
+        self, scope: Scope, head: str, format: str, first: list[bytes], others: AsyncIterator[list[bytes]]
     ) -> Any:
         connection = await self._uninterrupted(lambda: self._prepare(scope))
         try:
             handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
             try:
-                await self._uninterrupted(lambda: connection.insert_append(handle, first))
+                await self._uninterrupted(partial(append, connection, handle, first))
                 async for piece in others:
-                    await self._uninterrupted(partial(connection.insert_append, handle, piece))
+                    await self._uninterrupted(partial(append, connection, handle, piece))
             except BaseException:  # also a cancellation: half an INSERT must not stay open
-                await self._uninterrupted(lambda: _cancel_insert(connection, handle))
+                await self._uninterrupted(lambda: cancel_insert(connection, handle))
                 raise
             return await self._uninterrupted(lambda: connection.insert_done(handle))
         finally:
             await self._uninterrupted(lambda: self._clean_up(scope))
 
-    def _insert_all(self, scope: Scope, head: str, format: str, data: bytes) -> Any:
+    def _insert_all(self, scope: Scope, head: str, format: str, data: list[bytes]) -> Any:
         """On the worker thread."""
+        if self._fits_idle(scope):
+            with self._idle(scope) as connection:
+                return insert_whole(connection, head, format, data)
         connection = self._prepare(scope)
         try:
-            handle = connection.send_insert(head, format)
-            if data:
-                try:
-                    connection.insert_append(handle, data)
-                except BaseException:  # whatever it is: half an INSERT must not stay open
-                    _cancel_insert(connection, handle)
-                    raise
-            return connection.insert_done(handle)
+            return insert_whole(connection, head, format, data)
         finally:
             self._clean_up(scope)
 
@@ -280,7 +299,23 @@ class ChdbSession:
                 connection, self._connection = self._connection, None
                 await self._pool.control(connection.close)
 
+    def _fits_idle(self, scope: Scope) -> bool:
+        """Whether a statement that leaves nothing behind may run in a connection that is there: nothing of
+        this session outlives it, so whose connection it is does not matter."""
+        is_plain = self._readonly == "0" and not scope.is_readonly and "readonly" not in scope.settings
+        return is_plain and self._one_shot and self._connection is None and not self.is_readonly
+
     # -- on the worker thread ------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _idle(self, scope: Scope) -> Iterator[Any]:
+        """A connection that is there, set up as this session's would be."""
+        settings = {**self._settings, **scope.settings}
+        comment = settings.pop("log_comment", scope.query_id)
+        database = scope.database or self._database
+        with self._pool.idle.use(self._pool.connect, database, settings) as connection:
+            connection.query(set_statement({"log_comment": comment}))
+            yield connection
 
     def _prepare(self, scope: Scope) -> Any:
         """Connect if need be, and apply what the statement needs."""
@@ -292,7 +327,7 @@ class ChdbSession:
             if self._readonly != "0" and not self._is_privileged and not self._is_readonly:
                 connection.query(set_statement({"readonly": self._readonly}))
                 self._is_readonly = True
-            wanted = dict(scope.settings)
+            wanted = {} if is_new and self._readonly == "0" else dict(scope.settings)
             if (
                 scope.query_id
                 and not is_new
@@ -303,7 +338,8 @@ class ChdbSession:
             if scope.is_readonly and not self._is_readonly:
                 if not self._one_shot:
                     raise SqlError(Code.LOGICAL_ERROR, "Readonly mode for one statement of a session")
-                wanted["readonly"] = "2"
+                if not is_new or self._readonly != "0":
+                    wanted["readonly"] = "2"
             if wanted:
                 connection.query(set_statement(wanted))
         except BaseException:  # whatever it is: a connection that nobody gets is closed
@@ -318,6 +354,10 @@ class ChdbSession:
         settings = dict(self._settings)
         if scope.query_id:
             settings.setdefault("log_comment", scope.query_id)
+        if self._readonly == "0":  # else they are refused, behind readonly
+            settings |= scope.settings
+            if scope.is_readonly and self._one_shot:
+                settings["readonly"] = "2"
         try:
             if self._database:
                 connection.query(f"USE {quote_identifier(self._database)}")
@@ -351,16 +391,18 @@ class ChdbSession:
     # -- across threads ------------------------------------------------------------------------------------
 
     async def _run(self, run: Callable[[Any], QueryResult], scope: Scope) -> QueryResult:
-        """A cancelled caller kills the statement and leaves the connection to it."""
-        if self._is_given_up:
-            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
-
         def job() -> QueryResult:
             try:
                 return run(self._prepare(scope))
             finally:
                 self._clean_up(scope)
 
+        return await self._run_job(job, scope)
+
+    async def _run_job(self, job: Callable[[], QueryResult], scope: Scope) -> QueryResult:
+        """A cancelled caller kills the statement and leaves the connection to it."""
+        if self._is_given_up:
+            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
         future = asyncio.ensure_future(self._pool.call(lambda: _translated(job)))
         try:
             return await asyncio.shield(future)
@@ -393,25 +435,6 @@ def _translated(function: Callable[[], T]) -> T:
         return function()
     except RuntimeError as error:
         raise sql_error(str(error)) from None
-
-
-async def _in_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The same bytes in pieces of at least `_PIECE_BYTES`, but for the last one."""
-    held: list[bytes] = []
-    size = 0
-    async for chunk in chunks:
-        held.append(chunk)
-        size += len(chunk)
-        if size >= _PIECE_BYTES:
-            yield b"".join(held)
-            held, size = [], 0
-    if size:
-        yield b"".join(held)
-
-
-def _cancel_insert(connection: Any, handle: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # chDB may have ended the insert itself
-        connection.insert_cancel(handle)
 
 
 def _result(result: Any) -> QueryResult:

@@ -108,7 +108,9 @@ def _server(own: Path, settings: ChdbSettings) -> str:
 
 def _users(settings: ChdbSettings) -> str:
     """`url()` asks once: what reads other nodes chooses replicas before, and a second request for the rest of
-    an answer that broke off would wait long for nothing, because answers to queries have no ranges."""
+    an answer that broke off would wait long for nothing, because answers to queries have no ranges. For the
+    same reason it reads on one thread. A shard may take as long for its first row as ClickHouse waits for
+    one (`receive_timeout`)."""
     grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
     if not settings.file_access:
         grants.append("REVOKE FILE ON *.*")
@@ -118,6 +120,8 @@ def _users(settings: ChdbSettings) -> str:
   <profiles><default>
     <http_max_tries>1</http_max_tries>
     <http_make_head_request>0</http_make_head_request>
+    <http_receive_timeout>300</http_receive_timeout>
+    <max_download_threads>1</max_download_threads>
   </default></profiles>
   <quotas><default/></quotas>
   <users>

@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from engine.ddl.executor import Execution, Fingerprint
+from engine.ddl.executor import Execution, Fingerprint, Steps
 from engine.errors import SqlError
 from engine.names import TableName, quote_string
 from engine.sql import Statement, parse_statement
 from engine.storage.chdb_pool import ChdbPool
 from engine.storage.chdb_session import ChdbSession
+from engine.storage.errors import sql_error
 from engine.storage.fingerprint import (
     READER_SETTINGS,
     definitions_of,
@@ -34,7 +35,8 @@ _REPLICATING = ("Replicated", "Shared")
 
 
 class ChdbExecutor:
-    """Implements `LocalExecutor` and `RecordingExecutor`. `lanes` statements may run at once."""
+    """Implements `LocalExecutor`, `RecordingExecutor` and `SeriesExecutor`. `lanes` statements may run at
+    once."""
 
     def __init__(self, pool: ChdbPool, *, lanes: int = 1) -> None:
         self._path = pool.path
@@ -73,6 +75,32 @@ class ChdbExecutor:
             await session.query(
                 execution.sql, format="Null", scope=Scope(settings=execution.settings), before=before
             )
+
+    async def takes_in_series(self, statement: Statement, database: str) -> bool:
+        return definitions_of(statement, database or "default") is not None
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        """`SeriesExecutor`, for CREATE and DROP of tables, on a connection of its own."""
+        await self._threads.call(lambda: self._run_series(steps, settings))
+
+    def _run_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        """On a worker thread."""
+        connection = self._threads.connect()
+        try:
+            if settings:
+                connection.query(set_statement(settings))
+            while taken := steps.take():
+                tables = [definitions_of(step.statement, step.database or "default") for step in taken]
+                steps.record([self._digest_now(of_step or ()) for of_step in tables])
+                for step in taken:
+                    check_statement(step.statement)
+                    connection.query(step.execution.sql, "Null")
+                    if not steps.done():
+                        return
+        except RuntimeError as error:
+            raise sql_error(str(error)) from None
+        finally:
+            connection.close()
 
     async def _digest_or_nothing(self, statement: Statement, database: str) -> str:
         try:

@@ -1,0 +1,112 @@
+"""Connections that one INSERT leaves to the next: nobody can tell them from fresh ones."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import SqlError
+from engine.storage import ChdbPool, Scope
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[ChdbPool]:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=4)
+    await pool.query(
+        "CREATE TABLE t (a Int32, db String DEFAULT currentDatabase(), threads UInt64 DEFAULT"
+        " getSetting('max_threads'), comment String DEFAULT getSetting('log_comment'))"
+        " ENGINE = MergeTree ORDER BY a"
+    )
+    yield pool
+    await pool.close()
+
+
+async def insert(
+    pool: ChdbPool, row: bytes, *, database: str = "", settings: Mapping[str, str] | None = None, id_: str
+) -> None:
+    async def rows() -> AsyncIterator[bytes]:
+        yield row
+
+    session = pool.session(database=database, one_shot=True)
+    scope = Scope(settings=settings or {}, query_id=id_)
+    await session.insert("INSERT INTO default.t (a)", format="CSV", rows=rows(), scope=scope)
+
+
+async def seen(pool: ChdbPool) -> list[str]:
+    return (await pool.query("SELECT * FROM t ORDER BY a")).text.splitlines()
+
+
+def idle(pool: ChdbPool) -> list[Any]:
+    return [connection for _, connection in pool.idle._idle]
+
+
+async def test_an_insert_has_the_settings_the_database_and_the_id_of_its_own_request(pool: ChdbPool) -> None:
+    await pool.query("CREATE DATABASE other")
+    await insert(pool, b"1\n", settings={"max_threads": "3"}, id_="first")
+    await insert(pool, b"2\n", settings={"max_threads": "3"}, id_="second")
+    assert len(idle(pool)) == 1, "it was used again"
+    await insert(pool, b"3\n", settings={"max_threads": "5"}, id_="third")
+    await insert(pool, b"4\n", database="other", settings={"max_threads": "3"}, id_="fourth")
+    await insert(pool, b"5\n", settings={"max_threads": "3", "log_comment": "mine"}, id_="fifth")
+    await insert(pool, b"6\n", settings={"max_threads": "3"}, id_="")
+    assert await seen(pool) == [
+        "1\tdefault\t3\tfirst",
+        "2\tdefault\t3\tsecond",
+        "3\tdefault\t5\tthird",
+        "4\tother\t3\tfourth",
+        "5\tdefault\t3\tmine",
+        "6\tdefault\t3\t",
+    ]
+    assert len(idle(pool)) == 3
+
+
+async def test_a_connection_in_which_something_failed_is_not_used_again(pool: ChdbPool) -> None:
+    await insert(pool, b"1\n", id_="a")
+    (before,) = idle(pool)
+    with pytest.raises(SqlError):
+        await insert(pool, b"x\n", id_="b")
+    assert not idle(pool)
+    await insert(pool, b"2\n", id_="c")
+    assert before not in idle(pool)
+    assert [line.split("\t")[0] for line in await seen(pool)] == ["1", "2"]
+
+
+async def test_few_connections_are_kept_and_those_used_last(pool: ChdbPool) -> None:
+    for number in range(12):
+        await insert(pool, b"%d\n" % number, settings={"max_threads": str(number + 1)}, id_="a")
+    kept = idle(pool)
+    assert len(kept) == 8
+    await insert(pool, b"99\n", settings={"max_threads": "12"}, id_="a")
+    assert idle(pool) == kept
+
+
+async def test_a_small_select_takes_a_connection_that_is_there_and_leaves_it(pool: ChdbPool) -> None:
+    await pool.query("CREATE TABLE small (k UInt64) ENGINE = MergeTree ORDER BY k AS SELECT 7 AS k")
+    for query_id in ("one", "two"):
+        session = pool.session(one_shot=True)
+        sql = "SELECT sum(k), getSetting('log_comment') FROM small"
+        result = await session.select_small(sql, format="TSV", scope=Scope(query_id=query_id))
+        assert result.text == f"7\t{query_id}\n"
+    assert len(idle(pool)) == 1
+    await pool.query("DROP TABLE small SYNC")  # nobody holds it
+
+
+async def test_a_small_select_that_fails_leaves_no_connection(pool: ChdbPool) -> None:
+    for sql, code in (("SELECT nope", 47), ("SELECT 1; SET max_threads = 1", 62)):
+        with pytest.raises(SqlError) as caught:
+            await pool.session(one_shot=True).select_small(sql, format="TSV", scope=Scope(query_id="x"))
+        assert caught.value.code == code
+        assert not idle(pool)
+
+
+async def test_a_small_select_of_who_may_only_read_or_with_parameters_has_its_own(pool: ChdbPool) -> None:
+    reader = pool.session(settings={"readonly": "1"}, one_shot=True)
+    assert (await reader.select_small("SELECT 1", format="TSV")).text == "1\n"
+    session = pool.session(one_shot=True)
+    assert (await session.select_small("SELECT {a:UInt8}", format="TSV", params={"a": "3"})).text == "3\n"
+    with pytest.raises(SqlError):
+        await pool.session(one_shot=True).select_small("SELECT {a:UInt8}", format="TSV")
+    assert not idle(pool)
