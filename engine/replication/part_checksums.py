@@ -10,6 +10,7 @@ and `system.parts` of chDB.
 from __future__ import annotations
 
 import enum
+import functools
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ MAX_FILE_BYTES = 64 << 20
 _MINIMAL_HEADER = b"checksums format version: 5\n"
 _FULL_HEADER = b"checksums format version: 4\n"
 _MAX_NAME_BYTES = 4096
+_MAX_CACHED_BYTES = 8 << 10
 _BLOCK_HEADER_BYTES = 9
 
 
@@ -109,7 +111,7 @@ class PartDigest:
     def from_bytes(cls, data: bytes, *, where: str = "") -> PartDigest:
         """Of the digest with its header, or of the text of a `checksums.txt`. Raises MalformedEntry."""
         if data.startswith(_FULL_HEADER):
-            return digest_of(parse_checksums_file(data, where=where))
+            return digest_of_file(data, where=where)
         reader = BinaryReader(data, where=where)
         reader.expect(_MINIMAL_HEADER)
         return cls.read(reader)
@@ -156,6 +158,32 @@ def parse_checksums_file(data: bytes, *, where: str = "") -> tuple[FileChecksum,
 
     Names are not judged here: whoever joins one to a path must. Raises MalformedEntry.
     """
+    if len(data) <= _MAX_CACHED_BYTES:
+        try:
+            return _parse_small(bytes(data))
+        except Corrupt:  # said once more, with the place in it
+            pass
+    return _parse(data, where)
+
+
+def digest_of_file(data: bytes, *, where: str = "") -> PartDigest:
+    """The digest of what a `checksums.txt` lists. Raises MalformedEntry."""
+    files = parse_checksums_file(data, where=where)
+    return _digest_small(bytes(data)) if len(data) <= _MAX_CACHED_BYTES else digest_of(files)
+
+
+# A part that is inserted and sent is looked at three times, one that is fetched four times.
+@functools.lru_cache(maxsize=128)
+def _parse_small(data: bytes) -> tuple[FileChecksum, ...]:
+    return _parse(data, "")
+
+
+@functools.lru_cache(maxsize=128)
+def _digest_small(data: bytes) -> PartDigest:
+    return digest_of(_parse_small(data))
+
+
+def _parse(data: bytes, where: str) -> tuple[FileChecksum, ...]:
     reader = BinaryReader(data, where=where)
     reader.expect(_FULL_HEADER)
     body = bytearray()

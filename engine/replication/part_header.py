@@ -5,12 +5,14 @@ Source: ClickHouse's ReplicatedMergeTree. 18.16 keeps the same in two children, 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from engine.replication.part_checksums import HASH_BYTES, PartDigest
 from engine.replication.siphash import siphash128_bytes
 from engine.replication.varint import BinaryReader
 
+_MAX_CACHED_BYTES = 16 << 10
 _HEADER = b"part header format version: 1\n"
 
 
@@ -24,7 +26,7 @@ class PartHeader:
     @classmethod
     def of(cls, columns: bytes, digest: PartDigest) -> PartHeader:
         """`columns` is the text of the part's `columns.txt`."""
-        return cls(siphash128_bytes(columns), digest)
+        return cls(_columns_hash(columns), digest)
 
     def to_bytes(self) -> bytes:
         return _HEADER + self.columns_hash + self.digest.body()
@@ -35,3 +37,13 @@ class PartHeader:
         reader = BinaryReader(data, where=where)
         reader.expect(_HEADER)
         return cls(reader.take(HASH_BYTES), PartDigest.read(reader))
+
+
+def _columns_hash(columns: bytes) -> bytes:
+    return _of_small(columns) if len(columns) <= _MAX_CACHED_BYTES else siphash128_bytes(columns)
+
+
+@functools.lru_cache(maxsize=64)
+def _of_small(columns: bytes) -> bytes:
+    """All parts of a table have the same columns, until the next ALTER."""
+    return siphash128_bytes(columns)

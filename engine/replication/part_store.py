@@ -19,6 +19,7 @@ Implemented on chDB by `engine.storage`, in memory by `engine.testing`.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -76,6 +77,27 @@ class NewPart:
     size_bytes: int
 
 
+_TRY = re.compile(r"_try[0-9]+\Z")
+_DETACH_REASONS = frozenset(
+    {
+        "attaching",
+        "broken",
+        "broken-from-backup",
+        "broken-on-start",
+        "clone",
+        "covered-by-broken",
+        "deleting",
+        "ignored",
+        "merge-not-byte-identical",
+        "mutate-not-byte-identical",
+        "noquorum",
+        "restoring",
+        "tmp-fetch",
+        "unexpected",
+    }
+)
+
+
 @dataclass(frozen=True, slots=True)
 class DetachedPart:
     """A part in `detached/`. `directory` is its whole name there, `name` what of it is a part's name, if any,
@@ -84,6 +106,23 @@ class DetachedPart:
     directory: str
     prefix: str
     name: PartName | None
+
+    @classmethod
+    def of(cls, directory: str) -> DetachedPart:
+        """What a directory's name says: a known prefix, else the part alone, else any prefix.
+
+        In this order: `all_0_0_1_7` is a part, and not `0_0_1_7` with the prefix `all`; neither is
+        `restoring_1_4_9_1` a part of the partition `restoring`. `_tryN` at the end belongs to no name.
+        Source: ClickHouse's DetachedPartInfo::tryParseDetachedPartName.
+        """
+        text = _TRY.sub("", directory)
+        first, _, rest = text.partition("_")
+        name = PartName.try_parse(rest)
+        if name is not None and first in _DETACH_REASONS:
+            return cls(directory, first, name)
+        if (whole := PartName.try_parse(text)) is not None:
+            return cls(directory, "", whole)
+        return cls(directory, "" if name is None else first, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +322,11 @@ class PartStore(Protocol):
     async def detached(self) -> Sequence[DetachedPart]: ...
 
     async def remove_detached(self, directory: str) -> None: ...
+
+    async def relabel_detached(self, directory: str, prefix: str) -> None:
+        """Give what lies in `detached/` another prefix, empty for none; nothing if it is not there. `_tryN`
+        is added where the name is taken."""
+        ...
 
     async def set_aside(self, directory: str, prefix: str) -> None:
         """Move a broken directory that `load` reported to `detached/<prefix>_…`."""

@@ -11,8 +11,12 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from uuid import UUID
 
-from engine.replication.commands.restore import attach_restored
+from engine.errors import Code, SqlError
+from engine.replication.commands.create import Created
+from engine.replication.commands.restore import Structure, attach_restored, restore_replica
+from engine.replication.creation import NewReplica
 from engine.replication.replica import (
     cleanup,
     log_puller,
@@ -116,6 +120,25 @@ class ReplicatedTable:
         async with self._changing:
             try:
                 await self._stop()
+            finally:  # also when whoever asked goes away in the middle
+                await self._start()
+
+    async def restore(self, table_uuid: UUID) -> Created:
+        """Make the replica in Keeper again and start it (SYSTEM RESTORE REPLICA); `attach_restored` is due
+        when it is active. Nothing else starts it meanwhile. Raises as `restore_replica`."""
+        if not self.ctx.is_readonly:
+            raise SqlError(Code.BAD_ARGUMENTS, "Replica must be readonly")
+        async with self._changing:
+            await self._stop()
+            try:
+                definition = await self.ctx.store.definition()
+                new = NewReplica(
+                    metadata=definition.metadata.to_bytes(),
+                    columns=definition.columns.to_bytes(),
+                    table_uuid=table_uuid,
+                    server_uuid=UUID(self.ctx.server_uuid),
+                )
+                return await restore_replica(self.ctx, new, definition, structure=Structure.ADOPT)
             finally:  # also when whoever asked goes away in the middle
                 await self._start()
 

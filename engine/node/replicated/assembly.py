@@ -10,7 +10,6 @@ import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity
@@ -21,11 +20,12 @@ from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
 from engine.node.replicated.alter import AlterStatements
 from engine.node.replicated.attach_as import AttachAsStatements
+from engine.node.replicated.attach_definition import AttachDefinitionStatements
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
 from engine.node.replicated.consistent_reads import ConsistentReads
 from engine.node.replicated.convert import Converter
-from engine.node.replicated.create import CreateStatements, Defaults
+from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.drop_rename import DropRenameStatements
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.replicated.guard import ReplicatedGuard
@@ -38,10 +38,12 @@ from engine.node.replicated.replacing import drop_leftovers
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rollup_functions import with_own_names
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.shard_check import Defaults
 from engine.node.replicated.show import DatabasesView, ShowStatements, TablesView
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
+from engine.node.replicated.undrop import UndropStatements
 from engine.node.replicated.view_catalog import read_views
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.statement import Answer, Asked
@@ -96,23 +98,29 @@ class ReplicatedNode:
         self.life = TableLifecycle(
             env=env,
             catalog=TableCatalog(private_directory(pool.path) / "replicated"),
+            dropped=TableCatalog(private_directory(pool.path) / "replicated" / "dropped"),
             tables=self.tables,
             local=self._local,
             holder=holder,
-            factory=TableMaker(self, pool=pool, env=env, holder=holder, server_uuid=identity.server_uuid),
+            factory=TableMaker(self, pool=pool, env=env, holder=holder, identity=identity),
             server_uuid=identity.server_uuid,
             on_change=self._graph.changed,
         )
-        push = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
-        self._inserts = ReplicatedInserts(self.tables, push)
+        self.views = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
+        self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
+        """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
+        self._inserts = ReplicatedInserts(self.tables, self.views)
         self._reads = ConsistentReads(self.tables)
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
         self._converter = Converter(self.life, self._create, env, pool.path)
+        self._undrop = UndropStatements(self.life, env)
         self.handlers = StatementHandlers(
             [
                 AttachAsStatements(self.life, self._converter),
+                AttachDefinitionStatements(self.life, self._create, self._converter),
+                self._undrop,
                 self._create,
                 DropRenameStatements(self.life),
                 ShowStatements(self.life),
@@ -145,7 +153,9 @@ class ReplicatedNode:
         await self.life.start(force=flag.exists())
         flag.unlink(missing_ok=True)
         self.life.later(drop_leftovers(self.life), "drop what replacements left")
+        self.life.later(self._undrop.forget_regularly(), "forget what was dropped long ago")
         await self._converter.run()
+        await self._undrop.finish_interrupted()
 
     async def stop(self) -> None:
         await self.life.stop()
@@ -180,6 +190,11 @@ class ReplicatedNode:
     async def run_insert(self, asked: Asked) -> None:
         """Run an INSERT … SELECT of the node's own making, as a client's."""
         statement = parse_statement(asked.sql)
+        if statement.kind is StatementKind.INSERT and self.into_distributed is not None:
+            rest = await self.into_distributed(asked)
+            if rest is None:
+                return
+            asked = rest
         answer = await self.handlers.run(asked, statement)
         if answer is not None:
             await answer.finish()
@@ -242,13 +257,20 @@ class TableMaker:
     """Implements `TableFactory` on chDB."""
 
     def __init__(
-        self, node: ReplicatedNode, *, pool: ChdbPool, env: Env, holder: SessionHolder, server_uuid: UUID
+        self,
+        node: ReplicatedNode,
+        *,
+        pool: ChdbPool,
+        env: Env,
+        holder: SessionHolder,
+        identity: NodeIdentity,
     ) -> None:
         self._node = node
         self._pool = pool
         self._env = env
         self._holder = holder
-        self._server_uuid = server_uuid
+        self._server_uuid = identity.server_uuid
+        self._host_id = identity.host_id
 
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
@@ -257,6 +279,7 @@ class TableMaker:
             name=local.name,
             paths=record.paths,
             me=record.me,
+            host_id=str(self._host_id),
             env=self._env,
             holder=self._holder,
             store=store,

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import enum
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from uuid import UUID
 
 from engine.errors import Corrupt
 from engine.names import TableName
+from engine.node.whole_files import force_directory, write_whole
 from engine.replication.paths import ReplicaPaths, TablePaths
 
 
@@ -40,6 +40,8 @@ class TableState(enum.Enum):
     CREATING = "creating"
     CONVERTING = "converting"
     """From a plain table of chDB to a replicated one (`convert`)."""
+    RESTORING = "restoring"
+    """Brought back by UNDROP; its replica is to be made in Keeper anew (`undrop`)."""
     ATTACHED = "attached"
     DROPPING = "dropping"
 
@@ -149,27 +151,8 @@ class TableCatalog:
     def remove(self, uuid: UUID) -> None:
         """Durable when this returns; nothing if there is no such record."""
         self._file(uuid).unlink(missing_ok=True)
-        _force(self._directory)
+        force_directory(self._directory)
         self._records.pop(uuid, None)
 
     def _file(self, uuid: UUID) -> Path:
         return self._directory / f"{uuid}.json"
-
-
-def write_whole(file: Path, data: bytes) -> None:
-    """After a loss of power, too, the file is as it was or as `data` says."""
-    temporary = file.with_suffix(".tmp")
-    with temporary.open("wb") as out:
-        out.write(data)
-        out.flush()
-        os.fsync(out.fileno())
-    temporary.replace(file)
-    _force(file.parent)
-
-
-def _force(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -3,7 +3,8 @@
 Safety argument. It runs at the node's start. No part is copied or deleted, and no step is lost by a crash.
 
 1. Before chDB starts, which would act on the file itself, the file is moved to `oncluster/replicated/convert`
-   under the table's UUID. A crash between copy and removal leaves both; the next start removes the second.
+   under the table's UUID (`conversion_flags`). A crash between copy and removal leaves both; the next start
+   removes the second.
 2. A record CONVERTING, with path and replica name of the configuration's defaults. From here on every start
    goes on with the table, and the file of 1 is not needed any more.
 3. chDB's own merges of it are kept away for good (the hidden settings) and those under way are waited for.
@@ -23,7 +24,6 @@ Source: ClickHouse's DatabaseOrdinary (convert_to_replicated).
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,40 +32,24 @@ from uuid import UUID
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.names import TableName
-from engine.node.replicated.catalog import TableRecord, TableState, write_whole
+from engine.node.conversion_flags import taken_flags
+from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
 from engine.node.replicated.runtime import RunningTable
+from engine.node.whole_files import write_whole
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.replication.commands.restore import restore_replica
 from engine.replication.part_name import PartName
-from engine.storage.layout import private_directory
 
 log = logging.getLogger(__name__)
 
-FLAG = "convert_to_replicated"
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\Z")
 _PAUSE_S = 0.2
 _RETRY_PAUSE_S = 2.0
 _KEEPER_WAIT_S = 5.0
-
-
-def take_flags(path: Path) -> None:
-    """Step 1. `path` is the data directory of a node whose chDB does not run."""
-    wanted = _wanted(path)
-    for flag in sorted((path / "store").glob(f"*/*/{FLAG}")):
-        if not _UUID.match(flag.parent.name):
-            continue
-        wanted.mkdir(parents=True, exist_ok=True)
-        write_whole(wanted / flag.parent.name, b"")
-        flag.unlink()
-
-
-def _wanted(path: Path) -> Path:
-    return private_directory(path) / "replicated" / "convert"
 
 
 class Converter:
@@ -75,7 +59,7 @@ class Converter:
         self._life = life
         self._create = create
         self._env = env
-        self._wanted = _wanted(path)
+        self._wanted = taken_flags(path)
 
     async def run(self) -> None:
         """Steps 2 to 4 for all tables that are due; the rest goes on in the background. What cannot be
@@ -88,7 +72,10 @@ class Converter:
         for record in self._life.catalog.all():
             if record.state is TableState.CONVERTING:
                 try:
-                    for local in (await self._life.local.by_uuid([record.uuid])).values():
+                    found = await self._life.local.by_uuid([record.uuid])
+                    if not found and record.uuid not in await self._life.local.detached():
+                        self._life.catalog.remove(record.uuid)  # of an ATTACH that did not come to the table
+                    for local in found.values():
                         table = await self._prepare(record, local)
                         self._life.later(self._finish(table, local), f"convert {record.name}")
                 except OnclusterError as error:
@@ -126,10 +113,15 @@ class Converter:
             await life.local.run(f"DETACH TABLE {name.quoted}")
             raise
         life.catalog.put(record)
+        await self.attach_prepared(record, local)
+
+    async def attach_prepared(self, record: TableRecord, local: LocalTable) -> RunningTable:
+        """Steps 3, 4 and 6 of a table that chDB has attached and whose record is CONVERTING."""
         table = await self._prepare(record, local)
         table.record = replace(record, state=TableState.ATTACHED)
-        life.catalog.put(table.record)
+        self._life.catalog.put(table.record)
         await table.replica.start()
+        return table
 
     async def _record(self, local: LocalTable) -> None:
         """Step 2."""

@@ -17,24 +17,21 @@ from engine.ddl.attempt import Fence
 from engine.env import Env
 from engine.errors import (
     Code,
-    KeeperAnswer,
     KeeperUnavailable,
-    MalformedEntry,
-    NoNode,
     OnclusterError,
     SqlError,
 )
-from engine.keeper.base import Keeper, Node
-from engine.names import HostId, TableName
+from engine.keeper.base import Keeper
+from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refuse_unsupported
 from engine.node.replicated.replacing import replace_table
+from engine.node.replicated.shard_check import Defaults, check_shard
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.replication.host import ReplicaHost
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.sql import Statement, StatementKind, expand_macros
 
@@ -54,18 +51,6 @@ _CREATES = frozenset(
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 """Runs an INSERT … SELECT as if a client had sent it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Defaults:
-    """Of the configuration: what an engine without arguments means, and who this server is."""
-
-    replica_path: str
-    replica_name: str
-    server_uuid: UUID
-    host_id: HostId
-    replicas_roots: tuple[str, ...] = ()
-    """Where the servers of the clusters say that they are alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +144,7 @@ class CreateStatements:
             if statement.if_not_exists or is_same:
                 return  # the same: an entry of the queue that is executed once more
             raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {name} already exists.")
-        await self._check_database(name)
+        await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
         await self._make(asked, definition, name, uuid, place)
@@ -167,7 +152,7 @@ class CreateStatements:
     async def _replace(
         self, asked: Asked, statement: Statement, definition: Definition, name: TableName
     ) -> None:
-        await self._check_database(name)
+        await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
         await replace_table(
@@ -185,7 +170,7 @@ class CreateStatements:
         life = self._life
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
-        await self._check_shard(keeper, place)
+        await check_shard(keeper, place.paths, self._topology(), self._defaults)
         record = TableRecord(
             uuid=uuid,
             name=name,
@@ -236,7 +221,8 @@ class CreateStatements:
             return True
         return record is not None and record.uuid in await life.local.detached()
 
-    async def _check_database(self, name: TableName) -> None:
+    async def check_database(self, name: TableName) -> None:
+        """Raises SqlError 81 and 48 for one that can have no replicated table."""
         engine = await self._life.local.engine_of_database(name.database)
         if engine is None:
             raise SqlError(Code.UNKNOWN_DATABASE, f"Database {name.database} does not exist.")
@@ -271,43 +257,6 @@ class CreateStatements:
                 )
             else:
                 raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {record.name} has the UUID {uuid} already.")
-
-    async def _check_shard(self, keeper: Keeper, place: Place) -> None:
-        """Raises SqlError 36 when the table in Keeper has replicas on another shard, and only there."""
-        try:
-            names = (await keeper.children(place.paths.replicas)).names
-        except NoNode:
-            return
-        nodes = await keeper.get_many([place.paths.replica(name).creator_info for name in names])
-        servers = {_server_of(node) for node in nodes if isinstance(node, Node)}
-        others = await self._hosts_of(keeper, servers - {str(self._defaults.server_uuid)})
-        # Of a server that is not alive only its address is left, which may be the name that clusters use.
-        addresses = await keeper.get_many([place.paths.replica(name).host for name in names])
-        others += [host for node in addresses if (host := _address(node)) is not None]
-        for other in others:
-            cluster = shard_conflict(self._topology(), self._defaults.host_id, other)
-            if cluster:
-                raise SqlError(
-                    Code.BAD_ARGUMENTS,
-                    f"Path {place.paths.root} is that of another shard's table: {other.readable} has a "
-                    f"replica there, and is of another shard of cluster '{cluster}'. Two shards with one "
-                    "path would have the same rows.",
-                    hint="Put {shard} into the path.",
-                )
-
-    async def _hosts_of(self, keeper: Keeper, servers: set[str]) -> list[HostId]:
-        """Under which names of the clusters these servers are alive (`engine.ddl.replicas`)."""
-        hosts = []
-        for root in self._defaults.replicas_roots if servers else ():
-            try:
-                names = (await keeper.children(root)).names
-            except NoNode:
-                continue
-            nodes = await keeper.get_many([f"{root}/{name}/active" for name in names])
-            for name, node in zip(names, nodes, strict=True):
-                if isinstance(node, Node) and node.data.decode("utf-8", "replace") in servers:
-                    hosts.append(HostId.parse(name))
-        return hosts
 
     # -- the place in Keeper --------------------------------------------------------------------
 
@@ -357,38 +306,7 @@ class CreateStatements:
             raise
 
 
-def shard_conflict(topology: Topology, me: HostId, other: HostId) -> str:
-    """A cluster in which the two hosts are replicas of different shards; empty if there is none, or if any
-    cluster has them in one shard. Only shards whose replicas replicate by themselves count."""
-    found = ""
-    for cluster in topology.clusters.values():
-        shards = [{r.host_id for r in s.replicas} for s in cluster.shards if s.internal_replication]
-        mine = [shard for shard in shards if me in shard]
-        theirs = [shard for shard in shards if other in shard]
-        if any(other in shard for shard in mine):
-            return ""
-        if mine and theirs:
-            found = found or cluster.name
-    return found
-
-
 def _expand_known(text: str, macros: Mapping[str, str]) -> str:
     for name, value in macros.items():
         text = text.replace(f"{{{name}}}", value)
     return text
-
-
-def _address(node: Node | KeeperAnswer) -> HostId | None:
-    """A replica's `host`; None for one that was not activated yet, or has text that nobody can read."""
-    if not isinstance(node, Node) or not node.data:
-        return None
-    try:
-        host = ReplicaHost.from_bytes(node.data)
-    except MalformedEntry:
-        return None
-    return HostId(host.host, host.tcp_port)
-
-
-def _server_of(node: Node) -> str:
-    """The server's UUID in `creator_info`."""
-    return node.data.decode("utf-8", "replace").partition("|")[2]

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
-from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.text_settings import settings_of_text
@@ -98,7 +99,8 @@ class DropRenameStatements:
                 await self._in_chdb(asked, sql)
                 return
             await self._require_keeper(name)
-            await self._life.drop(record, lambda: self._in_chdb(asked, sql))
+            leaves = Leaves.NOTHING if "SYNC" in flags else Leaves.DATA
+            await self._life.drop(record, lambda: self._in_chdb(asked, sql), leaves=leaves)
         elif table is not None:
             await self._detach(asked, [table], sql)
         else:
@@ -179,11 +181,13 @@ class DropRenameStatements:
             for record in records:
                 if self._life.tables.by_uuid(record.uuid) is not None:
                     sql = f"DROP TABLE {record.name.quoted}{sync}"
-                    await self._life.drop(record, lambda sql=sql: self._in_chdb(asked, sql))  # type: ignore[misc]
+                    drop = partial(self._in_chdb, asked, sql)
+                    leaves = Leaves.NOTHING if sync else Leaves.DATA
+                    await self._life.drop(record, drop, leaves=leaves)
             await self._in_chdb(asked, asked.sql)
             for record in records:
                 if self._life.catalog.get(record.uuid) == record:  # it was detached
-                    await self._life.dropped(record)
+                    await self._life.dropped_by_chdb(record)
         return True
 
     async def _detach_database(self, asked: Asked, statement: Statement) -> bool:
@@ -223,7 +227,8 @@ class DropRenameStatements:
     # -- UNDROP ----------------------------------------------------------------------------------------------
 
     async def _undrop(self, asked: Asked, statement: Statement) -> bool:
-        """Refused: its replica in Keeper is gone, and as a plain table it would never merge."""
+        """Of a table of which nothing is kept (`undrop` does the others). Refused: its replica in Keeper is
+        gone, and as a plain table it would never merge."""
         name = _whole(asked, statement.tables[0])
         for text in await self._life.local.dropped_definitions(name):
             if all(f"{setting} = {HIDDEN_SETTINGS[setting]}" in text for setting in _MARKS):

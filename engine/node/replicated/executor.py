@@ -17,12 +17,13 @@ half done is finished or undone by itself.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
-from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
+from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint, Steps
+from engine.ddl.series import ToldSteps
 from engine.errors import MultiFailed
 from engine.keeper.base import Node
 from engine.names import TableName
@@ -42,7 +43,7 @@ _PARTITION_COMMANDS = frozenset(command for command in AlterCommand if "PARTITIO
 
 
 class ReplicatedExecutor:
-    """Implements `LocalExecutor`, `RecordingExecutor` and `FencedExecutor`."""
+    """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(self, inner: ChdbExecutor, *, life: TableLifecycle, handlers: ReplicatedStatements) -> None:
         self._inner = inner
@@ -93,6 +94,19 @@ class ReplicatedExecutor:
             return
         record(await self.definition_digest(statement, database))
         await self.execute(execution)
+
+    async def takes_in_series(self, statement: Statement, database: str) -> bool:
+        return not self._may_concern(statement, database) and await self._inner.takes_in_series(
+            statement, database
+        )
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        if self._life.catalog.all():
+            steps = ToldSteps(steps, lambda _: self._life.on_change())
+        try:
+            await self._inner.execute_series(steps, settings)
+        finally:
+            self._life.on_change()
 
     async def table_engine(self, table: TableName) -> str | None:
         engine = await self._inner.table_engine(table)

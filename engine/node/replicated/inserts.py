@@ -72,9 +72,9 @@ class ReplicatedInserts(StagedInserts):
         settings: Mapping[str, str],
         options: InsertOptions,
     ) -> QueryResult:
-        inserter = Inserter(table.ctx)
-        await inserter.check(options)
-        async with table.store.insert_stage() as stage:
+        async with Inserter(table.ctx) as inserter, table.store.insert_stage() as stage:
+            await inserter.check(options)
+            inserter.rows_are_coming(options)
             try:
                 result = await write(for_stage(asked), text.into(stage.table))
             except SqlError as error:

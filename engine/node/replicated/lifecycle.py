@@ -18,6 +18,7 @@ Nothing here touches a replica in Keeper that another table or another server ha
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
@@ -37,6 +38,7 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
+from engine.lifetime import end_if_cancelled
 from engine.names import TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.local_tables import LocalTable, LocalTables
@@ -55,6 +57,13 @@ _ACTIVE_WAIT_S = 10.0
 _WRITERS_WAIT_S = 15.0
 
 
+class Leaves(enum.Enum):
+    """What DROP TABLE leaves behind for a while."""
+
+    DATA = "the data, for UNDROP"
+    NOTHING = "nothing (SYNC)"
+
+
 class TableFactory(Protocol):
     """Makes what runs a table."""
 
@@ -71,6 +80,7 @@ class TableLifecycle:
         *,
         env: Env,
         catalog: TableCatalog,
+        dropped: TableCatalog,
         tables: ReplicatedTables,
         local: LocalTables,
         holder: SessionHolder,
@@ -79,6 +89,8 @@ class TableLifecycle:
         on_change: Callable[[], None],
     ) -> None:
         self.catalog = catalog
+        self.dropped = dropped
+        """What UNDROP may still bring back."""
         self.tables = tables
         self.local = local
         self.holder = holder
@@ -103,6 +115,7 @@ class TableLifecycle:
         `force` skips the sanity checks of this start.
         """
         records = self.catalog.load()
+        self.dropped.load()
         found = await self.local.by_uuid([record.uuid for record in records])
         for record in records:
             local = found.get(record.uuid)
@@ -119,8 +132,8 @@ class TableLifecycle:
                     self.later(self._create_until_done(record), f"create {record.name}")
                 case TableState.ATTACHED, LocalTable():
                     await self.attach(record, local)
-                case TableState.CONVERTING, _:
-                    pass  # the converter's
+                case TableState.CONVERTING | TableState.RESTORING, _:
+                    pass  # the converter's, and UNDROP's
                 case TableState.ATTACHED, None:
                     log.info("replicated.not_attached table=%s uuid=%s", record.name, record.uuid)
         attached = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
@@ -238,6 +251,7 @@ class TableLifecycle:
                         await self.finish_create(current, await self.holder.get())
                 return
             except (Unavailable, UnknownOutcome) as error:
+                end_if_cancelled()
                 log.warning("replicated.create_again table=%s error=%s", record.name, error)
             except OnclusterError as error:
                 log.error("replicated.create_undone table=%s error=%s", record.name, error)
@@ -247,11 +261,15 @@ class TableLifecycle:
 
     # -- DROP ------------------------------------------------------------------------------------------------
 
-    async def drop(self, record: TableRecord, drop_in_chdb: Callable[[], Awaitable[None]]) -> None:
+    async def drop(
+        self, record: TableRecord, drop_in_chdb: Callable[[], Awaitable[None]], *, leaves: Leaves
+    ) -> None:
         """All steps; Keeper's may go on in the background. When chDB refuses, the table goes on as before.
 
         Raises SqlError.
         """
+        if leaves is Leaves.DATA:
+            self.dropped.put(record)
         table = self.tables.by_uuid(record.uuid)
         self.tables.being_dropped.add(record.name)
         try:
@@ -262,6 +280,7 @@ class TableLifecycle:
                 await drop_in_chdb()
             except SqlError:
                 self.catalog.put(record)
+                self.dropped.remove(record.uuid)
                 if table is not None:
                     await table.store.close()
                     await self.reattach(record.uuid)
@@ -269,10 +288,10 @@ class TableLifecycle:
         finally:
             self.tables.being_dropped.discard(record.name)
         if table is not None:
-            await table.store.destroy()
+            await (table.store.close() if leaves is Leaves.DATA else table.store.destroy())
         await self._finish_or_later(record)
 
-    async def dropped(self, record: TableRecord) -> None:
+    async def dropped_by_chdb(self, record: TableRecord) -> None:
         """chDB has dropped the table already: the rest of the steps."""
         self.catalog.put(replace(record, state=TableState.DROPPING))
         await self._finish_or_later(record)
@@ -303,7 +322,8 @@ class TableLifecycle:
                 f"{record.paths.root} is being removed by another session with Keeper",
                 hint="If that is of a process that was killed, it is removed when its session ends.",
             )
-        await self.local.forget(record.uuid)
+        if self.dropped.get(record.uuid) is None:
+            await self.local.forget(record.uuid)
         self.catalog.remove(record.uuid)
 
     async def is_ours(self, keeper: Keeper, record: TableRecord) -> bool:
@@ -323,6 +343,7 @@ class TableLifecycle:
                     await self.finish_drop(current)
                 return
             except OnclusterError as error:
+                end_if_cancelled()
                 log.warning("replicated.drop_again table=%s error=%s", record.name, error)
             await self._env.sleep(_RETRY_PAUSE_S)
 

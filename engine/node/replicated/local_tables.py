@@ -98,6 +98,21 @@ class LocalTables:
         files = [self._path / row[0] for row in rows]
         return [file.read_text("utf-8", "surrogateescape") for file in files if file.is_file()]
 
+    async def last_dropped(self, name: TableName, uuid: str | None = None) -> UUID | None:
+        """The table of this name, and of this UUID if one is given, that UNDROP would bring back."""
+        where = f"database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
+        if uuid is not None:
+            where += f" AND uuid = {quote_string(uuid)}"
+        rows = await self.rows(
+            "SELECT toString(uuid) FROM system.dropped_tables "
+            f"WHERE {where} ORDER BY table_dropped_time DESC LIMIT 1"
+        )
+        return UUID(rows[0][0]) if rows else None
+
+    async def dropped(self) -> set[UUID]:
+        """All that UNDROP could bring back."""
+        return {UUID(row[0]) for row in await self.rows("SELECT toString(uuid) FROM system.dropped_tables")}
+
     async def engine_of_database(self, database: str) -> str | None:
         rows = await self.rows(f"SELECT engine FROM system.databases WHERE name = {quote_string(database)}")
         return rows[0][0] if rows else None

@@ -41,12 +41,6 @@ def refuse_unsupported(statement: Statement) -> None:
             "A materialized view cannot have a replicated table of its own.",
             hint="Create the replicated table first, then the view with TO.",
         )
-    if statement.kind is _K.ATTACH_TABLE:
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "ATTACH TABLE with the definition of a replicated table is not supported.",
-            hint="ATTACH TABLE name attaches what DETACH TABLE detached; CREATE TABLE makes a replica.",
-        )
     if statement.kind is not _K.CREATE_TABLE or statement.temporary:
         raise SqlError(Code.BAD_ARGUMENTS, f"{statement.kind} cannot have the engine {statement.engine}.")
 

@@ -24,7 +24,7 @@ from uuid import UUID
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
-from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.replication.paths import ReplicaPaths
 
 _PREFIX = "_tmp_replace_"
@@ -111,4 +111,4 @@ async def _drop(life: TableLifecycle, name: TableName) -> None:
     if record is None:
         await life.local.drop(local.name, local.uuid)
         return
-    await life.drop(record, lambda: life.local.drop(local.name, local.uuid))
+    await life.drop(record, lambda: life.local.drop(local.name, local.uuid), leaves=Leaves.NOTHING)

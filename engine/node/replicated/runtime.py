@@ -17,6 +17,7 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord
 from engine.node.statement import Asked
+from engine.replication.commands.create import Created
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, PartStore
 from engine.replication.replica.context import ReplicaContext
@@ -71,6 +72,10 @@ class Replica(Protocol):
     async def stop(self) -> None: ...
 
     async def restart(self) -> None: ...
+
+    async def restore(self, table_uuid: UUID) -> Created:
+        """Make the replica in Keeper anew, and start."""
+        ...
 
     async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
         """Whether the replica accepts writes, within the time."""

@@ -13,7 +13,6 @@ import asyncio
 import enum
 import json
 from dataclasses import dataclass
-from uuid import UUID
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
@@ -24,9 +23,8 @@ from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Answer, Asked
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.commands.drop import drop_dead_replica
-from engine.replication.commands.restore import attach_restored, restore_replica
+from engine.replication.commands.restore import attach_restored
 from engine.replication.commands.sync import SyncMode, sync_replica
-from engine.replication.creation import NewReplica
 from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
@@ -237,20 +235,7 @@ async def _restart(table: RunningTable) -> None:
 async def _restore(table: RunningTable) -> None:
     """Keeper has lost the replica: make it again, start it, and give it its parts."""
     ctx = table.ctx
-    if not ctx.is_readonly:
-        raise SqlError(Code.BAD_ARGUMENTS, "Replica must be readonly")
-    definition = await ctx.store.definition()
-    new = NewReplica(
-        metadata=definition.metadata.to_bytes(),
-        columns=definition.columns.to_bytes(),
-        table_uuid=table.uuid,
-        server_uuid=UUID(ctx.server_uuid),
-    )
-    await table.replica.stop()
-    try:
-        await restore_replica(ctx, new, definition)
-    finally:
-        await table.replica.start()
+    await table.replica.restore(table.uuid)
     if not await table.replica.wait_until_active(timeout_s=_ACTIVE_WAIT_S):
         raise SqlError(
             Code.TABLE_IS_READ_ONLY,

@@ -16,13 +16,15 @@ With `deduplicate_blocks_in_dependent_materialized_views = 0` duplicates never r
 
 A plain table whose views write into a replicated one cannot be given to chDB, which would write past Keeper:
 its rows are staged too, attached to the table (or thrown away, for engine Null), and its views run here.
+So it is with views into a Distributed table, which chDB would give rows that it throws away. The views of a
+Distributed table run behind its own INSERT, over that INSERT's rows.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -128,6 +130,28 @@ class ViewPush:
         self._pool = pool
         self._env = env
         self._run_insert = run_insert
+        self.distributed: Callable[[], Awaitable[Collection[TableName]]] = _none
+        """The names of the node's Distributed tables."""
+
+    def changed(self) -> None:
+        """Some definition may be another one now."""
+        self._graph.changed()
+
+    async def target_of(self, name: TableName) -> TableName | None:
+        """What a materialized view of this name writes to; None if there is none."""
+        return await self._graph.target_of(name)
+
+    async def push_distributed(
+        self, asked: Asked, source: TableName, stage: TableName, settings: Mapping[str, str]
+    ) -> None:
+        """Run the views of a Distributed table over the rows of one INSERT. Raises the first view's error.
+
+        With a token of the user's a view has one of its own, so that a repeated INSERT reaches targets that
+        know tokens once; without one there is nothing to tell a repetition by.
+        """
+        token = settings.get("insert_deduplication_token", "")
+        for view in await self._graph.of(source):
+            await self._run(asked, view, stage, None, f"{token}:{view.uuid}" if token else "", settings)
 
     async def push(
         self,
@@ -142,19 +166,20 @@ class ViewPush:
         views = await self._graph.of(source)
         if not views or not inserted:
             return
+        distributed = await self.distributed()
         fresh = [each for each in inserted if not each.is_duplicate]
         repeats = flag(settings, "deduplicate_blocks_in_dependent_materialized_views", True)
         for view in views:
-            is_replicated = self._tables.is_ours(view.target)
+            knows_tokens = self._tables.is_ours(view.target) or view.target in distributed
             if fresh:
                 chosen = fresh
-            elif is_replicated and repeats:
+            elif knows_tokens and repeats:
                 chosen = list(inserted)
             else:
                 continue
             parts = [stage.part_in_table(each.new) for each in chosen]
             token = ""
-            if is_replicated and options.deduplicate and repeats:
+            if knows_tokens and options.deduplicate and repeats:
                 token = _token(view, chosen, options.token)
             await self._run(asked, view, stage.table, parts, token, settings)
 
@@ -167,9 +192,12 @@ class ViewPush:
     async def insert_plain(
         self, asked: Asked, name: TableName, text: InsertSql, write: Write
     ) -> QueryResult | None:
-        """An INSERT into a plain table whose views come to a replicated one; None for any other."""
-        tables = self._tables
-        if not tables.has_any or not await self._graph.reaches(name, tables.is_ours):
+        """An INSERT into a plain table whose views come to a replicated or Distributed one; None for any
+        other."""
+        tables, distributed = self._tables, await self.distributed()
+        if not tables.has_any and not distributed:
+            return None
+        if not await self._graph.reaches(name, lambda at: at in distributed or tables.is_ours(at)):
             return None
         engine = (
             await self._pool.query(
@@ -181,7 +209,8 @@ class ViewPush:
         if engine != "Null" and not engine.endswith("MergeTree"):
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"Table {name} has engine {engine} and a materialized view into a replicated table.",
+                f"Table {name} has engine {engine} and a materialized view into a replicated or Distributed "
+                "table.",
                 hint="Make it a table of the MergeTree family or of engine Null.",
             )
         stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
@@ -220,12 +249,13 @@ class ViewPush:
         columns = ", ".join(map(quote_identifier, view.columns))
         select = reading_from(view.select, view.source, stage, parts)
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
-        own = {
-            **{n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"},
-            "insert_deduplication_token": token,
-            "insert_deduplicate": "1" if token else "0",
-            "deduplicate_insert": "enable" if token else "disable",
-        }
+        own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
+        if view.target not in await self.distributed():
+            own["insert_deduplication_token"] = token
+            own["insert_deduplicate"] = "1" if token else "0"
+            own["deduplicate_insert"] = "enable" if token else "disable"
+        elif token:  # without one it makes its own, for its senders to repeat
+            own["insert_deduplication_token"] = token
         session = asked.session.clone()
         before = _running.set((*chain, view.name))
         try:
@@ -246,6 +276,10 @@ class ViewPush:
         finally:
             _running.reset(before)
             await session.close()
+
+
+async def _none() -> Collection[TableName]:
+    return ()
 
 
 def _token(view: View, inserted: Sequence[Inserted], user_token: str) -> str:

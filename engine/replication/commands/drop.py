@@ -13,8 +13,10 @@ Safety argument.
 5. Under the lock all other children go, and a last transaction removes lock, `dropped` and the table. A crash
    leaves `dropped`, and whoever creates a table there takes the lock and goes on.
 
-The lock lasts as long as the session, and everything is removed through that session: who has lost the lock
-cannot remove anything any more. All steps may be repeated; a lost reply is followed by looking again.
+The lock lasts as long as the session, and every removal checks that it is there: who has lost it, with the
+session or because Keeper has lost the table, cannot remove anything any more, neither of another table that
+was made at the path since. The nodes of a replica go only as long as it has no `host`, which one that was
+made again has. All steps may be repeated; a lost reply is followed by looking again.
 
 It never removes a table that has a replica, and never a node above the table's path.
 
@@ -37,7 +39,7 @@ from engine.errors import (
     OperationTimeout,
     SqlError,
 )
-from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
+from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import remove_recursive, try_remove
 from engine.replication.paths import ReplicaPaths, TablePaths
 
@@ -100,7 +102,8 @@ async def drop_dead_replica(
     for last in (*[False] * (_TRIES - 1), True):
         try:
             await _retire(keeper, dead, proof)
-            return await drop_replica(keeper, paths, dead)
+            found = await _remove_retired(keeper, dead)
+            return Dropped.TABLE if await remove_table_without_replicas(keeper, paths) else found
         except (ConnectionLoss, OperationTimeout):
             if last:
                 raise
@@ -116,9 +119,12 @@ async def _retire(keeper: Keeper, dead: ReplicaPaths, proof: Sequence[Op]) -> No
     )
     if await keeper.exists(dead.is_active) is not None:
         raise active
-    if proof and await keeper.exists(dead.host) is None:
+    host, is_lost = await keeper.exists_many([dead.host, dead.is_lost])
+    if proof and host is None:
         return  # a former attempt has proven it and come this far
     ops: list[Op] = [*proof, Create(dead.is_active), Remove(dead.is_active), Remove(dead.host)]
+    if is_lost is not None:
+        ops.append(SetData(dead.is_lost, b"1"))
     try:
         await keeper.multi(ops)
     except MultiFailed as failed:
@@ -132,19 +138,25 @@ async def _retire(keeper: Keeper, dead: ReplicaPaths, proof: Sequence[Op]) -> No
 
 
 async def _drop(keeper: Keeper, paths: TablePaths, me: ReplicaPaths) -> Dropped:
-    found = Dropped.NOTHING
     if await keeper.exists(me.root) is not None:
-        found = Dropped.REPLICA
         try:
             await keeper.set(me.is_lost, b"1")
         except NoNode:
             pass  # a former attempt came this far
         await try_remove(keeper, me.host)
-        for _ in range(_ROUNDS):
-            if await _remove_replica_nodes(keeper, me):
-                break
-        log.info("replication.replica_dropped replica=%s", me.root)
+    found = await _remove_retired(keeper, me)
     return Dropped.TABLE if await remove_table_without_replicas(keeper, paths) else found
+
+
+async def _remove_retired(keeper: Keeper, me: ReplicaPaths) -> Dropped:
+    """Step 3, of a replica without `host`."""
+    if await keeper.exists(me.root) is None:
+        return Dropped.NOTHING
+    for _ in range(_ROUNDS):
+        if await _remove_replica_nodes(keeper, me):
+            break
+    log.info("replication.replica_dropped replica=%s", me.root)
+    return Dropped.REPLICA
 
 
 async def _remove_replica_nodes(keeper: Keeper, me: ReplicaPaths) -> bool:
@@ -153,15 +165,20 @@ async def _remove_replica_nodes(keeper: Keeper, me: ReplicaPaths) -> bool:
         names = (await keeper.children(me.root)).names
     except NoNode:
         return True
-    for name in names:
-        if f"{me.root}/{name}" != me.creator_info:
-            await remove_recursive(keeper, f"{me.root}/{name}")
-    ops: list[Op] = [Remove(me.root)]
-    if await keeper.exists(me.creator_info) is not None:
-        ops.insert(0, Remove(me.creator_info))
+    # A replica of this name that was made meanwhile has a `host`: its nodes are not ours.
+    fence: list[Op] = [Create(me.host), Remove(me.host)]
     try:
+        for name in names:
+            if f"{me.root}/{name}" != me.creator_info:
+                await remove_recursive(keeper, f"{me.root}/{name}", fence=fence)
+        ops: list[Op] = [*fence, Remove(me.root)]
+        if await keeper.exists(me.creator_info) is not None:
+            ops.insert(len(fence), Remove(me.creator_info))
         await keeper.multi(ops)
     except MultiFailed as failed:
+        if isinstance(failed.error, NodeExists) and failed.index < len(fence):
+            log.warning("replication.replica_made_anew replica=%s", me.root)
+            return True
         if not isinstance(failed.error, NoNode | NotEmpty):
             raise
         return await keeper.exists(me.root) is None
@@ -216,12 +233,14 @@ async def _remove_table_nodes(keeper: Keeper, paths: TablePaths) -> None:
         names = (await keeper.children(paths.root)).names
     except NoNode:
         return
-    for name in names:
-        child = f"{paths.root}/{name}"
-        if child != paths.dropped:
-            await remove_recursive(keeper, child)
+    # Whoever removed the lock has made room for another table: its nodes are not ours.
+    fence = [Check(paths.dropped_lock)]
     ops: list[Op] = [Remove(paths.dropped_lock), Remove(paths.dropped), Remove(paths.root)]
     try:
+        for name in names:
+            child = f"{paths.root}/{name}"
+            if child != paths.dropped:
+                await remove_recursive(keeper, child, fence=fence)
         await keeper.multi(ops)
     except MultiFailed as failed:
         if not isinstance(failed.error, NotEmpty | NoNode):

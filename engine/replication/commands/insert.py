@@ -4,7 +4,8 @@ Safety argument. Parts of one `commit` go together (one by one if quorums may no
 
 1. Numbers are allocated, one transaction for all, which also looks for the block ids
    (`replica.block_numbers`). Whose id is known is a duplicate. A crash leaves nothing: the numbers are
-   abandoned with the session.
+   abandoned with the session. The number of a single part may have been taken before (`early_number`); its
+   id is looked for in 3 then.
 2. Each part is staged under its name: durable, read by nobody. A crash leaves a staged part that Keeper does
    not know; start-up throws it away.
 3. One transaction commits all of them: log entries, removal of the number locks, quorum nodes with the checks
@@ -38,6 +39,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from engine.errors import (
     Code,
@@ -50,6 +52,7 @@ from engine.errors import (
     SqlError,
 )
 from engine.replication.block_id import BlockId
+from engine.replication.commands.early_number import EarlyNumber, note_partitions
 from engine.replication.commands.insert_group import (
     Committed,
     Pending,
@@ -112,6 +115,21 @@ class Inserter:
     def __init__(self, ctx: ReplicaContext) -> None:
         self._ctx = ctx
         self._ordinals: Counter[str] = Counter()
+        self._early: EarlyNumber | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        early, self._early = self._early, None
+        if early is not None:
+            await early.close()
+
+    def rows_are_coming(self, options: InsertOptions) -> None:
+        """Called behind `check`, before rows are written: a number may be asked for in the meantime. Only
+        within `async with`, which gives it up if it is not used."""
+        if options.quorum in (0, 1) and self._early is None:
+            self._early = EarlyNumber.expected(self._ctx)
 
     async def check(self, options: InsertOptions) -> None:
         """What has to hold before rows are read; slows the INSERT down when there are many parts.
@@ -143,13 +161,19 @@ class Inserter:
         KeeperUnavailable, nothing was.
         """
         pending = [self._pending(new, options) for new in parts]
+        note_partitions(self._ctx, [new.partition_id for new in parts])
         results: dict[int, Inserted] = {}
         try:
             while waiting := [index for index in range(len(parts)) if index not in results]:
                 quorum = await self._quorum(options)
                 chosen = _next_group([(index, pending[index]) for index in waiting], quorum)
                 group = [pending[index] for index in chosen]
-                done = await insert_group(self._ctx, group, quorum, max_retries=options.max_retries)
+                early = (
+                    await self._early.take(group[0].partition_id) if self._early and len(parts) == 1 else None
+                )
+                done = await insert_group(
+                    self._ctx, group, quorum, max_retries=options.max_retries, early=early
+                )
                 for index, result in zip(chosen, done, strict=True):
                     each = pending[index]
                     if quorum is None or await self._is_reached(each, result, quorum, options):

@@ -122,9 +122,15 @@ async def pause(ctx: ReplicaContext, attempt: int) -> None:
 
 
 async def insert_group(
-    ctx: ReplicaContext, group: Sequence[Pending], quorum: Quorum | None, *, max_retries: int
+    ctx: ReplicaContext,
+    group: Sequence[Pending],
+    quorum: Quorum | None,
+    *,
+    max_retries: int,
+    early: BlockNumber | None = None,
 ) -> Sequence[Committed]:
     """Commit and publish all of `group`, or nothing of it, except what was inserted before. Block ids differ.
+    `early` is a number for a group of one, see `early_number`.
 
     Raises SqlError: 319 when it is not known whether the group was inserted, 242, 285, 286 and the store's
     codes when nothing was; KeeperUnavailable, too, means that nothing was.
@@ -133,11 +139,11 @@ async def insert_group(
     failure: OnclusterError | None = None
     try:
         for attempt in range(max_retries + 1):
-            if attempt:
+            if attempt and not (attempt == 1 and early is not None):
                 await pause(ctx, attempt)
             open_parts = {index: each for index, each in enumerate(group) if index not in done}
             try:
-                done |= await _attempt(ctx, open_parts, quorum)
+                done |= await _attempt(ctx, open_parts, quorum, early if attempt == 0 else None)
             except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable, _StartOver) as error:
                 failure = error
             except SqlError as error:
@@ -170,7 +176,7 @@ async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
 
 
 async def _attempt(
-    ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None
+    ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None, early: BlockNumber | None
 ) -> dict[int, Committed]:
     """One round. What is known already is in the result, and so is all else, or _StartOver is raised."""
     keeper = ctx.session()
@@ -180,7 +186,8 @@ async def _attempt(
     wanted = [Wanted(each.partition_id, each.block_id) for each in pending.values()]
     done: dict[int, Committed] = {}
     locks: dict[int, BlockNumber] = {}
-    for (index, each), found in zip(pending.items(), await allocate_all(ctx, wanted), strict=True):
+    numbers = await allocate_all(ctx, wanted) if early is None else [early]
+    for (index, each), found in zip(pending.items(), numbers, strict=True):
         if isinstance(found, Known):
             is_ours = found.part in each.names
             done[index] = Committed(found.part, is_duplicate=not is_ours)
@@ -211,6 +218,7 @@ class _Transaction:
         self._locks = locks
         self._names = [inserted(lock.partition_id, lock.number) for lock in locks]
         self._kinds: list[_Kind] = []
+        self._create_time = ""
         self._is_in_doubt = self._was_in_doubt = False
 
     async def run(self) -> Sequence[PartName]:
@@ -257,12 +265,13 @@ class _Transaction:
     def _ops(self, parts: Sequence[Part]) -> Sequence[Op]:
         ctx = self._ctx
         ops: list[tuple[_Kind, Op]] = []
+        self._create_time = time_text(ctx.env.now_s())
         for part, pending, lock in zip(parts, self._pending, self._locks, strict=True):
             block_id = str(pending.block_id) if pending.block_id is not None else ""
             entry = LogEntry(
                 pending.action(part),
                 source_replica=ctx.replica,
-                create_time=time_text(ctx.env.now_s()),
+                create_time=self._create_time,
                 block_id=block_id,
                 quorum=self._quorum.required if self._quorum else 0,
             )
@@ -280,14 +289,19 @@ class _Transaction:
         return [op for _, op in ops]
 
     async def _send(self, keeper: Keeper, ops: Sequence[Op]) -> None:
-        """Send the transaction, and note which entries of the log it has made."""
+        """Send the transaction, and note which entries of the log need not be copied; those with a quorum
+        do."""
         self._ctx.inserts_on_their_way += 1
         try:
             results = await keeper.multi(ops)
         finally:
             self._ctx.inserts_on_their_way -= 1
-        made = [path for kind, path in zip(self._kinds, results, strict=True) if kind is _Kind.LOG]
-        self._ctx.own_inserts.update(str(path).rpartition("/")[2] for path in made)
+        if self._quorum is None and keeper is self._ctx.keeper:
+            self._ctx.own_inserts |= {
+                str(made).rpartition("/")[2]: self._create_time
+                for kind, made in zip(self._kinds, results, strict=True)
+                if kind is _Kind.LOG
+            }
 
     def _refusal(self, failed: MultiFailed) -> OnclusterError:
         ctx = self._ctx

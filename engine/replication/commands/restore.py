@@ -2,13 +2,14 @@
 
 Safety argument. The replica is read-only, and there is nothing of it in Keeper.
 
-1. All parts go to `detached/`: as `restoring_…` if there is no table to join. Numbers begin anew with a new
-   table in Keeper, so no part may keep its name. A crash leaves some of them there; the statement again moves
-   the rest.
-2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`). A crash after it
-   leaves a replica that has no part yet; it starts as any new one.
-3. It is activated. A replica that joined clones from the others, and takes what it has under the same
-   checksum from `detached/` instead of fetching it.
+1. All parts go to `detached/restoring_…`. Numbers begin anew with a new table in Keeper, so no part may keep
+   its name. A crash leaves some of them there; the statement again moves the rest.
+2. The replica is made in Keeper, with the table if that is gone, too (`commands.create`), or if no other
+   replica is left of it. A crash after it leaves a replica that has no part yet; it starts as any new one.
+3. It is activated. A replica that joined first gives what is in `detached/restoring_…` its bare name
+   (`give_up_restoring`): from here on nobody will attach it, even if this replica makes the table another
+   time. Then it clones from the others, and takes what it has under the same checksum from `detached/`
+   instead of fetching it.
 4. The replica that made the table attaches its parts as inserts do, in the order of their blocks, each with a
    block id of its own made of its directory's name: a part that was attached by an attempt that crashed is
    found there, and not attached twice. The directory goes after that.
@@ -21,12 +22,15 @@ Source: ClickHouse's StorageReplicatedMergeTree::restoreMetadataInZooKeeper.
 
 from __future__ import annotations
 
+import enum
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from engine.errors import Code, SqlError
-from engine.keeper.base import Keeper
+from engine.keeper.base import Keeper, Node
 from engine.replication.block_id import BlockId
+from engine.replication.columns import Columns
 from engine.replication.commands.create import Created, complete_table, create_replica
 from engine.replication.commands.insert_group import Pending, attach_part, insert_group
 from engine.replication.creation import NewReplica
@@ -35,6 +39,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, Fate, Part
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.table_definition import TableDefinition
+from engine.replication.table_metadata import TableMetadata, Weight, check_metadata
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +47,26 @@ RESTORING = "restoring"
 _RETRIES = 20
 
 
-async def restore_replica(ctx: ReplicaContext, new: NewReplica, definition: TableDefinition) -> Created:
+class Structure(enum.Enum):
+    """What is done where the table in Keeper has another structure than this one."""
+
+    REFUSE = "refuse it"
+    ADOPT = "take over what an ALTER may have changed while this replica was not in Keeper"
+
+
+async def restore_replica(
+    ctx: ReplicaContext,
+    new: NewReplica,
+    definition: TableDefinition,
+    *,
+    structure: Structure = Structure.REFUSE,
+) -> Created:
     """Steps 1 and 2, while no background work of the replica runs. Activate it and call `attach_restored`
     then. Repeatable.
 
     Raises SqlError: 36 unless the replica is read-only and absent from Keeper, 122 and 342 if a table of
-    another structure is at its path; UnknownOutcome when Keeper does not answer.
+    another structure is at its path (with ADOPT only one that no ALTER can have made); UnknownOutcome when
+    Keeper does not answer.
     """
     keeper = await ctx.holder.get()
     is_made = await keeper.exists(ctx.me.root) is not None
@@ -63,13 +82,31 @@ async def restore_replica(ctx: ReplicaContext, new: NewReplica, definition: Tabl
     if is_made:  # then step 1 was finished, and what is active now was attached by step 4
         await complete_table(keeper, ctx.paths, new)
         return Created.REUSED
-    prefix = "" if await keeper.exists(ctx.paths.replicas) is not None else RESTORING
-    await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=prefix)
+    await ctx.store.remove(sorted(ctx.store.active), fate=Fate.DETACH, prefix=RESTORING)
     for name in sorted(ctx.store.staged):
         await ctx.store.discard(name)
+    if structure is Structure.ADOPT:
+        definition = await _adopted(ctx, keeper, definition)
+        new = replace(new, metadata=definition.metadata.to_bytes(), columns=definition.columns.to_bytes())
     created = await create_replica(keeper, ctx.paths, ctx.me, new, definition)
     log.info("replication.restored table=%s replica=%s what=%s", ctx.name, ctx.me.root, created.value)
     return created
+
+
+async def _adopted(ctx: ReplicaContext, keeper: Keeper, definition: TableDefinition) -> TableDefinition:
+    """The structure that the table has in Keeper, if it has one; this table has it then, too. Its parts are
+    in `detached/` already. Raises SqlError 342 for what no ALTER changes."""
+    metadata, columns = await keeper.get_many([ctx.paths.metadata, ctx.paths.columns])
+    if not isinstance(metadata, Node) or not isinstance(columns, Node):
+        return definition
+    theirs = TableMetadata.from_bytes(metadata.data, where=ctx.paths.metadata)
+    their_columns = Columns.from_bytes(columns.data, where=ctx.paths.columns)
+    if theirs == definition.metadata and their_columns == definition.columns:
+        return definition
+    check_metadata(definition.metadata, theirs, table=ctx.paths.root, allowed=frozenset({Weight.ADOPTABLE}))
+    await ctx.store.apply_alter(their_columns, theirs, {})
+    log.warning("replication.structure_adopted table=%s path=%s", ctx.name, ctx.paths.root)
+    return await ctx.store.definition()
 
 
 async def _is_unfinished(ctx: ReplicaContext, keeper: Keeper) -> bool:
@@ -82,6 +119,15 @@ async def is_founder(ctx: ReplicaContext, keeper: Keeper) -> bool:
     """Whether the table was made by the transaction that made this replica."""
     table, replica = await keeper.exists_many([ctx.paths.root, ctx.me.root])
     return table is not None and replica is not None and table.czxid == replica.czxid
+
+
+async def give_up_restoring(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """What step 1 has put aside on a replica that joined a table: bare names, before it gets other parts."""
+    async with ctx.attaching:
+        waiting = [each for each in await ctx.store.detached() if each.prefix == RESTORING]
+        if waiting and not await is_founder(ctx, keeper):
+            for each in waiting:
+                await ctx.store.relabel_detached(each.directory, "")
 
 
 async def attach_restored(ctx: ReplicaContext) -> int:
@@ -99,8 +145,7 @@ async def attach_restored(ctx: ReplicaContext) -> int:
             return 0
         attached = 0
         for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
-            identity = BlockId.of_bytes(name.partition_id, f"restored {each.directory}".encode())
-            part = Pending(name.partition_id, identity, _stage(ctx, each), action=attach_part)
+            part = Pending(name.partition_id, _identity(name, each), _stage(ctx, each), action=attach_part)
             try:
                 await insert_group(ctx, [part], None, max_retries=_RETRIES)
             except PartDiffers as error:
@@ -111,6 +156,11 @@ async def attach_restored(ctx: ReplicaContext) -> int:
             await ctx.store.remove_detached(each.directory)
             attached += 1
         return attached
+
+
+def _identity(name: PartName, detached: DetachedPart) -> BlockId:
+    """By this a part that was attached before is known again."""
+    return BlockId.of_bytes(name.partition_id, f"restored {detached.directory}".encode())
 
 
 def _stage(ctx: ReplicaContext, detached: DetachedPart) -> Callable[[PartName], Awaitable[Part]]:

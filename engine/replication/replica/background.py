@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from engine.errors import OnclusterError, SessionExpired
+from engine.lifetime import end_if_cancelled
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import TermOver
 
@@ -30,6 +31,7 @@ async def keep_running(
         except (SessionExpired, TermOver):
             raise
         except (OnclusterError, OSError) as error:
+            end_if_cancelled()
             if ctx.is_readonly:
                 raise SessionExpired("The session of the replica is over") from error
             ctx.last_keeper_error = f"{what}: {error}"

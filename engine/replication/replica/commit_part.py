@@ -79,8 +79,13 @@ async def commit_parts(
     local = {part: _local(ctx, part) for part in parts}
     spans = [*parts, *([replacing] if replacing else [])]
     missing, stale = list(parts), list[PartName]()
+    # What an insert without an answer has left staged may have a node, too. If not, the list below tells.
+    staged = [name for name in ctx.store.staged if name not in ctx.in_flight] if replacing else []
     covered = [
-        name for span in spans for name in ctx.queue.current_parts.parts_covered_by(span) if name not in local
+        name
+        for span in spans
+        for name in (*ctx.queue.current_parts.parts_covered_by(span), *filter(span.contains, staged))
+        if name not in local
     ]
     for _ in range(_ATTEMPTS):
         ops: list[Op] = []

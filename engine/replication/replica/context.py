@@ -8,7 +8,7 @@ goes on over the end of a term and looks what became of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -117,6 +117,8 @@ class ReplicaContext:
     settings: ReplicatedSettings
     queue: ReplicaQueue
     other_table: Callable[[str, str], PartStore | None]
+    host_id: str = ""
+    """This server's name in the clusters, empty if it has none."""
     switches: Switches = field(default_factory=Switches)
     in_flight: InFlight = field(default_factory=InFlight)
     keeper: Keeper | None = None
@@ -129,6 +131,10 @@ class ReplicaContext:
     last_keeper_error: str = ""
     term_began: Broadcast = field(default_factory=Broadcast)
     """The replica accepts writes (again)."""
+    usual_partition: tuple[str, int] = ("", 0)
+    """The partition of the inserts before, and how many of them, one after the other, were of it alone."""
+    replicas_seen: tuple[Keeper, Sequence[str]] | None = None
+    """The table's replicas as a session has seen them, until its watch says that there are others."""
     queue_changed: Signal = field(default_factory=Signal)
     """There may be an entry that can run."""
     merge_wanted: Signal = field(default_factory=Signal)
@@ -145,9 +151,10 @@ class ReplicaContext:
     """There is a part to be checked."""
     pulling: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while log entries are copied to the queue."""
-    own_inserts: set[str] = field(default_factory=set)
-    """Entries of the log by this replica's inserts, until they are copied to the queue: there is nothing left
-    to be done for them, so that they need not be copied one by one."""
+    own_inserts: dict[str, str] = field(default_factory=dict)
+    """Entries of the log by inserts of this replica in this term, with their create times, until the log
+    pointer has passed them. Their parts are the replica's since the very transaction that made the entry, so
+    there is nothing left to be done."""
     inserts_on_their_way: int = 0
     """Transactions of inserts that have been sent and not answered."""
     log_pointer: int = 0

@@ -10,6 +10,8 @@ Safety argument. The queue starts nothing inside the range any more while the en
    queued: at start they are left to this entry, which does the rest.
    Replace: the new parts are staged, then one multi puts them into `parts/` and takes out the range, then
    one publication does the same for readers.
+   Both: what an insert whose answer is missing has left staged in the range is thrown away; its transaction
+   was executed before the range was given out, or cannot be any more: its block number was taken away.
 3. The runner removes the entry. All of it may be repeated until then.
 
 It never touches a part that is not inside the range.
@@ -89,6 +91,7 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         await ctx.store.remove(sorted(part for part in ctx.store.active if span.contains(part)))
         await forget_parts(ctx, ctx.session(), span)
     if span is not None:
+        await _discard_staged(ctx, span)
         await quorum.forget_dropped(ctx, span)
 
 

@@ -12,11 +12,14 @@ Safety argument. One pull at a time (`ctx.pulling`), and only within a term: `is
    meanwhile), `ctx.is_queue_in_doubt` stays set: memory takes over what `queue/` holds, after a sync, before
    anything else is copied.
 
-Only the loop (`run`) lets the replica's own inserts wait for more of them, and only as long as the log holds
-nothing else that is new; whoever calls `pull` gets all there is.
+Entries of the replica's own inserts (`ctx.own_inserts`) are not copied: the transaction that made such an
+entry has made its part the replica's, so nothing is left to be done but to move the pointer behind it, which
+the multi of 2 does. A crash before that leaves an entry that is copied as any other, to no further effect.
+Only the loop (`run`) lets them wait for more of them, and only as long as the log holds nothing else that is
+new; whoever calls `pull` gets all there is.
 
-It never passes an entry over: an entry that does not parse stops the pull for good and its error is shown, an
-entry that is missing although it was not copied ends the term (the replica was given up as lost).
+It never passes over any other entry: one that does not parse stops the pull for good and its error is shown,
+one that is missing although it was not copied ends the term (the replica was given up as lost).
 
 Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
 """
@@ -27,10 +30,10 @@ import asyncio
 import bisect
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine.errors import NoNode, OnclusterError
-from engine.keeper.base import Create, CreateMode, Keeper, Op, SetData, Watch, WatchEvent
+from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, SetData, Watch, WatchEvent
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.paths import sequence_number
@@ -38,13 +41,13 @@ from engine.replication.replica import queue_loader
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import TermOver
-from engine.replication.replica.insert_times import unix_text
+from engine.replication.replica.insert_times import unix_s, unix_text
 from engine.replication.replica.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
 
-_MAX_BATCH = 100
+_FIRST_BATCH, _MAX_BATCH = 16, 100
 _GATHER_S = 0.1
 """How long the replica's own inserts wait for more of them before they are copied."""
 MAX_BATCH_BYTES = 512 << 10
@@ -98,7 +101,7 @@ async def _gather_own(ctx: ReplicaContext, watch: Watch) -> None:
     while (ctx.own_inserts or ctx.inserts_on_their_way) and (left_s := until_s - ctx.env.monotonic_s()) > 0:
         names = (await ctx.session().children(ctx.paths.log, watch=watch)).names
         fresh = names[bisect.bisect_left(names, f"log-{ctx.log_pointer:010}") :]
-        if len(fresh) >= _MAX_BATCH or not ctx.own_inserts.issuperset(fresh):
+        if len(fresh) >= _MAX_BATCH or not ctx.own_inserts.keys() >= set(fresh):
             return
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(left_s):
@@ -112,10 +115,13 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
         ctx.is_queue_in_doubt = False
         ctx.queue_changed.set()
     # Sent in this order, and executed in it: requests of a session never overtake each other.
-    pointer, log_now, _ = await asyncio.gather(
+    likely = f"log-{ctx.log_pointer:010}"
+    pointer, log_now, _, (found,) = await asyncio.gather(
         keeper.get(ctx.me.log_pointer),
         keeper.children(ctx.paths.log, watch=watch),
         queue_loader.load_mutations(ctx, keeper),
+        # Most often there is one new entry. Guessing its name saves a round trip.
+        keeper.get_many([ctx.paths.log_entry(likely)]),
     )
     text, version = pointer.data.decode("ascii", "replace"), pointer.stat.version
     if not text:
@@ -129,11 +135,12 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
     names = [name for name in fresh if sequence_number(name) is not None]
     if names and sequence_number(names[0]) != int(text):
         raise TermOver(f"The log begins at {names[0]}; this replica has copied it up to {text} only")
-    batch_size = 1
+    known = {likely: found} if isinstance(found, Node) else {}
+    batch_size = _FIRST_BATCH
     at = 0
     while at < len(names):
         batch = names[at : at + batch_size]
-        at += await _copy(ctx, keeper, batch, version)
+        at += await _copy(ctx, keeper, batch, version, known)
         version += 1
         batch_size = min(batch_size * 2, _MAX_BATCH)
     _note_copied(ctx, int(text) + len(names))
@@ -142,24 +149,39 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
 
 def _note_copied(ctx: ReplicaContext, log_pointer: int) -> None:
     ctx.log_pointer = log_pointer
-    ctx.own_inserts = {name for name in ctx.own_inserts if name >= f"log-{log_pointer:010}"}
+    for name in [name for name in ctx.own_inserts if name < f"log-{log_pointer:010}"]:
+        del ctx.own_inserts[name]
 
 
-async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], pointer_version: int) -> int:
-    """The first of these entries, as many as one request has room for; returns how many."""
+async def _copy(
+    ctx: ReplicaContext,
+    keeper: Keeper,
+    names: Sequence[str],
+    pointer_version: int,
+    known: Mapping[str, Node],
+) -> int:
+    """The first of these entries, as many as one request has room for; returns how many. `known` are those
+    that were read already."""
+    own = {name: ctx.own_inserts[name] for name in names if name in ctx.own_inserts}
     entries: list[tuple[LogEntry, bytes]] = []
-    size_bytes = 0
-    nodes = await keeper.get_many([ctx.paths.log_entry(name) for name in names])
-    for name, node in zip(names, nodes, strict=True):
+    size_bytes, count = 0, len(names)
+    unread = [name for name in names if name not in own and name not in known]
+    read = await keeper.get_many([ctx.paths.log_entry(name) for name in unread]) if unread else []
+    nodes = {**known, **dict(zip(unread, read, strict=True))}
+    for at, name in enumerate(names):
+        if name in own:
+            continue
+        node = nodes[name]
         if isinstance(node, NoNode):
             raise TermOver(f"{name} was removed from the log before this replica has copied it") from node
         if isinstance(node, OnclusterError):
             raise node
         size_bytes += len(node.data)
         if entries and size_bytes > MAX_BATCH_BYTES:
+            count = at
             break
         entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
-    behind = (sequence_number(names[len(entries) - 1]) or 0) + 1
+    behind = (sequence_number(names[count - 1]) or 0) + 1
     ops: list[Op] = [
         Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL) for _, data in entries
     ]
@@ -167,16 +189,22 @@ async def _copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], point
     oldest = _oldest_insert(ctx, [entry for entry, _ in entries])
     if oldest:
         ops.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
+    latest = max((own[name] for name in names[:count] if name in own), key=unix_s, default="")
+    if latest and unix_s(latest) > ctx.max_processed_insert_s:
+        ops.append(SetData(ctx.me.max_processed_insert_time, unix_text(latest)))
     ctx.is_queue_in_doubt = True
     results = await keeper.multi(ops)
     for (entry, data), path in zip(entries, results, strict=False):
         assert isinstance(path, str)
         ctx.queue.add(QueuedEntry(path.rpartition("/")[2], entry, data))
     ctx.is_queue_in_doubt = False
-    ctx.queue_changed.set()
+    if latest:
+        ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, unix_s(latest))
+    if entries:
+        ctx.queue_changed.set()
     ctx.merge_wanted.set()
-    log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, len(entries), behind)
-    return len(entries)
+    log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, count, behind)
+    return count
 
 
 def _oldest_insert(ctx: ReplicaContext, entries: Sequence[LogEntry]) -> str:

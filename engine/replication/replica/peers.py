@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import KeeperAnswer, NoNode
-from engine.keeper.base import Keeper
+from engine.keeper.base import Keeper, WatchEvent
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDigest
 from engine.replication.part_header import PartHeader
@@ -42,11 +42,33 @@ async def others(ctx: ReplicaContext, keeper: Keeper) -> list[ReplicaPaths]:
     return [ctx.paths.replica(name) for name in names if name != ctx.replica]
 
 
+async def _others_seen(ctx: ReplicaContext, keeper: Keeper) -> list[ReplicaPaths]:
+    """As `others`, from memory as long as no watch has told of a change. It may be behind by as much as a
+    watch takes: good enough to look for a holder, not to say that there is none."""
+    seen = ctx.replicas_seen
+    if seen is None or seen[0] is not keeper:
+        has_changed = False
+
+        def forget(_event: WatchEvent) -> None:
+            nonlocal has_changed
+            has_changed = True
+            ctx.replicas_seen = None
+
+        seen = keeper, (await keeper.children(ctx.paths.replicas, watch=forget)).names
+        if not has_changed:  # the event may be here before this task is
+            ctx.replicas_seen = seen
+    return [ctx.paths.replica(name) for name in seen[1] if name != ctx.replica]
+
+
 async def active_holders(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> list[Holder]:
     """Active replicas to fetch `part` from, the best first: those that have exactly this part, or else those
     that have one covering it; the largest log pointer first, then the shortest queue, then chance."""
-    replicas = await others(ctx, keeper)
+    replicas = await _others_seen(ctx, keeper)
     found = [holder for holder in await _exact(keeper, replicas, part) if holder.is_active]
+    if not found:
+        seen, replicas = replicas, await others(ctx, keeper)
+        if replicas != seen:
+            found = [holder for holder in await _exact(keeper, replicas, part) if holder.is_active]
     if not found:
         found = [holder for holder in await _covering(keeper, replicas, part) if holder.is_active]
     ctx.env.rng.shuffle(found)

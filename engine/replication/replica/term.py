@@ -5,7 +5,8 @@ Safety argument. A replica acts only while the ephemeral `is_active` is its own 
 1. Activation: `is_active` and the address in one multi. What an earlier session of this server left there is
    removed first, by content and version; another server's node means that somebody else runs this replica: it
    stays read-only (224) and tries again.
-2. Then, still read-only: clone if lost, load the queue, copy the log, compare parts on disk with Keeper.
+2. Then, still read-only: let go of what a RESTORE has put aside and will not attach, clone if lost, load the
+   queue, copy the log, compare parts on disk with Keeper.
    Each of these may be repeated; a crash or a lost session leads back to 1.
 3. Only then `ctx.keeper` is set: writes are accepted and the loops run.
 4. The session's end makes the replica read-only at once (`is_readonly` asks the session itself), cancels the
@@ -40,6 +41,7 @@ from engine.keeper.base import Create, CreateMode, Keeper, SetData
 from engine.keeper.recipes import Signal as WatchSignal
 from engine.keeper.recipes import try_remove
 from engine.replication.commands.create import complete_table
+from engine.replication.commands.restore import give_up_restoring
 from engine.replication.creation import NewReplica
 from engine.replication.replica import clone, log_puller, peers, queue_loader, startup_check
 from engine.replication.replica.context import ReplicaContext
@@ -163,8 +165,11 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         if not is_forced:
             startup_check.check_broken(ctx, startup.broken, startup.broken_bytes)
         ctx.metadata_version = peers.number((await keeper.get(ctx.me.metadata_version)).data)
+        await give_up_restoring(ctx, keeper)
         await clone.clone_if_lost(ctx, keeper)
         await queue_loader.load(ctx, keeper)
+        # Their numbers may be those of another log by now: SYSTEM RESTORE REPLICA makes one anew.
+        ctx.own_inserts.clear()
         await log_puller.pull_on(ctx, keeper)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
@@ -211,6 +216,9 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
                 [
                     Create(ctx.me.is_active, identity, CreateMode.EPHEMERAL),
                     SetData(ctx.me.host, ctx.host.to_bytes()),
+                    # ClickHouse leaves the replica's own node empty and never reads it. By this name another
+                    # shard with the same path is told apart while this server is down.
+                    *([SetData(ctx.me.root, ctx.host_id.encode())] if ctx.host_id else []),
                 ]
             )
             return
