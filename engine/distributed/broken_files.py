@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from engine.distributed.spool_disk import SpoolDisk
 from engine.distributed.spool_file import check_file
 from engine.distributed.spool_names import BROKEN, file_name, number_of
-from engine.env import Env
 from engine.errors import Corrupt
 
 
@@ -30,7 +29,7 @@ class Restored:
     left: tuple[int, ...]
 
 
-async def restore(disk: SpoolDisk, directory: str, env: Env) -> Restored:
+async def restore(disk: SpoolDisk, directory: str) -> Restored:
     """Put the files back that are whole; wake the sender after that. Raises OSError."""
     restored, left = [], []
     pending = set(disk.names(directory))
@@ -38,7 +37,7 @@ async def restore(disk: SpoolDisk, directory: str, env: Env) -> Restored:
         try:
             if file_name(number) in pending:
                 raise Corrupt(f"There is another file {number} in {directory}.")
-            await check_file(disk, _broken(directory, number), env)
+            await check_file(disk, _broken(directory, number))
         except Corrupt:
             left.append(number)
             continue

@@ -101,7 +101,7 @@ class DistributedDefinition:
         c = Cursor(clause)
         if c.identifier() != ENGINE:
             raise SqlError(Code.BAD_ARGUMENTS, f"Not the engine clause of a Distributed table: {clause}")
-        arguments = _arguments(c)
+        arguments = engine_arguments(c)
         if not 3 <= len(arguments) <= 5:
             raise SqlError(
                 Code.NUMBER_OF_ARGUMENTS_DOESNT_MATCH,
@@ -110,21 +110,21 @@ class DistributedDefinition:
                 "expression (optional), policy to store data in (optional).",
             )
         key = arguments[3] if len(arguments) > 3 else ""
-        policy = _name(arguments[4], "the policy", "") if len(arguments) > 4 else ""
+        policy = argument_name(arguments[4], "the policy", "") if len(arguments) > 4 else ""
         settings: dict[str, str] = {}
         if c.accept("SETTINGS"):
             settings = _settings(c)
         return cls(
-            _name(arguments[0], "the cluster", current_database),
-            _name(arguments[1], "the database", current_database),
-            _name(arguments[2], "the table", current_database),
+            argument_name(arguments[0], "the cluster", current_database),
+            argument_name(arguments[1], "the database", current_database),
+            argument_name(arguments[2], "the table", current_database),
             key,
             policy,
             settings,
         )
 
 
-def _arguments(c: Cursor) -> list[str]:
+def engine_arguments(c: Cursor) -> list[str]:
     """The texts between the commas of the bracket at the cursor, which is stepped over."""
     begin = c.at
     if not c.skip_brackets():
@@ -144,8 +144,8 @@ def _arguments(c: Cursor) -> list[str]:
     return found
 
 
-def _name(text: str, what: str, current_database: str) -> str:
-    """A literal, an identifier, or currentDatabase()."""
+def argument_name(text: str, what: str, current_database: str) -> str:
+    """A literal, an identifier, or currentDatabase(). Raises SqlError 36 for anything else."""
     c = Cursor(text)
     tokens = c.tokens
     if len(tokens) == 1 and tokens[0].kind in (TokenKind.STRING, TokenKind.HEREDOC):

@@ -43,7 +43,8 @@ _CANNOT_NOW = frozenset(
 class Block:
     """Rows for one shard, as Native. `body` opens them anew each time it is called.
 
-    `token` is the block's identity. `settings` go with the INSERT.
+    `token` is the block's identity. `settings` go with the INSERT. `select` is a SELECT that gives the same
+    rows in the same order on this node, where there is one.
     """
 
     database: str
@@ -53,6 +54,7 @@ class Block:
     body: Callable[[], AsyncIterator[bytes]]
     rows: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    select: str = ""
 
     def insert_sql(self, peer: Peer) -> str:
         """The INSERT without its FORMAT."""

@@ -29,6 +29,8 @@ from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError
 
 ERROR_HALVING_S = 300.0
+_KEPT_BYTES = 16 << 20
+"""Of files that go together, as they are in memory between check and sending; the rest is read again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,13 @@ Deliver = Callable[[Outgoing], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class SenderOptions:
-    """`background_insert_*` of the table. `batch` None sends each file alone."""
+    """`background_insert_*` of the table. `batch` None sends each file alone.
+
+    `waits_for_more`: for `sleep_s` after the first new file, so that more of them go together.
+    """
 
     sleep_s: float = 0.1
+    waits_for_more: bool = True
     max_sleep_s: float = 30.0
     batch: BatchLimits | None = None
     fsync_directories: bool = False
@@ -115,7 +121,8 @@ class DirectorySender:
                     continue
             await self._wake.wait()
             self._wake.clear()
-            await self._env.sleep(self._options.sleep_s)  # more files may come: fewer and larger sends
+            if self._options.waits_for_more:
+                await self._env.sleep(self._options.sleep_s)
 
     def _pause_s(self) -> float:
         return float(min(self._options.sleep_s * 2 ** min(self._errors, 32), self._options.max_sleep_s))
@@ -192,7 +199,7 @@ class DirectorySender:
     async def _in_batches(self, limits: BatchLimits) -> None:
         batch: list[tuple[int, SpoolFile]] = []
         for number in self._spool.pending(self.directory):
-            file = await self._checked(number)
+            file = await self._checked(number, [file for _, file in batch])
             if file is None:
                 continue
             if batch and not can_join(batch[0][1].head, file.head):
@@ -215,7 +222,7 @@ class DirectorySender:
         files: list[SpoolFile] = []
         for number in numbers:
             try:
-                files.append(await check_file(self._disk, self._path(number), self._env))
+                files.append(await check_file(self._disk, self._path(number), keep_bytes=_room(files)))
             except (Corrupt, FileNotFoundError) as error:
                 self._give_up(numbers)
                 self._record.forget()
@@ -243,10 +250,10 @@ class DirectorySender:
         heads = [file.head for file in files]
         return Outgoing(token_of(heads), heads[0], sum(head.rows for head in heads), body)
 
-    async def _checked(self, number: int) -> SpoolFile | None:
-        """None when it is broken, and has been put aside."""
+    async def _checked(self, number: int, others: Sequence[SpoolFile] = ()) -> SpoolFile | None:
+        """None when it is broken, and has been put aside. `others` go with it."""
         try:
-            return await check_file(self._disk, self._path(number), self._env)
+            return await check_file(self._disk, self._path(number), keep_bytes=_room(others))
         except Corrupt as error:
             self._give_up([number])
             self._failed(error)
@@ -270,3 +277,8 @@ class DirectorySender:
 
     def _path(self, number: int) -> str:
         return f"{self.directory}/{file_name(number)}"
+
+
+def _room(files: Sequence[SpoolFile]) -> int:
+    """How many bytes more may be kept in memory."""
+    return _KEPT_BYTES - sum(len(file.data) for file in files if file.data is not None)

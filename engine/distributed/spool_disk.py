@@ -9,13 +9,22 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class SpoolDisk(Protocol):
     """All methods raise OSError."""
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        """Call something that reads or writes much, where it is in nobody's way.
+
+        It ends before this does, also when the caller is cancelled.
+        """
+        ...
 
     def directories(self) -> Sequence[str]:
         """Names of the directories in the spool, sorted."""
@@ -59,6 +68,14 @@ class LocalDisk:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        future = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
 
     def directories(self) -> Sequence[str]:
         try:

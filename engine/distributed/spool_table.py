@@ -1,8 +1,9 @@
 """The spool of one Distributed table: blocks that are acknowledged and not delivered yet.
 
 Safety argument of `put`. 1. Every block is written whole to `tmp/`, and forced to disk if the table wants
-that. 2. Each gets a name in every directory it is for (a hard link). 3. The directories are forced to disk if
-the table wants that. 4. The names in `tmp/` go. Only then the INSERT is acknowledged.
+that; if the INSERT has to do something else first, that is done meanwhile. 2. Each block gets a name in every
+directory it is for (a hard link). 3. The directories are forced to disk if the table wants that. 4. The names
+in `tmp/` go. Only then the INSERT is acknowledged.
 A crash in 1 leaves files in `tmp/`, which the next start removes: the INSERT was not acknowledged. A crash in
 2 or 3 leaves some blocks in place; they will be delivered, and their tokens make a repeated INSERT with a
 token of its own write only the rest. A crash in 4 leaves a name in `tmp/` too many.
@@ -12,7 +13,7 @@ Nothing here removes a file that was acknowledged, except `truncate`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -96,8 +97,11 @@ class TableSpool:
                 return
         raise _too_much(pending, limits.delay_bytes, "bytes_to_delay_insert")
 
-    async def put(self, blocks: Sequence[SpoolBlock]) -> None:
-        """Return when all blocks are in place. Raises SqlError 243, and what a block's rows raise."""
+    async def put(self, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None = None) -> None:
+        """Return when all blocks are in place. Raises SqlError 243, and what a block's rows raise.
+
+        `after` has to end well before any block is in place; what it raises is raised, and nothing is kept.
+        """
         disk = self.disk
         written: list[tuple[str, int, SpoolBlock]] = []
         numbers = range(self._next, self._next + len(blocks))
@@ -113,6 +117,8 @@ class TableSpool:
                 await write_file(disk, path, block.head, block.body)
                 if self._options.fsync_files:
                     await disk.sync(path)
+            if after is not None:
+                await after
             for path, number, block in written:
                 for directory in block.directories:
                     disk.make_directory(directory)

@@ -1,15 +1,18 @@
 """SELECT over Distributed tables: each reference becomes a subquery that reads one replica of every shard."""
 
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, SourceTable, TooLong
-from engine.distributed.select.plan import Analyse, Plan, plan_select
+from engine.distributed.select.plan import Analyse, Analysis, Plan, analyse_select, fill, plan_select
 
 __all__ = [
     "Analyse",
+    "Analysis",
     "Plan",
     "RemoteSelect",
     "ShardSource",
     "SourceColumn",
     "SourceTable",
     "TooLong",
+    "analyse_select",
+    "fill",
     "plan_select",
 ]

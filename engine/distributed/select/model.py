@@ -35,6 +35,8 @@ class RemoteSelect:
     is_distinct: bool = False
     pruned_by: tuple[str, ...] = field(default=())
     """Conditions that hold for every row of the result, for choosing shards."""
+    has_one_row: bool = False
+    """The result is one row of values of bounded size, whatever the table holds."""
 
     def sql(self, table: str, *, shard_number: int) -> str:
         """The text for a shard where the table is called `table`."""

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import pushing
-from engine.distributed.select.model import RemoteSelect, TooLong, structure_of
+from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
 from engine.distributed.select.query_tree import QueryTree, parse_query_tree
-from engine.distributed.select.template import Slot, Template
+from engine.distributed.select.repeatable import is_repeatable
+from engine.distributed.select.template import Template, fill_places
 from engine.distributed.select.two_phase import PLACE, Describe, two_phases
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
@@ -36,36 +37,76 @@ class Plan:
     is_two_phase: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What is known of a statement before anybody says where its shards are.
+
+    `text` has a place for every Distributed table, with `columns` there. `choices` are the reads for each
+    place, the best first; `phases` is the statement put together from states, which is better still.
+    """
+
+    text: str
+    columns: tuple[tuple[SourceColumn, ...], ...]
+    choices: tuple[tuple[RemoteSelect, ...], ...]
+    phases: tuple[str, RemoteSelect] | None = None
+    is_repeatable: bool = False
+    """The same text will have the same analysis as long as the Distributed table's definition stays."""
+
+    @property
+    def has_one_row(self) -> bool:
+        """The answer is at most one row of values of bounded size."""
+        return self.is_repeatable and self.phases is not None and self.phases[1].has_one_row
+
+
 async def plan_select(
     template: Template, analyse: Analyse, describe: Describe, *, allows_two_phases: bool = True
 ) -> Plan:
     """Raises SqlError as the tables' sources do."""
+    analysis = await analyse_select(template, analyse, describe, allows_two_phases=allows_two_phases)
+    return await fill(analysis, [slot.table.source for slot in template.slots])
+
+
+async def analyse_select(
+    template: Template, analyse: Analyse, describe: Describe, *, allows_two_phases: bool = True
+) -> Analysis:
+    """Raises SqlError as `describe` does."""
     begin = select_begins(template.text)
+    columns = tuple(slot.columns for slot in template.slots)
     plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
     tree = await _analysed(template, begin, analyse)
     if tree is None:
-        return await _filled(template, [(read,) for read in plain])
+        return Analysis(template.text, columns, tuple((read,) for read in plain))
+    phases = None
     if allows_two_phases and len(template.slots) == 1:
-        try:
-            plan = await _in_two_phases(template, begin, tree, describe)
-        except TooLong:
-            plan = None
-        if plan is not None:
-            return plan
-    return await _filled(
-        template,
-        [(pushing.read_of(tree, slot, number), plain[number]) for number, slot in enumerate(template.slots)],
+        phases = await _in_two_phases(template, begin, tree, describe)
+    choices = tuple(
+        (pushing.read_of(tree, slot, number), plain[number]) for number, slot in enumerate(template.slots)
     )
+    repeatable = is_repeatable(template.text, tree, places=len(template.slots))
+    return Analysis(template.text, columns, choices, phases, repeatable)
 
 
-async def _filled(template: Template, reads: Sequence[Sequence[RemoteSelect]]) -> Plan:
+async def fill(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
+    """The statement with a subquery over `sources` in each place. Raises SqlError as they do."""
+    if analysis.phases is not None:
+        text, remote = analysis.phases
+        try:
+            expression = await sources[0].table_expression(remote)
+        except TooLong:
+            pass
+        else:
+            return Plan(text.replace(PLACE, expression), (remote,), is_two_phase=True)
+    return await _filled(analysis, sources)
+
+
+async def _filled(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
     """In each place the first of several reads whose text is not too long."""
     chosen: list[RemoteSelect] = []
     expressions: list[str] = []
-    for slot, choices in zip(template.slots, reads, strict=True):
+    for columns, choices, source in zip(analysis.columns, analysis.choices, sources, strict=True):
         for at, read in enumerate(choices):
             try:
-                expression = await slot.table.source.table_expression(read)
+                expression = await source.table_expression(read)
             except TooLong:
                 if at + 1 == len(choices):
                     raise SqlError(
@@ -73,9 +114,9 @@ async def _filled(template: Template, reads: Sequence[Sequence[RemoteSelect]]) -
                     ) from None
                 continue
             chosen.append(read)
-            expressions.append(_with_all_columns(slot, read, expression))
+            expressions.append(_with_all_columns(columns, read, expression))
             break
-    return Plan(template.fill(expressions), tuple(chosen))
+    return Plan(fill_places(analysis.text, expressions), tuple(chosen))
 
 
 async def _analysed(template: Template, begin: int, analyse: Analyse) -> QueryTree | None:
@@ -88,31 +129,30 @@ async def _analysed(template: Template, begin: int, analyse: Analyse) -> QueryTr
     return parse_query_tree(await analyse(_EXPLAIN + without_output_clauses(text[begin:])))
 
 
-async def _in_two_phases(template: Template, begin: int, tree: QueryTree, describe: Describe) -> Plan | None:
-    slot = template.slots[0]
-    phases = await two_phases(tree, slot, describe)
+async def _in_two_phases(
+    template: Template, begin: int, tree: QueryTree, describe: Describe
+) -> tuple[str, RemoteSelect] | None:
+    """The statement with `PLACE` where the shards' states are read."""
+    phases = await two_phases(tree, template.slots[0], describe)
     if phases is None:
         return None
     select = template.text[begin:]
     bare = without_output_clauses(select).rstrip("; \t\r\n")
     if not select.startswith(bare):
         return None
-    initiator = phases.initiator.replace(PLACE, await slot.table.source.table_expression(phases.remote))
-    return Plan(
-        template.text[:begin] + initiator + " " + select[len(bare) :], (phases.remote,), is_two_phase=True
-    )
+    return f"{template.text[:begin]}{phases.initiator} {select[len(bare) :]}", phases.remote
 
 
-def _with_all_columns(slot: Slot, read: RemoteSelect, expression: str) -> str:
+def _with_all_columns(columns: Sequence[SourceColumn], read: RemoteSelect, expression: str) -> str:
     """Columns that nobody reads keep their names: on them depends what a join calls the others."""
     present = {column.name for _, column in read.columns}
-    if present.issuperset(column.name for column in slot.columns):
+    if present.issuperset(column.name for column in columns):
         return expression
     items = ", ".join(
         quote_identifier(column.name)
         if column.name in present
         else f"defaultValueOfTypeName({quote_string(column.type)}) AS {quote_identifier(column.name)}"
-        for column in slot.columns
+        for column in columns
     )
     return f"(SELECT {items} FROM {expression})"
 

@@ -106,7 +106,12 @@ class Template:
 
     def fill(self, expressions: Sequence[str]) -> str:
         """The statement with a table expression in each place."""
-        return _PLACE.sub(lambda match: expressions[int(match.group(1))], self.text)
+        return fill_places(self.text, expressions)
+
+
+def fill_places(text: str, expressions: Sequence[str]) -> str:
+    """A template's text with a table expression in each place."""
+    return _PLACE.sub(lambda match: expressions[int(match.group(1))], text)
 
 
 @dataclass(frozen=True, slots=True)

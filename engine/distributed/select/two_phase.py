@@ -33,6 +33,8 @@ MERGEABLE = names(
     "covarSamp corr skewPop skewSamp kurtPop kurtSamp topK sumWithOverflow sumKahan sumMap minMap maxMap "
     "avgWeighted groupArraySorted"
 )
+_BOUNDED = names("count sum sumKahan avg min max stddevPop stddevSamp varPop varSamp covarPop covarSamp corr")
+"""Functions whose states are as small as one value of the column."""
 _VALUES = {
     "count": "sum",
     "countIf": "sum",
@@ -142,7 +144,10 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
     columns = tuple(
         (pushing.remote_text(text, alias), SourceColumn(name, types[name])) for text, name in remote_parts
     )
-    remote = RemoteSelect(columns, f" AS {alias}{slot.modifiers}{tail}", pruned_by=pushed)
+    has_one_row = group is None and all(name.removesuffix("If") in _BOUNDED for name in names)
+    remote = RemoteSelect(
+        columns, f" AS {alias}{slot.modifiers}{tail}", pruned_by=pushed, has_one_row=has_one_row
+    )
     group_text = ""
     if group is not None:
         group_text = " GROUP BY " + ", ".join(f"__g{number}" for number in range(len(keys)))

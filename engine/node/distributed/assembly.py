@@ -11,15 +11,21 @@ from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
 from engine.distributed.peers import PeerShard, peers_of
 from engine.env import Env
-from engine.names import HostId
+from engine.names import HostId, TableName
+from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.catalog import DistributedCatalog
 from engine.node.distributed.create import CreateDistributed
 from engine.node.distributed.ddl import DistributedDdl
+from engine.node.distributed.failover import Failover
+from engine.node.distributed.function_targets import FunctionTargets
+from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
+from engine.node.distributed.name_changes import names_given
+from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.replacing import Replacing
 from engine.node.distributed.selects import DistributedSelects
-from engine.node.distributed.shard_reader import PeerHealth
 from engine.node.distributed.show import DistributedTablesView, ShowDistributed
-from engine.node.distributed.sinks import InsertStream, NodeSink
+from engine.node.distributed.sinks import Here, NodeSink
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
 from engine.node.distributed.system_commands import DistributedSystemStatements
@@ -28,14 +34,17 @@ from engine.node.distributed.tables import DistributedTables
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
+from engine.node.replicated.views import ViewPush
 from engine.node.statement import Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
-from engine.sql import Statement, StatementKind
+from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.layout import private_directory
 from engine.storage.statement_text import InsertText
 
 RunOther = Callable[[Asked], Awaitable[None]]
+
+_CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 
 
 class DistributedNode:
@@ -50,6 +59,7 @@ class DistributedNode:
         topology: Callable[[], Topology],
         is_local: Callable[[HostId], bool],
         run_other: RunOther | None,
+        views: ViewPush | None = None,
     ) -> None:
         async def in_chdb(asked: Asked) -> None:
             await asked.session.query(asked.sql, format="Null", scope=asked.scope, multi=False)
@@ -59,13 +69,20 @@ class DistributedNode:
         self._local = LocalTables(pool)
         directory = private_directory(pool.path) / "distributed"
         self.tables = DistributedTables(DistributedCatalog(directory), self._local)
+        self._views = views
+        self._given: dict[int, frozenset[TableName]] = {}
+        if views is not None:
+            views.distributed = self.tables.names
         self._sink = NodeSink(pool, env)
         self.deliveries = Deliveries(self._sink, env, own_host=config.host_name)
         self._spools = Spools(
             directory, tables=self.tables, deliveries=self.deliveries, shards_of=self.shards_of, env=env
         )
-        self._names = NameLocks()
+        names = NameLocks()
+        others = run_other or in_chdb
+        self._replacing = replacing = Replacing(self.tables, self._spools, others)
         self._stages = stages = Stages(pool, env)
+        self._health = PeerHealth(pool, env, config.host_name)
         self._inserts = DistributedInserts(
             self.tables,
             stages=stages,
@@ -73,8 +90,9 @@ class DistributedNode:
             spools=self._spools,
             shards_of=self.shards_of,
             env=env,
+            functions=FunctionTargets(self._health, topology=topology, is_local=is_local),
+            views=views,
         )
-        self._health = PeerHealth(pool, env, config.host_name)
         self._selects = DistributedSelects(
             self.tables,
             self._local,
@@ -85,10 +103,30 @@ class DistributedNode:
         )
         self.handlers = StatementHandlers(
             [
-                CreateDistributed(self.tables, stages=stages, names=self._names, env=env, topology=topology),
-                DistributedDdl(
-                    self.tables, spools=self._spools, names=self._names, run_other=run_other or in_chdb
+                CreateDistributed(
+                    self.tables,
+                    stages=stages,
+                    spools=self._spools,
+                    names=names,
+                    replacing=replacing,
+                    env=env,
+                    own_host=config.host_name,
+                    topology=topology,
+                    run_other=others,
+                    run_insert=self._fill,
                 ),
+                DistributedDdl(
+                    self.tables,
+                    spools=self._spools,
+                    names=names,
+                    replacing=replacing,
+                    alter=AlterDistributed(
+                        self.tables, stages=stages, names=names, replacing=replacing, env=env
+                    ),
+                    run_other=others,
+                    has_views=views is not None,
+                ),
+                DistributedGuard(self.tables),
                 ShowDistributed(self.tables),
                 DistributedSystemStatements(self.tables, self._spools),
                 self._inserts,
@@ -101,6 +139,7 @@ class DistributedNode:
         """Raises Corrupt for a record that cannot be read."""
         self.tables.catalog.load()
         await self._reconcile()
+        await self._replacing.drop_leftovers()
         await self._spools.refresh()
 
     async def stop(self) -> None:
@@ -109,22 +148,38 @@ class DistributedNode:
         await self._health.close()
         await self._sink.close()
 
-    def deliver_here_with(self, insert: InsertStream) -> None:
+    def deliver_here_with(self, here: Here) -> None:
         """Rows for this node itself go to its router instead of through HTTP."""
-        self._sink.insert_here = insert
+        self._sink.here = here
 
     # -- for the router --------------------------------------------------------------------------------------
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so
-        answer = await self.handlers.run(asked, statement)
-        self.forget_views(statement)
+        if given := names_given(asked, statement):
+            self._given[id(statement)] = given
+            self.tables.name_changes.begin(given)
+        answer = None
+        is_over = True
+        try:
+            answer = await self.handlers.run(asked, statement)
+            is_over = answer is not None
+        finally:
+            self._forget_views(statement)
+            if is_over:
+                self._names_are_given(statement)
+        if answer is not None and statement.kind is not StatementKind.INSERT and self._views is not None:
+            self._views.changed()
         return answer
 
-    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+    def failover(self, asked: Asked, statement: Statement) -> Failover:
+        """For `prepare_read` of this statement, however often it begins."""
+        return self._selects.failover(asked, statement)
+
+    async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
-        return await self._selects.prepare(asked, statement)
+        return await self._selects.prepare(asked, statement, failover)
 
     async def insert(
         self,
@@ -143,13 +198,23 @@ class DistributedNode:
         if not len(self.tables):
             return
         self.tables.changed()
-        if statement.kind is StatementKind.DROP_DATABASE:
+        if statement.kind in (StatementKind.DROP_DATABASE, StatementKind.TRUNCATE_DATABASE):
             await self._reconcile()
         await self._spools.refresh()
 
     def forget_views(self, statement: Statement) -> None:
-        """A statement has run or was given up, and may have changed what a view reads."""
-        if not statement.is_query and statement.kind is not StatementKind.INSERT:
+        """A statement has run or was given up, and may have changed what a view reads or a name means."""
+        self._forget_views(statement)
+        self._names_are_given(statement)
+
+    def _names_are_given(self, statement: Statement) -> None:
+        given = self._given.pop(id(statement), None)
+        if given is not None:
+            self.tables.changed()
+            self.tables.name_changes.end(given)
+
+    def _forget_views(self, statement: Statement) -> None:
+        if not statement.is_query and statement.kind not in _CHANGE_NO_DEFINITION:
             self._selects.forget_views()
 
     def system_tables(self, shown_tables: object) -> list[SystemTable | SystemView]:
@@ -166,6 +231,22 @@ class DistributedNode:
     def shards_of(self, cluster: str) -> tuple[PeerShard, ...]:
         """Raises SqlError 701."""
         return tuple(peers_of(self._topology(), cluster, self._is_local))
+
+    async def run_insert(self, asked: Asked) -> Asked | None:
+        """Run an INSERT of the node's own making if its table is Distributed; give back any other, with the
+        Distributed tables that it reads replaced."""
+        statement = parse_statement(asked.sql)
+        asked = await self.prepare_read(asked, statement, self.failover(asked, statement))
+        answer = await self._inserts.run(asked, statement)
+        if answer is None:
+            return asked
+        await answer.finish()
+        return None
+
+    async def _fill(self, asked: Asked) -> None:
+        answer = await self._inserts.run(asked, parse_statement(asked.sql))
+        if answer is not None:
+            await answer.finish()
 
     async def _reconcile(self) -> None:
         """Records without a table go."""

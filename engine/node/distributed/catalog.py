@@ -1,12 +1,12 @@
 """Which Distributed tables this node has: one file per table, below `<path>/oncluster/distributed/`.
 
-In chDB a Distributed table is a table of the same name and columns with engine Null, which holds no rows. Its
+In chDB a Distributed table is a placeholder of the same name and columns, which holds no rows. Its
 record here says what it really is. The table's present name is chDB's to say, by its UUID.
 
 Safety argument. A record is written before chDB's table is made and removed after it is gone, each time whole
 (temporary file, fsync, rename, fsync of the directory). A crash between leaves a record without a table: the
 next start removes it, and puts aside what its table still had to send. There is never a table without its
-record, which would swallow rows.
+record.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DistributedRecord:
         except (ValueError, KeyError, TypeError, AttributeError, SqlError) as error:
             raise Corrupt(
                 f"The record of a Distributed table {where} cannot be read: {error}",
-                hint="Put it back from a backup, or move it away: its table swallows rows then, so drop it.",
+                hint="Put it back from a backup, or move it away and drop its table.",
             ) from error
 
 

@@ -1,7 +1,8 @@
 """CREATE TABLE of Distributed tables, taken apart and put together on tokens.
 
-Three forms of one definition: as the user wrote it; as chDB has it (`ENGINE = Null`, which keeps columns and
-their defaults and never holds a row); as everybody is shown it (chDB's text with the engine clause again).
+Three forms of one definition: as the user wrote it; as chDB has it (`PLACEHOLDER`, which keeps columns and
+their defaults, never has a row, and refuses to be written to); as everybody is shown it (chDB's text with the
+engine clause again).
 Everything outside the engine clause stays byte for byte.
 """
 
@@ -14,6 +15,11 @@ from engine.names import TableName
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
+from engine.sql.tokens import TokenKind
+
+PLACEHOLDER = "Merge('system', '^a Distributed table$')"
+"""No table has that name. An INSERT that gets past the node, because the name has just come to mean a
+Distributed table, or because chDB runs a view, is an error then and not lost."""
 
 _BEHIND_STORAGE = ("AS", "EMPTY", "CLONE", "COMMENT", "FORMAT", "INTO", "SQL", "DEFINER", "PARALLEL")
 
@@ -33,6 +39,9 @@ class CreateText:
         self.has_columns = d.word == "("
         self.source: TableName | None = None
         """`AS other_table`, before or behind the engine."""
+        self._as_at: int | None = None
+        self._select_from: int | None = None
+        self._is_empty = False
         self._read_source(d)
         self._engine_from = self._engine_to = len(sql)
         self._clause_from = len(sql)
@@ -48,19 +57,39 @@ class CreateText:
     def _read_source(self, d: Cursor) -> None:
         at = d.at
         if d.skip_to("AS", "ENGINE") and d.word == "AS":
+            self._as_at = d.token.start
+            self._is_empty = self._is_empty or d.words[d.at - 1 : d.at] == ["EMPTY"]
             d.at += 1
             if d.word in ("SELECT", "WITH", "(", "FROM"):
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    "CREATE TABLE … AS SELECT is not supported for Distributed tables.",
-                    hint="Create the table first, then INSERT INTO … SELECT.",
-                )
-            first = d.identifier()
-            if first is not None:
+                self._select_from = d.token.start
+            elif (first := d.identifier()) is not None:
                 self.source = TableName("", first)
                 if d.accept("."):
                     self.source = TableName(first, d.identifier() or "")
         d.at = at
+
+    @property
+    def has_select(self) -> bool:
+        """AS SELECT, also behind EMPTY."""
+        return self._select_from is not None
+
+    @property
+    def select(self) -> str | None:
+        """The SELECT whose rows the table gets; None without one, and with EMPTY AS."""
+        if self._select_from is None or self._is_empty:
+            return None
+        return self._sql[self._select_from : self._behind_select()].rstrip("; \t\r\n")
+
+    def _behind_select(self) -> int:
+        """A comment on the table may stand last of all."""
+        tokens = [token for token in self._d.tokens if token.text != ";"]
+        is_comment = tokens[-1].kind is TokenKind.STRING and tokens[-2].text.upper() == "COMMENT"
+        return tokens[-2].start if is_comment else len(self._sql)
+
+    @property
+    def is_bare_replace(self) -> bool:
+        """REPLACE TABLE, which needs a table to be replaced."""
+        return self._d.words[:1] == ["REPLACE"]
 
     @property
     def clause(self) -> str:
@@ -68,18 +97,30 @@ class CreateText:
         return self._sql[self._clause_from : self._engine_to]
 
     def for_chdb(self, uuid: UUID, name: TableName, *, columns: str = "") -> str:
-        """CREATE TABLE with engine Null, the whole name and the UUID. `columns` stand in for missing ones."""
+        """CREATE TABLE of the placeholder, the whole name and the UUID: never more than CREATE, and no rows.
+        `columns` stand in for missing ones."""
         has_uuid = self._d.uuid is not None
         text = name.quoted + ("" if has_uuid else f" UUID '{uuid}'")
-        edits = [Edit(self._name.start, self._name.end, text)]
+        edits = [Edit(self._name.start, self._name.end, text), *self._plain_verb()]
+        if self._select_from is not None and self._as_at is not None and not self._is_empty:
+            edits.append(Edit(self._as_at, self._as_at, "EMPTY "))
         if self._d.cluster_span is not None:
             edits.append(Edit(*self._d.cluster_span, ""))
-        edits.append(Edit(self._engine_from, self._engine_to, f"{columns} ENGINE = Null"))
+        edits.append(Edit(self._engine_from, self._engine_to, f"{columns} ENGINE = {PLACEHOLDER}"))
         return apply_edits(self._sql, edits)
+
+    def _plain_verb(self) -> list[Edit]:
+        """CREATE, without OR REPLACE."""
+        tokens, words = self._d.tokens, self._d.words
+        if words[:1] == ["REPLACE"]:
+            return [Edit(tokens[0].start, tokens[0].end, "CREATE")]
+        if words[1:3] == ["OR", "REPLACE"]:
+            return [Edit(tokens[1].start, tokens[2].end, "")]
+        return []
 
 
 def _engine_span(create_query: str) -> tuple[int, int]:
-    """Where `ENGINE = Null` is in chDB's own text."""
+    """Where the engine is in chDB's own text: the placeholder, or Null in tables of older nodes."""
     c = Cursor(create_query)
     if not c.skip_to("ENGINE"):
         raise SqlError(Code.LOGICAL_ERROR, f"No engine in {create_query}")
@@ -87,6 +128,7 @@ def _engine_span(create_query: str) -> tuple[int, int]:
     c.at += 1
     c.accept("=")
     c.identifier()
+    c.skip_brackets()
     return start, c.last_end
 
 
@@ -109,3 +151,16 @@ def with_column(create_query: str, name: TableName, column: str, engine: str) ->
     """CREATE of a table with the same columns and one more, at the end."""
     columns = columns_of(create_query).rstrip()
     return f"CREATE TABLE {name.quoted} {columns[:-1]}, {column}) ENGINE = {engine}"
+
+
+def on_scratch(create_query: str, name: TableName) -> str:
+    """CREATE of a table with the same columns and comment whose engine allows every ALTER."""
+    text = with_engine(create_query, "MergeTree ORDER BY tuple()")
+    ref = draft_of(text).refs[0]
+    return apply_edits(text, [Edit(ref.start, ref.end, name.quoted)])
+
+
+def as_create(attach: str) -> str:
+    """ATTACH TABLE with a whole definition, as CREATE TABLE."""
+    first = Cursor(attach).tokens[0]
+    return apply_edits(attach, [Edit(first.start, first.end, "CREATE")])

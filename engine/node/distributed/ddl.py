@@ -1,53 +1,57 @@
 """DROP, DETACH, TRUNCATE, ALTER and their kin of Distributed tables. Only the node's own table is touched.
 
 Safety argument. A name means what chDB says, and a table is known by its UUID, so RENAME and EXCHANGE are
-chDB's alone. DROP removes chDB's table first, then what was still to be sent, then the record; a crash
-between leaves the rest to the next start. DETACH sends what is pending first, if the table's setting
-`flush_on_detach` says so, and fails with the table in place when that does not succeed.
+chDB's alone. INSERTs that are under way end before DROP, DETACH and TRUNCATE. If the table's setting
+`flush_on_detach` says so (it does by default), DROP and DETACH send what is pending first. When that does not
+succeed DETACH fails with the table in place; DROP goes on, as in ClickHouse: chDB's table goes first, then
+what was still to be sent, then the record; a crash between leaves the rest to the next start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
 from dataclasses import replace
 
 from engine.distributed.definition import ENGINE
-from engine.errors import Code, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
+from engine.node.distributed.alter import AlterDistributed
+from engine.node.distributed.replacing import Replacing, RunOther
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
-from engine.sql import AlterCommand, Statement, StatementKind, tokenize
+from engine.sql import Statement, StatementKind, tokenize
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
 
-_K = StatementKind
-_ALTERS = frozenset(
-    {
-        AlterCommand.ADD_COLUMN,
-        AlterCommand.DROP_COLUMN,
-        AlterCommand.MODIFY_COLUMN,
-        AlterCommand.COMMENT_COLUMN,
-        AlterCommand.MODIFY_COMMENT,
-    }
-)
+log = logging.getLogger(__name__)
 
-RunOther = Callable[[Asked], Awaitable[None]]
-"""Runs a statement about tables that are not Distributed."""
+_K = StatementKind
 
 
 class DistributedDdl:
     """Handles statements about Distributed tables that are neither CREATE nor INSERT."""
 
     def __init__(
-        self, tables: DistributedTables, *, spools: Spools, names: NameLocks, run_other: RunOther
+        self,
+        tables: DistributedTables,
+        *,
+        spools: Spools,
+        names: NameLocks,
+        replacing: Replacing,
+        alter: AlterDistributed,
+        run_other: RunOther,
+        has_views: bool,
     ) -> None:
         self._tables = tables
         self._spools = spools
         self._names = names
+        self._replacing = replacing
+        self._alter_table = alter
         self._run_other = run_other
+        self._has_views = has_views
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not len(self._tables):
@@ -55,15 +59,18 @@ class DistributedDdl:
         match statement.kind:
             case _K.DROP_TABLE | _K.DETACH_TABLE:
                 is_ours = await self._drop_or_detach(asked, statement)
+            case _K.DROP_DATABASE | _K.TRUNCATE_DATABASE:
+                await self._before_all_go(asked, statement.database or "")
+                is_ours = False
             case _K.TRUNCATE_TABLE:
                 is_ours = await self._truncate(asked, statement)
             case _K.ALTER_TABLE:
                 is_ours = await self._alter(asked, statement)
-            case _K.OPTIMIZE | _K.DELETE | _K.UPDATE | _K.CREATE_INDEX | _K.DROP_INDEX:
+            case _K.OPTIMIZE | _K.DELETE | _K.UPDATE | _K.CREATE_INDEX | _K.DROP_INDEX | _K.CHECK_TABLE:
                 await self._refuse(asked, statement)
                 is_ours = False
             case _K.CREATE_MATERIALIZED_VIEW:
-                await self._refuse_view(asked, statement)
+                await self._check_view(asked, statement)
                 is_ours = False
             case _:
                 is_ours = False
@@ -91,38 +98,57 @@ class DistributedDdl:
         return True
 
     async def _drop(self, asked: Asked, table: DistributedTable) -> None:
-        await self._in_chdb(asked)
-        await self._spools.remove(table.uuid)
-        self._tables.catalog.remove(table.uuid)
+        async with self._replacing.alone(asked, table):
+            await self._flush_if_possible(table)
+            await self._in_chdb(asked)
+            await self._spools.remove(table.uuid)
+            self._tables.catalog.remove(table.uuid)
+
+    async def _before_all_go(self, asked: Asked, database: str) -> None:
+        """DROP DATABASE and TRUNCATE DATABASE drop all tables; TRUNCATE ALL TABLES is another thing."""
+        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
+        for table in await self._tables.all():
+            if table.name.database != database:
+                continue
+            if "TABLES" in words[1:3]:
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    f"TRUNCATE ALL TABLES is not supported beside the Distributed table {table.name}.",
+                    hint="TRUNCATE the tables one by one.",
+                )
+            await self._flush_if_possible(table)
+
+    async def _flush_if_possible(self, table: DistributedTable) -> None:
+        if not table.definition.number("flush_on_detach", 1):
+            return
+        try:
+            await self._spools.flush(table)
+        except OnclusterError as error:
+            log.warning("distributed.dropped_with_rows_pending table=%s error=%s", table.name, error)
 
     async def _detach(self, asked: Asked, table: DistributedTable) -> None:
-        if table.definition.number("flush_on_detach", 1):
-            await self._spools.flush(table)
-        await self._spools.stop(table.uuid)
-        try:
-            await self._in_chdb(asked)
-        finally:
-            await self._spools.refresh()
+        async with self._replacing.alone(asked, table):
+            if table.definition.number("flush_on_detach", 1):
+                await self._spools.flush(table)
+            await self._spools.stop(table.uuid)
+            try:
+                await self._in_chdb(asked)
+            finally:
+                await self._spools.refresh()
 
     async def _truncate(self, asked: Asked, statement: Statement) -> bool:
         table = await self._tables.find_for(asked, statement.tables[0])
         if table is None:
             return False
-        await self._spools.truncate(table)
+        async with self._replacing.alone(asked, table):
+            await self._spools.truncate(table)
         return True
 
     async def _alter(self, asked: Asked, statement: Statement) -> bool:
         table = await self._tables.find_for(asked, statement.tables[0])
         if table is None:
             return False
-        other = [command for command in statement.alter_commands if command not in _ALTERS]
-        if other:
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"Alter of type '{other[0].value}' is not supported by storage {ENGINE}.",
-                hint="ALTER the tables on the shards: ALTER TABLE … ON CLUSTER.",
-            )
-        await self._in_chdb(asked)
+        await self._alter_table.run(asked, statement, table)
         return True
 
     async def _refuse(self, asked: Asked, statement: Statement) -> None:
@@ -134,16 +160,31 @@ class DistributedDdl:
                     hint="Run it on the tables of the shards, ON CLUSTER.",
                 )
 
-    async def _refuse_view(self, asked: Asked, statement: Statement) -> None:
-        """chDB would write the view's rows into a table that keeps none, and never see an INSERT into it."""
-        sources = [ref.name for ref in read_tables(Cursor(asked.sql), 0)]
-        for name in (*statement.targets, *sources):
-            if await self._tables.find_for(asked, name) is not None:
-                raise SqlError(
-                    Code.NOT_IMPLEMENTED,
-                    f"A materialized view cannot read from, or write to, the Distributed table {name}.",
-                    hint="Let it write to a table on each shard.",
-                )
+    async def _check_view(self, asked: Asked, statement: Statement) -> None:
+        """The node runs the views whose source, or target, it knows; chDB runs all others, and for it a
+        Distributed table is an empty one."""
+        refs = [ref.name for ref in read_tables(Cursor(asked.sql), 0)]
+        read = [name for name in refs if await self._tables.find_for(asked, name) is not None]
+        written = [name for name in statement.targets if await self._tables.find_for(asked, name) is not None]
+        if not read and not written:
+            return
+        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
+        about = (read or written)[0]
+        if not self._has_views:
+            why = "this node has no Keeper, and without one views are chDB's, which holds no rows of it."
+        elif "REFRESH" in words:
+            why = "chDB, which refreshes it, would read no rows, and lose those that it writes."
+        elif read and "POPULATE" in words:
+            why = "POPULATE would read no rows. Make the view without it, then INSERT INTO … SELECT."
+        elif read and len(set(refs)) > 1:
+            why = "it may read one only, and nothing else: an INSERT into it is what runs the view."
+        else:
+            return
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            f"A materialized view cannot be made at the Distributed table {about}: {why}",
+            hint="Let it read and write tables on each shard.",
+        )
 
     async def _in_chdb(self, asked: Asked) -> None:
         try:

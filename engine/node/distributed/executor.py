@@ -6,14 +6,17 @@ are fingerprints: a Distributed table is there exactly when its table in chDB is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
-from engine.ddl.executor import Execution
+from engine.ddl.executor import Execution, Steps
+from engine.ddl.series import ToldSteps
 from engine.distributed.definition import ENGINE
 from engine.names import TableName
 from engine.node.distributed.assembly import DistributedNode
+from engine.node.distributed.guard import concerns_guard
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
@@ -23,7 +26,7 @@ _K = StatementKind
 
 
 class DistributedExecutor:
-    """Implements `LocalExecutor`, `RecordingExecutor` and `FencedExecutor`."""
+    """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(
         self, inner: ReplicatedExecutor, *, node: DistributedNode, new_session: Callable[[], ChdbSession]
@@ -37,14 +40,9 @@ class DistributedExecutor:
 
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
+        execution = await self._readable(execution, statement)
         if await self._is_ours(statement, ""):
-            asked = Asked(
-                sql=execution.sql,
-                user=User(execution.user),
-                session=self._new_session(),
-                query_id=execution.query_id,
-                settings=execution.settings,
-            )
+            asked = self._asked(execution)
             try:
                 answer = await self._node.run(asked, statement)
             finally:
@@ -70,6 +68,7 @@ class DistributedExecutor:
             record(await self._inner.definition_digest(statement, database))
             await self.execute(execution)
             return
+        execution = await self._readable(execution, statement)
         try:
             await self._inner.execute_recorded(
                 execution, statement=statement, database=database, record=record
@@ -77,6 +76,21 @@ class DistributedExecutor:
         finally:
             self._node.forget_views(statement)
         await self._node.finished(statement)
+
+    async def takes_in_series(self, statement: Statement, database: str) -> bool:
+        return not await self._is_ours(statement, database) and await self._inner.takes_in_series(
+            statement, database
+        )
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        told = ToldSteps(steps, self._node.forget_views if len(self._node.tables) else None)
+        try:
+            await self._inner.execute_series(told, settings)
+        finally:
+            if told.last is not None:
+                self._node.forget_views(told.last)
+        if told.last is not None:
+            await self._node.finished(told.last)
 
     async def table_engine(self, table: TableName) -> str | None:
         engine = await self._inner.table_engine(table)
@@ -95,13 +109,35 @@ class DistributedExecutor:
     async def close(self) -> None:
         await self._inner.close()
 
+    def _asked(self, execution: Execution) -> Asked:
+        return Asked(
+            sql=execution.sql,
+            user=User(execution.user),
+            session=self._new_session(),
+            query_id=execution.query_id,
+            settings=execution.settings,
+        )
+
+    async def _readable(self, execution: Execution, statement: Statement) -> Execution:
+        """CREATE TABLE … AS SELECT may read Distributed tables, which are empty in chDB."""
+        if statement.kind is not _K.CREATE_TABLE:
+            return execution
+        asked = self._asked(execution)
+        try:
+            prepared = await self._node.prepare_read(asked, statement, self._node.failover(asked, statement))
+        finally:
+            await asked.session.close()
+        return execution if prepared.sql == execution.sql else replace(execution, sql=prepared.sql)
+
     async def _is_ours(self, statement: Statement, database: str) -> bool:
         """Whether the handlers of Distributed tables have to be asked."""
-        if statement.kind is _K.CREATE_TABLE and statement.engine == ENGINE:
+        if statement.kind in (_K.CREATE_TABLE, _K.ATTACH_TABLE) and statement.engine == ENGINE:
             return True
         if not len(self._node.tables):
             return False
         if statement.kind is _K.CREATE_TABLE and statement.engine is None:
+            return True
+        if statement.kind is _K.CREATE_MATERIALIZED_VIEW or concerns_guard(statement):
             return True
         if statement.kind is _K.SYSTEM and "DISTRIBUTED" in statement.system_command:
             return True

@@ -8,27 +8,45 @@ that a client that repeats an INSERT writes nothing twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries, Policy
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import PeerShard
 from engine.distributed.replica_choice import LoadBalancing
+from engine.distributed.sharding import slots
 from engine.distributed.spool_file import FileHead
 from engine.distributed.spool_names import all_replicas, one_replica
 from engine.distributed.spool_table import SpoolBlock
 from engine.env import Env
 from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.node.distributed.function_targets import FunctionTarget, FunctionTargets
+from engine.node.distributed.insert_rows import (
+    InsertRows,
+    RowsBehind,
+    RowsOfText,
+    for_memory,
+    may_be_staged_in_memory,
+)
+from engine.node.distributed.memory_stage import MemoryStages, TooMuchForMemory
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
+from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
-from engine.node.staged_insert import StagedInserts, Write, streaming
+from engine.node.staged_insert import WriteInput
 from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.sql import Statement, StatementKind
+from engine.storage import QueryResult
+from engine.storage.statement_text import InsertText
 
 MAX_DEPTH = 5
+_FOREGROUND = {"distributed_foreground_insert": "1"}
 
 _NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
 _PASSED_ON = ("insert_quorum", "insert_quorum_timeout", "insert_quorum_parallel", "insert_deduplicate")
@@ -37,10 +55,8 @@ ShardsOf = Callable[[str], Sequence[PeerShard]]
 """The shards of the cluster of this name. Raises SqlError 701."""
 
 
-class DistributedInserts(StagedInserts):
-    """INSERT into Distributed tables."""
-
-    streaming_settings = streaming(block_bytes=64 << 20)
+class DistributedInserts:
+    """Implements `ReplicatedStatements` for INSERT, and takes inserts whose rows come as a stream."""
 
     def __init__(
         self,
@@ -51,46 +67,124 @@ class DistributedInserts(StagedInserts):
         spools: Spools,
         shards_of: ShardsOf,
         env: Env,
+        functions: FunctionTargets,
+        views: ViewPush | None = None,
     ) -> None:
         self._tables = tables
+        self._functions = functions
+        self._views = views
         self._stages = stages
+        self._memory = MemoryStages(stages)
         self._deliveries = deliveries
         self._spools = spools
         self._shards_of = shards_of
         self._env = env
 
-    async def insert_into_stage(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
-        if text.table is None or not len(self._tables):
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        """INSERT … SELECT, and INSERT … VALUES that is one text with its rows. None for a table that is
+        somebody else's. Raises SqlError."""
+        if statement.kind is not StatementKind.INSERT:
             return None
-        table = await self._tables.find_for(asked, text.table)
-        if table is None:
+        if (target := await self._functions.of(asked, asked.sql)) is not None:
+            return await self._insert_into(asked, target, RowsOfText(target.sql))
+        if not len(self._tables):
             return None
+        text = InsertSql(asked.sql)
+        if text.table is None:
+            return None
+        async with self._tables.to_write(asked, await self._meant(asked, text.table)) as table:
+            return None if table is None else await self._insert(asked, table, text, RowsOfText(asked.sql))
+
+    async def insert(
+        self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes], write_input: WriteInput
+    ) -> Answer | None:
+        """INSERT … FORMAT, with rows that follow."""
+        if (target := await self._functions.of(asked, insert.head)) is not None:
+            insert = replace(insert, head=target.sql)
+            with closing(RowsBehind(insert, rows, write_input, self._memory)) as behind:
+                return await self._insert_into(asked, target, behind)
+        if not len(self._tables):
+            return None
+        text = InsertSql(insert.head)
+        if text.table is None:
+            return None
+        async with self._tables.to_write(asked, await self._meant(asked, text.table)) as table:
+            if table is None:
+                return None
+            with closing(RowsBehind(insert, rows, write_input, self._memory)) as behind:
+                return await self._insert(asked, table, text, behind)
+
+    async def _insert_into(self, asked: Asked, target: FunctionTarget, rows: InsertRows) -> Answer:
+        """In the foreground, whatever the settings say."""
+        text = InsertSql(target.sql)
+        settings = {**asked.session.settings, **asked.settings, **text.settings} | _FOREGROUND
+        owner = await self._owner(target.table, target.shards, settings)
+        staged = self._staged(asked, target.table, text, rows, settings, owner, len(target.shards))
+        async with staged as (stage, result):
+            await self._deliver(target.table, target.shards, stage, settings)
+        return WholeAnswer(result, format=asked.format)
+
+    async def _meant(self, asked: Asked, name: TableName) -> TableName:
+        """Of a materialized view what it writes to."""
+        if self._views is None:
+            return name
+        whole = TableName(name.database or asked.current_database, name.table)
+        return await self._views.target_of(whole) or name
+
+    async def _insert(
+        self, asked: Asked, table: DistributedTable, text: InsertSql, rows: InsertRows
+    ) -> Answer:
         settings = {**asked.session.settings, **asked.settings, **text.settings}
         depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
         if depth == 1:
             raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
         shards = self._shards_of(table.definition.cluster)
         owner = await self._owner(table, shards, settings)
-        is_foreground = _is_foreground(settings)
-        if not is_foreground:
+        if not _is_foreground(settings):
             await self._spools.check(table)
-        async with self._stages.open(table, owner) as stage:
-            staged = replace(
-                asked,
-                settings={
-                    **{n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE},
-                    "async_insert": "0",
-                    "max_partitions_per_insert_block": "0",
-                },
-            )
-            try:
-                result = await write(staged, text.into(stage.table))
-            except SqlError as error:
-                message = error.message.replace(stage.table.quoted, table.name.quoted)
-                message = message.replace(str(stage.table), str(table.name))
-                raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
-            await self._deliver(table, shards, stage, settings, is_foreground=is_foreground)
+        async with self._staged(asked, table, text, rows, settings, owner, len(shards)) as (stage, result):
+            await self._deliver(table, shards, stage, settings)
+            if self._views is not None:
+                await self._views.push_distributed(asked, table.name, stage.table, settings)
         return WholeAnswer(result, format=asked.format)
+
+    @asynccontextmanager
+    async def _staged(
+        self,
+        asked: Asked,
+        table: DistributedTable,
+        text: InsertSql,
+        rows: InsertRows,
+        settings: Mapping[str, str],
+        owner: str,
+        shards: int,
+    ) -> AsyncIterator[tuple[Stage, QueryResult]]:
+        """The rows, where they can be read by shard: in memory if they are few."""
+        asked = replace(
+            asked,
+            settings={
+                **{n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE},
+                "async_insert": "0",
+                "max_partitions_per_insert_block": "0",
+            },
+        )
+        async with AsyncExitStack() as stack:
+            if rows.may_fit and may_be_staged_in_memory(settings):
+                small = await stack.enter_async_context(self._memory.open(table, owner, shards=shards))
+                try:
+                    with _errors_about(table.name, small.table):
+                        small.written = await rows.write_small(
+                            for_memory(asked, settings), text.into(small.table)
+                        )
+                except TooMuchForMemory:
+                    await stack.aclose()
+                else:
+                    yield small, small.written
+                    return
+            stage = await stack.enter_async_context(self._stages.open(table, owner))
+            with _errors_about(table.name, stage.table):
+                result = await rows.write(asked, text.into(stage.table))
+            yield stage, result
 
     async def _owner(
         self, table: DistributedTable, shards: Sequence[PeerShard], settings: Mapping[str, str]
@@ -105,7 +199,8 @@ class DistributedInserts(StagedInserts):
         if len(shards) == 1:
             return "toUInt32(0)"
         if not table.definition.sharding_key:
-            if flag(settings, "insert_distributed_one_random_shard", False) and sum(weights) > 0:
+            if flag(settings, "insert_distributed_one_random_shard", False):
+                slots(weights)  # raises where no shard takes rows
                 [index] = self._env.rng.choices(range(len(shards)), weights)
                 return f"toUInt32({index})"
             raise SqlError(
@@ -123,10 +218,9 @@ class DistributedInserts(StagedInserts):
         shards: Sequence[PeerShard],
         stage: Stage,
         settings: Mapping[str, str],
-        *,
-        is_foreground: bool,
     ) -> None:
         parts = await stage.parts()
+        is_foreground = _is_foreground(settings)
         token = settings.get(TOKEN_SETTING) or self._env.new_uuid().hex
         passed_on = {name: settings[name] for name in _PASSED_ON if name in settings}
         depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
@@ -153,9 +247,38 @@ class DistributedInserts(StagedInserts):
             number(settings, "distributed_background_insert_timeout", 0),
         )
         insert = ForegroundInsert(self._deliveries, self._env, policy=policy, timeout_s=timeout_s)
-        await insert.write(work)
-        if later:
-            await self._spools.put(table, later)
+        await self._write_and_keep(table, insert, work, later)
+
+    async def _write_and_keep(
+        self,
+        table: DistributedTable,
+        insert: ForegroundInsert,
+        work: Sequence[ShardBlocks],
+        later: Sequence[SpoolBlock],
+    ) -> None:
+        """What is kept gets its place when the rest is written, so that an INSERT that fails leaves nothing
+        to be sent; both are made ready at the same time."""
+        if not later or not work:
+            await (self._spools.put(table, later) if later else insert.write(work))
+            return
+        writing = asyncio.create_task(insert.write(work))
+        try:
+            await self._spools.put(table, later, after=writing)
+        except asyncio.CancelledError:
+            writing.cancel()
+            raise
+        finally:
+            await asyncio.gather(writing, return_exceptions=True)
+
+
+@contextmanager
+def _errors_about(table: TableName, stage: TableName) -> Iterator[None]:
+    """chDB's error, with the table that the user knows in the place of the stage."""
+    try:
+        yield
+    except SqlError as error:
+        message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
+        raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
 
 
 def _is_foreground(settings: Mapping[str, str]) -> bool:
@@ -197,6 +320,7 @@ def _block(
         body=lambda: stage.rows(part),
         rows=part.rows,
         settings=settings,
+        select=stage.select(part),
     )
 
 

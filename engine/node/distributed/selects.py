@@ -3,8 +3,10 @@
 The text is rewritten before anybody else sees it: SELECT, EXPLAIN, INSERT … SELECT, CREATE TABLE … AS SELECT.
 Views over Distributed tables are put in as subqueries first. Statements that are kept (CREATE VIEW) stay.
 
-In chDB a Distributed table is an empty table of engine Null, so a reference that is overlooked would answer
+In chDB a Distributed table is an empty table, so a reference that is overlooked would answer
 with no rows. Therefore what is rewritten is checked: a text that still names a Distributed table is refused.
+
+A text that comes again is not looked at again (`remembered`): only the replicas are chosen anew.
 """
 
 from __future__ import annotations
@@ -16,21 +18,25 @@ from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.distributed.select import SourceColumn, SourceTable, plan_select
+from engine.distributed.select import Analysis, SourceColumn, SourceTable, analyse_select, fill
 from engine.distributed.select.plan import Analyse, select_begins
 from engine.distributed.select.template import Reference, Template, make_template, table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import HostId, TableName, quote_identifier, quote_string
-from engine.node.distributed.shard_reader import PeerHealth, ShardReader
+from engine.names import HostId, TableName
+from engine.node.distributed.failover import Failover
+from engine.node.distributed.guard import check_merge
+from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.read_settings import check_reading
+from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp
+from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_functions import TableFunction, table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
+from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.waiting import settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
-from engine.sql.cursor import Cursor, NameRef
-from engine.sql.edit import Edit, apply_edits
 from engine.sql.output import without_output_clauses
 from engine.storage import Scope
 
@@ -39,8 +45,9 @@ _READING = frozenset(
 )
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 _DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
-_MAX_VIEWS = 50
-_MAX_VIEWS_REMEMBERED = 4096
+_ONE_ROW = re.compile(_DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IGNORECASE | re.DOTALL)
+_FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
+"""It starts threads, which pay for many rows only."""
 _MAX_DESCRIBED = 256
 """Types of states and keys are remembered by the text that they come from: it names no table."""
 
@@ -59,49 +66,101 @@ class DistributedSelects:
         shards_of: Callable[[str], Sequence[PeerShard]],
     ) -> None:
         self._tables = tables
-        self._local = local
         self._health = health
         self._topology = topology
         self._is_local = is_local
         self._shards_of = shards_of
+        self._views = DistributedViews(tables, local)
         self._described_before: dict[tuple[str, str], list[tuple[str, str]]] = {}
-        self._views_before: dict[TableName, str] = {}
-        self._generation = 0
+        self._remembered = RememberedSelects()
 
     def forget_views(self) -> None:
-        """A statement that may have made or changed a view has run or was given up."""
-        self._generation += 1
-        self._views_before.clear()
+        """A statement that may have made or changed a view or a table has run or was given up."""
+        self._views.forget()
+        self._health.forget_here()
 
-    async def prepare(self, asked: Asked, statement: Statement) -> Asked:
+    def failover(self, asked: Asked, statement: Statement) -> Failover:
+        """What `prepare` needs to know of a statement that it may be given more than once."""
+        return Failover(self._health, asked, statement)
+
+    async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
+        failover.reads.clear()
         if statement.kind not in _READING:
             return asked
-        if not len(self._tables) and not _FUNCTION.search(asked.sql):
+        if statement.kind is StatementKind.SELECT and _ONE_ROW.match(asked.sql):
+            asked = _with_one_row(asked)
+        has_functions = _FUNCTION.search(asked.sql) is not None
+        if not len(self._tables) and not has_functions:
             return asked
-        sql = await self._with_views(asked) if len(self._tables) else asked.sql
-        found = await self._references(asked, sql)
+        key, stamp = None, self._stamp()
+        if statement.kind is StatementKind.SELECT and not has_functions:
+            key = self._remembered.key(asked)
+            before = self._remembered.find(key, stamp)
+            if before is not None:
+                return await self._again(asked, before, failover)
+        sql = await self._views.replaced(asked) if len(self._tables) else asked.sql
+        check_merge(sql, await self._tables.names(), asked.current_database)
+        found = await self._references(asked, sql, failover)
         if not found:
+            self._remembered.put(key, Remembered(stamp))
             return asked
         refs, names = found
+        self._check_settings(asked, sql, refs)
         readers = [ref.table.source for ref in refs if isinstance(ref.table.source, ShardReader)]
         try:
             for reader in readers:
                 reader.choose_ahead()
-            return await self._rewritten(asked, sql, refs, names)
+            template = make_template(sql, refs, databases=names)
+            if asked.session.is_readonly:
+                asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
+            analysis = await analyse_select(template, self._analyse(asked), self._describe(asked))
+            plan = await fill(analysis, readers)
+            await self._check(asked, plan.sql)
         finally:
             for reader in readers:
                 await reader.close()
+        if key is not None and analysis.is_repeatable and readers[0].reads_all_shards:
+            self._remembered.put(
+                key,
+                Remembered(
+                    stamp,
+                    analysis,
+                    await self._tables.find(names[refs[0].start]),
+                    readers[0].settings,
+                    readers[0].depth,
+                    frozenset([table.name for table in await self._tables.all()]),
+                ),
+            )
+        return _with_text(asked, plan.sql, analysis)
 
-    async def _rewritten(
-        self, asked: Asked, sql: str, refs: Sequence[Reference], names: Mapping[int, TableName]
-    ) -> Asked:
-        template = make_template(sql, refs, databases=names)
-        if asked.session.is_readonly:
-            asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
-        plan = await plan_select(template, self._analyse(asked), self._describe(asked))
+    async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
+        """As `prepare`, for a text whose analysis is known."""
+        if before.analysis is None or before.table is None:
+            return asked
+        reader = self._reader(asked, before.table, before.settings, before.depth, before.known, failover)
+        peers = reader.known_choice()
+        if peers is not None and peers in before.texts:
+            sql, reads = before.texts[peers]
+            failover.reads.update(reads)
+            return _with_text(asked, sql, before.analysis)
+        try:
+            reader.choose_ahead()
+            plan = await fill(before.analysis, [reader])
+        finally:
+            await reader.close()
         await self._check(asked, plan.sql)
+        if (chosen := reader.chosen) is not None:
+            before.note_text(chosen, plan.sql, frozenset(failover.reads))
         return replace(asked, sql=plan.sql)
+
+    def _check_settings(self, asked: Asked, sql: str, refs: Sequence[Reference]) -> None:
+        sources = [ref.table.source for ref in refs]
+        shards = max(len(source.shards) for source in sources if isinstance(source, ShardReader))
+        check_reading(settings_of(asked), sql, [ref.start for ref in refs], shards=shards)
+
+    def _stamp(self) -> Stamp:
+        return Stamp(self._tables.version, self._views.generation, self._topology())
 
     async def _as_reader(self, asked: Asked, template: Template, names: Sequence[TableName | None]) -> Asked:
         """For a user who may only read: chDB has to allow the statement as if the tables were its own. Then
@@ -128,19 +187,21 @@ class DistributedSelects:
     # -- what is read ----------------------------------------------------------------------------------------
 
     async def _references(
-        self, asked: Asked, sql: str
+        self, asked: Asked, sql: str, failover: Failover
     ) -> tuple[list[Reference], Mapping[int, TableName]] | None:
         settings = settings_of(asked)
         match = _DEPTH.match(asked.sql)
         depth = int(match[1]) if match else 0
-        known = {table.name for table in await self._tables.all()}
+        known = frozenset([table.name for table in await self._tables.all()])
         refs: list[Reference] = []
         names: dict[int, TableName] = {}
         for ref in table_names(sql):
             table = await self._tables.find_for(asked, ref.name)
-            if table is None or _is_target(sql, ref):
+            if table is None or is_target(sql, ref):
                 continue
-            source = SourceTable(_columns(table), self._reader(asked, table, settings, depth, known))
+            source = SourceTable(
+                _columns(table), self._reader(asked, table, settings, depth, known, failover)
+            )
             refs.append(Reference(ref.start, ref.end, ref.name.table, source))
             names[ref.start] = table.name
         if _FUNCTION.search(sql):
@@ -151,6 +212,7 @@ class DistributedSelects:
                     call.table.table,
                     self._health,
                     settings,
+                    failover,
                     depth,
                     is_distributed_here=known.__contains__,
                     current_database=asked.current_database,
@@ -165,7 +227,8 @@ class DistributedSelects:
         table: DistributedTable,
         settings: Mapping[str, str],
         depth: int,
-        known: set[TableName],
+        known: frozenset[TableName],
+        failover: Failover,
     ) -> ShardReader:
         definition = table.definition
         return ShardReader(
@@ -174,6 +237,7 @@ class DistributedSelects:
             definition.table,
             self._health,
             settings,
+            failover,
             depth,
             sharding_key=definition.sharding_key,
             column_types={column.name: column.type for column in table.columns},
@@ -204,71 +268,9 @@ class DistributedSelects:
             f"No replica says which columns {call.table} has. Log: {'; '.join(failures)}",
         )
 
-    async def _with_views(self, asked: Asked) -> str:
-        """The text with every view that reads a Distributed table replaced by its SELECT."""
-        sql = asked.sql
-        for _ in range(_MAX_VIEWS):
-            refs = [ref for ref in table_names(sql) if not _is_target(sql, ref)]
-            others = [
-                (ref, TableName(ref.name.database or asked.current_database, ref.name.table))
-                for ref in refs
-                if await self._tables.find_for(asked, ref.name) is None
-            ]
-            views = await self._views([name for _, name in others])
-            edits = [_view_edit(sql, ref, views[name]) for ref, name in others if name in views]
-            if not edits:
-                return sql
-            sql = apply_edits(sql, edits)
-        raise SqlError(Code.NOT_IMPLEMENTED, f"More than {_MAX_VIEWS} views within each other")
-
-    async def _views(self, names: Sequence[TableName]) -> Mapping[TableName, str]:
-        """The SELECTs of those that are views and read, however indirectly, a Distributed table."""
-        before = self._views_before
-        found = {name: before[name] for name in names if before.get(name)}
-        asked = [
-            name
-            for name in names
-            if name.database not in ("system", "information_schema") and name not in before
-        ]
-        if not asked:
-            return found
-        generation = self._generation
-        rows = await self._local.rows(
-            "SELECT database, name, as_select FROM system.tables "
-            "WHERE engine = 'View' AND (database, name) IN ("
-            + ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in asked)
-            + ")"
-        )
-        fresh = dict.fromkeys(asked, "")
-        for database, name, select in rows:
-            if await self._reads_distributed(select, database, 0):
-                fresh[TableName(database, name)] = select
-        if generation == self._generation:
-            if len(before) > _MAX_VIEWS_REMEMBERED:
-                before.clear()
-            before.update(fresh)
-        return found | {name: select for name, select in fresh.items() if select}
-
-    async def _reads_distributed(self, select: str, database: str, depth: int) -> bool:
-        names = [TableName(ref.name.database or database, ref.name.table) for ref in table_names(select)]
-        for name in names:
-            if await self._tables.find(name) is not None:
-                return True
-        if depth >= _MAX_VIEWS or not names:
-            return False
-        rows = await self._local.rows(
-            "SELECT database, as_select FROM system.tables WHERE engine = 'View' AND (database, name) IN ("
-            + ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in names)
-            + ")"
-        )
-        for inner_database, inner in rows:
-            if await self._reads_distributed(inner, inner_database, depth + 1):
-                return True
-        return False
-
     async def _check(self, asked: Asked, sql: str) -> None:
         for ref in table_names(sql):
-            if _is_target(sql, ref):
+            if is_target(sql, ref):
                 continue
             table = await self._tables.find_for(asked, ref.name)
             if table is not None:
@@ -313,6 +315,21 @@ class DistributedSelects:
         return describe
 
 
+def _with_text(asked: Asked, sql: str, analysis: Analysis) -> Asked:
+    """The request with the text that chDB gets."""
+    asked = replace(asked, sql=sql)
+    return _with_one_row(asked) if analysis.has_one_row and "OUTFILE" not in sql.upper() else asked
+
+
+def _with_one_row(asked: Asked) -> Asked:
+    """The same for a SELECT whose answer needs no stream. It changes nothing, so that a request that may only
+    read (GET) needs no readonly mode, which would cost a connection of its own."""
+    if not asked.is_stateless or asked.session.is_readonly:
+        return replace(asked, has_one_row=True)
+    settings = {**_FOR_ONE_ROW, **asked.settings}
+    return replace(asked, settings=settings, is_readonly=False, has_one_row=True)
+
+
 def _scope(asked: Asked) -> Scope:
     return Scope(settings=asked.settings, database=asked.current_database)
 
@@ -323,18 +340,3 @@ def _columns(table: DistributedTable) -> Sequence[SourceColumn]:
         for column in table.columns
         if column.kind != "EPHEMERAL"
     ]
-
-
-def _is_target(sql: str, ref: NameRef) -> bool:
-    """INSERT INTO t, CREATE TABLE t: it is written."""
-    cursor = Cursor(sql)
-    at = next(i for i, token in enumerate(cursor.tokens) if token.start >= ref.start)
-    return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
-
-
-def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
-    cursor = Cursor(sql)
-    at = next((i for i, token in enumerate(cursor.tokens) if token.start >= ref.end), len(cursor.tokens))
-    has_alias = cursor.words[at : at + 1] == ["AS"]
-    own = "" if has_alias else f" AS {quote_identifier(ref.name.table)}"
-    return Edit(ref.start, ref.end, f"({select}){own}")

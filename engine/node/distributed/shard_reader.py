@@ -2,8 +2,9 @@
 
 Which replica: this node's own if the table is here (`prefer_localhost_replica`), else the first in the order
 of load balancing that answers, has the table and is not stale. That is asked before the query begins, with a
-cheap probe whose good answer counts for a tenth of a second. After that chDB reads by itself; it tries
-nothing twice, so a peer that fails in the middle fails the query: rows are never lost silently.
+cheap probe whose good answer counts for a while. After that chDB reads by itself and tries nothing twice, so
+a peer that fails in the middle fails the query: rows are never lost silently. Whether the statement then
+begins anew without that peer is for `failover` to say.
 
 Credentials never stand in a text: a peer with a password is a named collection of chDB, whose values chDB
 hides.
@@ -12,133 +13,30 @@ hides.
 from __future__ import annotations
 
 import asyncio
-import base64
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
-from engine.client import NodeClient
 from engine.distributed.peers import Peer, PeerShard
-from engine.distributed.replica_choice import Candidate, LoadBalancing, ReplicaErrors, ReplicaOrder
 from engine.distributed.select import RemoteSelect, SourceColumn, TooLong
 from engine.distributed.select.model import union_all
 from engine.distributed.select.shard_choice import is_deterministic, key_columns, rows_of_constants
 from engine.distributed.sharding import slot_expression, slots
-from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import HostId, TableName, quote_identifier, quote_string
-from engine.node.replicated.waiting import flag
-from engine.storage import ChdbPool
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.distributed.failover import Failover, Read
+from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.read_settings import forwarded
+from engine.node.replicated.waiting import flag, number
 
 MAX_URL_BYTES = 7000
 """The request line of a node may have 8190."""
-PROBE_COUNTS_S = 0.1
 MAX_DEPTH = 5
+ONE_ROW = "/* one row */ "
+"""Behind the depth: the node that is asked needs no stream for its answer."""
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
 _DEFAULT_DELAY_S = 300
-
-
-@dataclass(slots=True)
-class PeerHealth:
-    """What the node knows of its peers: failures, and when a table was last seen there."""
-
-    pool: ChdbPool
-    env: Env
-    own_host: str
-    clients: dict[Peer, NodeClient] = field(default_factory=dict)
-    errors: dict[Peer, ReplicaErrors] = field(default_factory=dict)
-    orders: dict[str, ReplicaOrder] = field(default_factory=dict)
-    seen_s: dict[tuple[Peer, str, bool], tuple[float, int]] = field(default_factory=dict)
-    collections: dict[str, str] = field(default_factory=dict, repr=False)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def close(self) -> None:
-        for client in self.clients.values():
-            await client.close()
-        self.clients.clear()
-
-    def client(self, peer: Peer) -> NodeClient:
-        if peer not in self.clients:
-            self.clients[peer] = NodeClient(
-                peer.url,
-                user=peer.user,
-                password=peer.password,
-                connect_timeout_s=1.0,
-                timeout_s=10.0,
-                env=self.env,
-            )
-        return self.clients[peer]
-
-    async def probe(self, peer: Peer, database: str, table: str, *, depth: int, with_delay: bool) -> int:
-        """Seconds that the table there is behind. Raises OnclusterError when it cannot be read."""
-        name = peer.table(database, table)
-        key = (peer, name, with_delay)
-        seen_s, delay_s = self.seen_s.get(key, (float("-inf"), 0))
-        if self.env.monotonic_s() - seen_s < PROBE_COUNTS_S:
-            return delay_s
-        failures = self.errors.setdefault(peer, ReplicaErrors())
-        client = self.client(peer)
-        delay_s = 0
-        try:
-            await client.query_text(f"{_depth_mark(depth)} SELECT 1 FROM {name} LIMIT 0")
-            if with_delay:
-                where = quote_string(database or peer.default_database or "default")
-                text = await client.query_text(
-                    "SELECT max(absolute_delay) FROM system.replicas "
-                    f"WHERE database = {where} AND table = {quote_string(table)}"
-                )
-                delay_s = int(text.strip() or 0)
-        except OnclusterError:
-            failures.failed(self.env.monotonic_s())
-            raise
-        self.seen_s[key] = (self.env.monotonic_s(), delay_s)
-        return delay_s
-
-    def failures_of(self, name: HostId) -> tuple[int, int]:
-        """How many failures of this host still count, and the seconds until none does."""
-        now_s = self.env.monotonic_s()
-        found = [errors for peer, errors in self.errors.items() if peer.name == name]
-        return (
-            sum(errors.count(now_s) for errors in found),
-            max((errors.recovery_s(now_s) for errors in found), default=0),
-        )
-
-    def order(self, shard: PeerShard, policy: str) -> Sequence[Peer]:
-        now_s = self.env.monotonic_s()
-        candidates = [
-            Candidate(
-                peer.name.host, self.errors[peer].count(now_s) if peer in self.errors else 0, peer.priority
-            )
-            for peer in shard.peers
-        ]
-        key = ",".join(peer.url for peer in shard.peers)
-        if key not in self.orders:
-            self.orders[key] = ReplicaOrder(own_host=self.own_host, rng=self.env.rng)
-        try:
-            balancing = LoadBalancing(policy)
-        except ValueError:
-            balancing = LoadBalancing.RANDOM
-        return [shard.peers[at] for at in self.orders[key].of(candidates, balancing)]
-
-    async def collection(self, peer: Peer) -> str:
-        """The named collection with the peer's credentials; empty where it needs none."""
-        if not peer.password and peer.user in ("", "default"):
-            return ""
-        secret = base64.b64encode(f"{peer.user}:{peer.password}".encode()).decode()
-        async with self.lock:
-            if secret in self.collections:
-                return self.collections[secret]
-            # Not named after the secret: names are shown. An older process may have left this one.
-            name = f"oncluster_peer_{len(self.collections) + 1}"
-            await self.pool.query(f"DROP NAMED COLLECTION IF EXISTS {name}")
-            await self.pool.query(
-                f"CREATE NAMED COLLECTION {name} AS url = 'http://127.0.0.1/', "
-                "`headers.header.name` = 'Authorization' NOT OVERRIDABLE, "
-                f"`headers.header.value` = {quote_string(f'Basic {secret}')} NOT OVERRIDABLE"
-            )
-            self.collections[secret] = name
-            return name
 
 
 @dataclass(slots=True)
@@ -150,6 +48,7 @@ class ShardReader:
     table: str
     health: PeerHealth
     settings: Mapping[str, str]
+    failover: Failover
     depth: int = 0
     sharding_key: str = ""
     column_types: Mapping[str, str] = field(default_factory=dict)
@@ -160,15 +59,44 @@ class ShardReader:
 
     def choose_ahead(self) -> None:
         """Begin to ask which replicas can be read, while the statement is still being looked at."""
-        if not flag(self.settings, "optimize_skip_unused_shards", False) and self.depth < MAX_DEPTH:
+        if self.reads_all_shards and self.depth < MAX_DEPTH:
             for shard in self.shards:
                 self._choice(shard)
+
+    @property
+    def reads_all_shards(self) -> bool:
+        """No shard is left out because of what the statement says."""
+        return not flag(self.settings, "optimize_skip_unused_shards", False)
+
+    def known_choice(self) -> tuple[Peer, ...] | None:
+        """The replica of every shard, where all were seen lately; None where one has to be asked."""
+        if not self.reads_all_shards or self.depth >= MAX_DEPTH or self._choices or self.failover.failed:
+            return None
+        chosen = []
+        for shard in self.shards:
+            peer = self._known(shard)
+            if peer is None:
+                return None
+            chosen.append(peer)
+        return tuple(chosen)
+
+    @property
+    def chosen(self) -> tuple[Peer, ...] | None:
+        """The replica of every shard, behind `table_expression`; None where a shard was left out."""
+        peers = [
+            choice.result() if choice.done() and not choice.cancelled() else None
+            for choice in (self._choices.get(shard.number) for shard in self.shards)
+            if choice is not None
+        ]
+        whole = tuple(peer for peer in peers if peer is not None)
+        return whole if len(whole) == len(self.shards) else None
 
     async def close(self) -> None:
         """Ask no more."""
         for choice in self._choices.values():
             choice.cancel()
-        await asyncio.gather(*self._choices.values(), return_exceptions=True)
+        if self._choices:
+            await asyncio.gather(*self._choices.values(), return_exceptions=True)
 
     async def table_expression(self, select: RemoteSelect) -> str:
         if self.depth >= MAX_DEPTH:
@@ -184,13 +112,14 @@ class ShardReader:
         return union_all(parts, [column for _, column in select.columns])
 
     async def _read(self, shard: PeerShard, peer: Peer, select: RemoteSelect) -> str:
-        sql = select.sql(peer.table(self.database, self.table), shard_number=shard.number)
-        columns = [column for _, column in select.columns]
+        table = peer.table(self.database, self.table)
         if self._is_here(peer):
-            items = ", ".join(_as_declared(column) for column in columns)
-            return f"SELECT {items} FROM ({sql})"
-        text = f"{_depth_mark(self.depth + 1)} {sql}"
-        url = f"{peer.url}/?default_format=Native&query={quote(text, safe='')}"
+            return _as_declared(select).sql(table, shard_number=shard.number)
+        sql = select.sql(table, shard_number=shard.number)
+        columns = [column for _, column in select.columns]
+        mark = depth_mark(self.depth + 1)
+        text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
+        url = f"{peer.url}/?default_format=Native{forwarded(self.settings)}&query={quote(text, safe='')}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
         structure = quote_string(select.structure)
@@ -199,7 +128,10 @@ class ShardReader:
             read = f"url({collection}, url = {quote_string(url)}, format = 'Native', structure = {structure})"
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
-        return f"SELECT {', '.join(quote_identifier(column.name) for column in columns)} FROM {read}"
+        names = ", ".join(quote_identifier(column.name) for column in columns)
+        reading = f"SELECT {names} FROM {read}"
+        self.failover.reads.add(Read(peer, self.database, self.table, mark, reading))
+        return reading
 
     def _is_here(self, peer: Peer) -> bool:
         if not peer.is_local or not flag(self.settings, "prefer_localhost_replica", True):
@@ -212,30 +144,68 @@ class ShardReader:
             self._choices[shard.number] = asyncio.create_task(self._choose(shard))
         return self._choices[shard.number]
 
-    async def _choose(self, shard: PeerShard) -> Peer | None:
-        max_delay_s = int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
-        with_delay = max_delay_s > 0 and len(shard.peers) > 1
-        order = self.health.order(shard, self.settings.get("load_balancing", "random"))
+    def _order(self, shard: PeerShard) -> Sequence[Peer]:
+        """The replicas that this statement may still read, this node's own table first."""
+        order = self.health.order(
+            shard,
+            self.settings.get("load_balancing", "random"),
+            first_offset=int(number(self.settings, "load_balancing_first_offset", 0)),
+            max_ignored_errors=int(number(self.settings, "distributed_replica_max_ignored_errors", 0)),
+        )
         here = [peer for peer in order if self._is_here(peer)]
+        others = [peer for peer in order if peer not in here and peer not in self.failover.failed]
+        return [*here, *others]
+
+    def _max_delay_s(self, shard: PeerShard) -> int:
+        """From how far behind a replica is stale; 0 where nobody asks."""
+        if len(shard.peers) == 1:
+            return 0
+        return int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
+
+    def _known(self, shard: PeerShard) -> Peer | None:
+        """The first choice, if it was seen lately and is not stale."""
+        peer = self._order(shard)[0] if shard.peers else None
+        if peer is None:
+            return None
+        max_delay_s = self._max_delay_s(shard)
+        name = peer.table(self.database, self.table)
+        with_delay = max_delay_s > 0
+        if self._is_here(peer) and not with_delay:
+            name = f"{self.current_database} {name}"
+        delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=self.failover.probe_counts_s)
+        return peer if delay_s is not None and (not with_delay or delay_s < max_delay_s) else None
+
+    async def _delay_s(self, peer: Peer, *, with_delay: bool) -> int:
+        """Seconds that the table there is behind. Raises OnclusterError where it cannot be read."""
+        name = peer.table(self.database, self.table)
+        counts_s = self.failover.probe_counts_s
+        if self._is_here(peer) and not with_delay:
+            version = self.health.here_version
+            await self.health.pool.query(f"SELECT 1 FROM {name} LIMIT 0", database=self.current_database)
+            if version == self.health.here_version:
+                self.health.note_seen(peer, f"{self.current_database} {name}", with_delay=False)
+            return 0
+        delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=counts_s)
+        if delay_s is None:
+            mark = depth_mark(self.depth + 1)
+            delay_s = await self.health.probe(
+                peer, self.database, self.table, mark=mark, with_delay=with_delay
+            )
+        return delay_s
+
+    async def _choose(self, shard: PeerShard) -> Peer | None:
+        max_delay_s = self._max_delay_s(shard)
         failures: list[str] = []
         stale: list[tuple[int, Peer]] = []
-        for peer in [*here, *(peer for peer in order if peer not in here)]:
+        for peer in self._order(shard):
             try:
-                if peer in here and not with_delay:
-                    await self.health.pool.query(
-                        f"SELECT 1 FROM {peer.table(self.database, self.table)} LIMIT 0",
-                        database=self.current_database,
-                    )
-                    return peer
-                delay_s = await self.health.probe(
-                    peer, self.database, self.table, depth=self.depth + 1, with_delay=with_delay
-                )
+                delay_s = await self._delay_s(peer, with_delay=max_delay_s > 0)
             except OnclusterError as error:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
                 failures.append(f"{peer.name}: {_first_line(error)}")
                 continue
-            if not with_delay or delay_s < max_delay_s:
+            if not max_delay_s or delay_s < max_delay_s:
                 return peer
             stale.append((delay_s, peer))
         if stale:
@@ -246,6 +216,7 @@ class ShardReader:
                 "Could not find enough connections to up-to-date replicas. Got: 0, needed: 1 "
                 f"(shard {shard.number})",
             )
+        failures += self.failover.failures_among(shard.peers)
         if self.skips_unavailable or flag(self.settings, "skip_unavailable_shards", False):
             return None
         raise SqlError(
@@ -296,16 +267,20 @@ class ShardReader:
         return {owners[int(line.split("\t")[0])] for line in lines}
 
 
-def _depth_mark(depth: int) -> str:
+def depth_mark(depth: int) -> str:
     """How many nodes a request has passed: a Distributed table that reads itself would go on for ever."""
     return f"/* distributed depth {depth} */"
 
 
-def _as_declared(column: SourceColumn) -> str:
-    name = quote_identifier(column.name)
+def _as_declared(select: RemoteSelect) -> RemoteSelect:
+    """The columns get the types that the Distributed table has, as `url()` gives them."""
+    return replace(select, columns=tuple((_cast(text, column), column) for text, column in select.columns))
+
+
+def _cast(text: str, column: SourceColumn) -> str:
     if column.type.startswith("AggregateFunction"):
-        return name
-    return f"CAST({name}, {quote_string(column.type)}) AS {name}"
+        return text
+    return f"CAST({text}, {quote_string(column.type)})"
 
 
 def _first_line(error: OnclusterError) -> str:

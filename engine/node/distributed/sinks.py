@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Protocol
 
 from engine.client import NodeClient
 from engine.config.model import User
@@ -16,8 +19,20 @@ from engine.storage.statement_text import InsertText
 _FOR_ONE_BLOCK = {"min_insert_block_size_rows": "100000000", "min_insert_block_size_bytes": "0"}
 """The receiver makes one block of what it is sent, also of a batch: the token names all of it."""
 
-InsertStream = Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[Answer]]
-"""`StatementRouter.insert`."""
+_READ_AS_ONE_BLOCK = {
+    "max_threads": "1",
+    "max_insert_threads": "1",
+    "max_block_size": "100000000",
+    "preferred_block_size_bytes": "0",
+}
+
+
+class Here(Protocol):
+    """This node, as a client of it would find it (`StatementRouter`)."""
+
+    async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer: ...
+
+    def run(self, asked: Asked) -> AbstractAsyncContextManager[Answer]: ...
 
 
 class NodeSink:
@@ -28,7 +43,7 @@ class NodeSink:
         self._env = env
         self._timeout_s = timeout_s
         self._clients: dict[Peer, NodeClient] = {}
-        self.insert_here: InsertStream | None = None
+        self.here: Here | None = None
         """Set when the router is there; until then this node is reached as any other."""
 
     async def write(self, peer: Peer, block: Block, *, with_token: bool) -> None:
@@ -37,8 +52,8 @@ class NodeSink:
             settings |= {TOKEN_SETTING: block.token}
         else:
             settings.pop(DEPTH_SETTING, None)  # so old a server does not know it either
-        if peer.is_local and self.insert_here is not None:
-            await self._here(self.insert_here, peer, block, settings)
+        if peer.is_local and self.here is not None:
+            await self._here(self.here, peer, block, {**_FOR_ONE_BLOCK, **settings})
             return
         await self._client(peer).insert(
             peer.table(block.database, block.table),
@@ -48,13 +63,20 @@ class NodeSink:
             settings={**_FOR_ONE_BLOCK, **settings},
         )
 
-    async def _here(self, insert: InsertStream, peer: Peer, block: Block, settings: dict[str, str]) -> None:
+    async def _here(self, here: Here, peer: Peer, block: Block, settings: dict[str, str]) -> None:
         session = self._pool.session(one_shot=True)
         head = block.insert_sql(peer)
         asked = Asked(sql=head, user=User(peer.user), session=session, format="Null", settings=settings)
         try:
-            answer = await insert(asked, InsertText(head, "Native", 0), block.body())
-            await answer.finish()
+            if block.select:
+                # Within chDB: the rows need not be written as Native and read again.
+                settings = {**_READ_AS_ONE_BLOCK, **settings}
+                asked = replace(asked, sql=f"{head} {block.select}", settings=settings)
+                async with here.run(asked) as answer:
+                    await answer.finish()
+            else:
+                answer = await here.insert(asked, InsertText(head, "Native", 0), block.body())
+                await answer.finish()
         finally:
             await session.close()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
@@ -171,10 +171,12 @@ class Spools:
         )
         await self._opened(table).spool.admit(limits, self._env)
 
-    async def put(self, table: DistributedTable, blocks: Sequence[SpoolBlock]) -> None:
-        """Keep the blocks; they will be sent. Raises SqlError 243."""
+    async def put(
+        self, table: DistributedTable, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None = None
+    ) -> None:
+        """Keep the blocks, but not before `after` has ended well; they will be sent. Raises SqlError 243."""
         found = self._opened(table)
-        await found.spool.put(blocks)
+        await found.spool.put(blocks, after=after)
         for directory in sorted({name for block in blocks for name in block.directories}):
             self._sender(found, table.definition, directory).wake()
 
@@ -189,6 +191,28 @@ class Spools:
             if isinstance(result, BaseException):
                 raise result
 
+    async def settle(self, table: DistributedTable) -> None:
+        """Send everything, for somebody who takes the table away. Raises SqlError 279 and others when that
+        fails, 48 when broken files are left."""
+        try:
+            await self.flush(table)
+        except OnclusterError as error:
+            raise SqlError(
+                error.code or Code.NETWORK_ERROR,
+                f"{table.name} has rows that could not be sent: {error.message}",
+                hint="Nothing was changed. SYSTEM FLUSH DISTRIBUTED says when they are gone; TRUNCATE TABLE "
+                "gives them up.",
+            ) from error
+        senders = [sender for sender, _ in self._opened(table).senders.values()]
+        files = sum(sender.facts().data_files + sender.facts().broken_files for sender in senders)
+        if files:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"{table.name} has {files} files that are not delivered, broken ones among them.",
+                hint="Nothing was changed. Look at system.distribution_queue, then SYSTEM RESTORE or DROP "
+                "BROKEN DISTRIBUTED FILES.",
+            )
+
     async def truncate(self, table: DistributedTable) -> None:
         """Forget what is pending, broken files too."""
         found = self._opened(table)
@@ -201,7 +225,7 @@ class Spools:
         found = self._opened(table)
         for directory in _destinations(found.disk):
             with _disk_errors(directory):
-                await broken_files.restore(found.disk, directory, self._env)
+                await broken_files.restore(found.disk, directory)
             self._sender(found, table.definition, directory).wake()
 
     async def drop_broken(self, table: DistributedTable) -> None:
@@ -260,9 +284,11 @@ def _disk_errors(directory: str) -> Iterator[None]:
 
 def options_of(definition: DistributedDefinition) -> SenderOptions:
     """What a table's settings say of its senders."""
-    is_batch = definition.number("background_insert_batch", 0)
+    is_batch = bool(definition.number("background_insert_batch", 0))
+    sleep_ms = definition.number("background_insert_sleep_time_ms", 0)
     return SenderOptions(
-        sleep_s=(definition.number("background_insert_sleep_time_ms", 0) or 100) / 1000,
+        sleep_s=(sleep_ms or 100) / 1000,
+        waits_for_more=is_batch or sleep_ms > 0,  # files that go alone gain nothing by it
         max_sleep_s=(definition.number("background_insert_max_sleep_time_ms", 0) or 30_000) / 1000,
         batch=BatchLimits() if is_batch else None,
         fsync_directories=bool(definition.number("fsync_directories", 0)),

@@ -1,4 +1,4 @@
-"""`cluster()`, `clusterAllReplicas()`, `remote()`, `remoteSecure()` in FROM: found on tokens.
+"""`cluster()`, `clusterAllReplicas()`, `remote()`, `remoteSecure()` in FROM and INSERT INTO: found on tokens.
 
 An address of `remote()` is a host id of `remote_servers` where there is one with that host and port; any
 other is taken for the address of an HTTP interface (port 8123 by default, 8443 with TLS).
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import Code, SqlError
@@ -18,6 +18,7 @@ from engine.sql.tokens import Token, TokenKind, literal_value
 
 _FUNCTIONS = frozenset({"CLUSTER", "CLUSTERALLREPLICAS", "REMOTE", "REMOTESECURE"})
 _BEFORE = frozenset({"FROM", "JOIN", ",", "("})
+_LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
@@ -44,20 +45,38 @@ def table_functions(
             continue
         if cursor.words[at - 1] not in _BEFORE:
             continue
-        cursor.at = at + 1
-        if not cursor.skip_brackets():
-            continue
-        end = cursor.at
-        arguments = _arguments(cursor, at + 2, end - 1)
-        call = (
-            _of_cluster(sql, word, arguments, topology(), current_database)
-            if word.startswith("CLUSTER")
-            else _of_addresses(sql, word, arguments, topology(), current_database)
-        )
-        found.append(
-            TableFunction(cursor.tokens[at].start, cursor.tokens[end - 1].end, call[0], call[1], call[2])
-        )
+        call = _call(cursor, at, topology(), current_database)
+        if call is not None:
+            found.append(call)
     return found
+
+
+def target_function(
+    sql: str, topology: Callable[[], Topology], current_database: str
+) -> TableFunction | None:
+    """What INSERT INTO [TABLE] FUNCTION writes to; `start` is that of TABLE or FUNCTION. None for any other
+    INSERT. Raises as `table_functions`."""
+    cursor = Cursor(sql)
+    if not cursor.accept("INSERT", "INTO"):
+        return None
+    start = cursor.token.start
+    cursor.accept("TABLE")
+    if not cursor.accept("FUNCTION") or cursor.word not in _FUNCTIONS:
+        return None
+    call = _call(cursor, cursor.at, topology(), current_database)
+    return None if call is None else replace(call, start=start)
+
+
+def _call(cursor: Cursor, at: int, topology: Topology, current_database: str) -> TableFunction | None:
+    sql, word = cursor.sql, cursor.words[at]
+    cursor.at = at + 1
+    if not cursor.skip_brackets():
+        return None
+    end = cursor.at
+    arguments = _arguments(cursor, at + 2, end - 1)
+    of = _of_cluster if word.startswith("CLUSTER") else _of_addresses
+    cluster, table, key = of(sql, word, arguments, topology, current_database)
+    return TableFunction(cursor.tokens[at].start, cursor.tokens[end - 1].end, cluster, table, key)
 
 
 def _arguments(cursor: Cursor, begin: int, end: int) -> list[tuple[Token, ...]]:
@@ -95,7 +114,11 @@ def _of_addresses(
     table, used = (
         _table(sql, arguments[1:], current) if len(arguments) > 1 else (TableName("system", "one"), 0)
     )
-    rest = [_text(sql, argument) for argument in arguments[1 + used :]]
+    others = arguments[1 + used :]
+    key = ""
+    if others and not (len(others[-1]) == 1 and others[-1][0].kind in _LITERALS):
+        key = _source(sql, others.pop())
+    rest = [_text(sql, argument) for argument in others]
     user, password = (rest[0] if rest else ""), (rest[1] if len(rest) > 1 else "")
     shards = []
     for number, shard in enumerate(_expanded(_text(sql, arguments[0])), start=1):
@@ -104,7 +127,7 @@ def _of_addresses(
             for address in shard.split("|")
         )
         shards.append(Shard(number, replicas))
-    return Cluster("", tuple(shards)), table, ""
+    return Cluster("", tuple(shards)), table, key
 
 
 def _replica(address: str, user: str, password: str, topology: Topology, *, is_secure: bool) -> Replica:

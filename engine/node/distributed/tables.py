@@ -7,13 +7,16 @@ the names of its tables again after any statement that may have changed them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
 from engine.distributed.definition import DistributedDefinition
-from engine.names import TableName, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.catalog import DistributedCatalog, DistributedRecord
+from engine.node.distributed.name_changes import NameChanges
+from engine.node.distributed.table_gates import TableGates
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.statement import Asked
 
@@ -34,13 +37,22 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class DistributedTable:
-    """One attached table. `create_query` is chDB's text, with engine Null."""
+    """One attached table, or the target of an INSERT INTO FUNCTION, whose name has no database.
+    `create_query` is chDB's text, with the placeholder's engine."""
 
     uuid: UUID
     name: TableName
     definition: DistributedDefinition
     create_query: str
     columns: tuple[Column, ...] = ()
+
+    @property
+    def as_source(self) -> str:
+        """SQL for something to SELECT from that has its columns, and no rows."""
+        if self.name.database:
+            return self.name.quoted
+        structure = ", ".join(f"{quote_identifier(column.name)} {column.type}" for column in self.columns)
+        return f"null({quote_string(structure)})"
 
     @property
     def sent_columns(self) -> tuple[str, ...]:
@@ -53,6 +65,8 @@ class DistributedTables:
     def __init__(self, catalog: DistributedCatalog, local: LocalTables) -> None:
         self.catalog = catalog
         self.local = local
+        self.gates = TableGates()
+        self.name_changes = NameChanges()
         self._by_name: Mapping[TableName, DistributedTable] = {}
         self._version = 0
         self._known_version = -1
@@ -60,6 +74,11 @@ class DistributedTables:
 
     def __len__(self) -> int:
         return len(self.catalog.all())
+
+    @property
+    def version(self) -> int:
+        """Another one after every statement that may have changed names or columns."""
+        return self._version
 
     def changed(self) -> None:
         """A statement that may have changed names or columns is about to run, or has run."""
@@ -69,11 +88,30 @@ class DistributedTables:
         """The table of this whole name."""
         if not self.catalog.all():
             return None
+        await self.name_changes.settled(name)
         return (await self._current()).get(name)
 
     async def find_for(self, asked: Asked, name: TableName) -> DistributedTable | None:
         """The table that `name` means in a statement."""
         return await self.find(TableName(name.database or asked.current_database, name.table))
+
+    async def names(self) -> Collection[TableName]:
+        if not self.catalog.all():
+            return ()
+        return (await self._current()).keys()
+
+    @asynccontextmanager
+    async def to_write(self, asked: Asked, name: TableName) -> AsyncIterator[DistributedTable | None]:
+        """As `find_for`, for an INSERT: what the name means stays inside the block."""
+        table = await self.find_for(asked, name)
+        while table is not None and not self.gates.enter(table.uuid):
+            await self.gates.opened(table.uuid)
+            table = await self.find_for(asked, name)
+        try:
+            yield table
+        finally:
+            if table is not None:
+                self.gates.leave(table.uuid)
 
     async def all(self) -> Sequence[DistributedTable]:
         """In the order of their names."""

@@ -1,0 +1,191 @@
+"""A SELECT begins anew on other replicas when one fails before a row has reached the client.
+
+The argument that no row is ever doubled. What a SELECT makes is held back until it is whole, or until more
+than `HELD_BYTES` of it are there; only then somebody outside sees the first byte. Until then everything that
+was made is thrown away when the statement begins anew; from then on it never does. Statements that change
+something (INSERT … SELECT, CREATE … AS SELECT) never begin anew: a part of their rows may be stored.
+
+Who failed? chDB says "Connection refused." and not of whom, so the replicas that the statement has read are
+asked again, each at once: who does not answer has failed. Where all answer, each is read by itself: whose
+rows do not come has failed. A replica fails a statement at most once, and a break that nobody can be shown to
+have caused is met once, so this ends. A shard without a replica that is left gives the error that came first
+if one of them answers probes and yet breaks off; else it is as if none could be reached (279, or the shard is
+skipped).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from engine.distributed.peers import Peer
+from engine.errors import Code, OnclusterError, SqlError
+from engine.node.distributed.peer_health import PeerHealth
+from engine.node.statement import Answer, Asked
+from engine.sql import Statement, StatementKind
+from engine.storage import QueryResult
+
+log = logging.getLogger(__name__)
+
+HELD_BYTES = 1 << 20
+"""As much as the HTTP interface holds back by itself."""
+PROBE_COUNTS_S = 1.0
+PROBE_COUNTS_ONCE_S = 0.1
+"""For what cannot begin anew."""
+
+_POCO_EXCEPTION = 1000
+_BROKEN = frozenset({_POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.SOCKET_TIMEOUT})
+_FROM_REMOTE = 86
+_GONE = re.compile(r"body: '.{0,64}?Code: (?:60|81|218|236|394)\b", re.DOTALL)
+"""The table was dropped there, or the node is stopping."""
+_OTHER_SERVERS = re.compile(
+    r"\b(?:url|s3|gcs|azure|hdfs|iceberg|delta|hudi|mysql|postgresql|mongo|redis|odbc|jdbc|ytsaurus)\w*\s*\(",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A replica's table that the statement reads: `sql` reads it by itself, `mark` begins requests to it."""
+
+    peer: Peer
+    database: str
+    table: str
+    mark: str
+    sql: str
+
+
+@dataclass(slots=True)
+class Failover:
+    """What happened to one statement so far."""
+
+    health: PeerHealth
+    asked: Asked
+    statement: Statement
+    failed: dict[Peer, OnclusterError] = field(default_factory=dict)
+    reads: set[Read] = field(default_factory=set)
+    _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
+    _had_unknown: bool = False
+
+    @property
+    def can_begin_anew(self) -> bool:
+        """The statement changes nothing, and reads other nodes."""
+        return self.statement.kind is StatementKind.SELECT and bool(self.reads)
+
+    @property
+    def probe_counts_s(self) -> float:
+        """For how long a replica that was seen needs not be asked."""
+        return PROBE_COUNTS_S if self.statement.kind is StatementKind.SELECT else PROBE_COUNTS_ONCE_S
+
+    def failures_among(self, peers: Sequence[Peer]) -> list[str]:
+        """What to say of those that failed. Raises what one did that answers and yet breaks off."""
+        for peer in peers:
+            if peer in self._broke_off:
+                raise self._broke_off[peer]
+        return [f"{peer.name}: {_first_line(self.failed[peer])}" for peer in peers if peer in self.failed]
+
+    async def begins_anew(self, error: SqlError) -> bool:
+        """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
+        is_broken = error.code in _BROKEN
+        if not self.can_begin_anew or not (is_broken or _is_gone(error)):
+            return False
+        reads = [read for read in self.reads if read.peer not in self.failed]
+        culprits = await self._those_who_fail(reads, self._probe)
+        if not culprits and is_broken and not _is_slow(error):
+            culprits = await self._those_who_fail(reads, self._read)
+            for peer in culprits:
+                self.health.failed(peer)
+                self._broke_off[peer] = self.explained(error)
+            if not culprits and not self._had_unknown:
+                self._had_unknown = True
+                return True
+        for peer, failure in culprits.items():
+            self.health.forget(peer)
+            self.failed[peer] = failure
+            log.info("distributed.failover replica=%s error=%s", peer.name, _first_line(failure))
+        return bool(culprits)
+
+    async def _those_who_fail(
+        self, reads: Sequence[Read], ask: Callable[[Read], Awaitable[object]]
+    ) -> dict[Peer, OnclusterError]:
+        async def failure(read: Read) -> OnclusterError | None:
+            try:
+                await ask(read)
+            except OnclusterError as error:
+                return error
+            return None
+
+        failures = await asyncio.gather(*map(failure, reads))
+        return {read.peer: error for read, error in zip(reads, failures, strict=True) if error is not None}
+
+    async def _probe(self, read: Read) -> None:
+        await self.health.probe(read.peer, read.database, read.table, mark=read.mark, with_delay=False)
+
+    async def _read(self, read: Read) -> None:
+        await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
+
+    def explained(self, error: SqlError) -> SqlError:
+        """The same with ClickHouse's code and the replicas that were read, where a connection broke."""
+        if error.code != _POCO_EXCEPTION or not self.reads or _OTHER_SERVERS.search(self.asked.sql):
+            return error
+        names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
+        code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
+        return SqlError(code, f"{error.message.rstrip('.')}, while reading from {names}")
+
+
+class BegunAnswer:
+    """An answer whose beginning is there: all of it, or more than `HELD_BYTES`."""
+
+    def __init__(
+        self, answer: Answer, held: list[bytes], result: QueryResult | None, failover: Failover
+    ) -> None:
+        self.format = answer.format
+        self._answer = answer
+        self._held = held
+        self._result = result
+        self._failover = failover
+
+    @classmethod
+    async def of(cls, answer: Answer, failover: Failover) -> BegunAnswer:
+        """Raises SqlError for a statement that fails before that."""
+        held: list[bytes] = []
+        size = 0
+        while size <= HELD_BYTES:
+            data = await answer.read()
+            if not data:
+                return cls(answer, held, await answer.finish(), failover)
+            held.append(data)
+            size += len(data)
+        return cls(answer, held, None, failover)
+
+    async def read(self) -> bytes:
+        if self._held:
+            return self._held.pop(0)
+        return b"" if self._result is not None else await self._answer.read()
+
+    async def finish(self) -> QueryResult:
+        """Raises SqlError."""
+        if self._result is not None:
+            return self._result
+        try:
+            return await self._answer.finish()
+        except SqlError as error:
+            explained = self._failover.explained(error)
+            if explained is error:
+                raise
+            raise explained from error
+
+
+def _is_gone(error: SqlError) -> bool:
+    return error.code == _FROM_REMOTE and _GONE.search(error.message) is not None
+
+
+def _is_slow(error: SqlError) -> bool:
+    return error.code == Code.SOCKET_TIMEOUT or error.message.startswith("Timeout")
+
+
+def _first_line(error: OnclusterError) -> str:
+    return str(error).partition("\n")[0][:300]

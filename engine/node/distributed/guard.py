@@ -1,0 +1,129 @@
+"""What chDB would do with a Distributed table by itself, without the node, is refused.
+
+In chDB such a table is empty and takes no rows. Engines and sources of chDB that name
+another table would read nothing, or lose rows, and nobody would be told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+
+from engine.distributed.definition import argument_name, engine_arguments
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.node.distributed.tables import DistributedTables
+from engine.node.statement import Answer, Asked
+from engine.sql import Statement, StatementKind, TokenKind, literal_value
+from engine.sql.cursor import Cursor
+
+_K = StatementKind
+_CREATES = frozenset({_K.CREATE_TABLE, _K.ATTACH_TABLE})
+_ENGINES = frozenset({"Buffer", "Merge"})
+_DICTIONARIES = frozenset({_K.CREATE_DICTIONARY, _K.ATTACH_DICTIONARY})
+_MERGE = re.compile(r"\bmerge\s*\(", re.IGNORECASE)
+_BEFORE = ("FROM", "JOIN", ",", "(")
+
+
+def concerns_guard(statement: Statement) -> bool:
+    """Whether the guard has to see the statement."""
+    return statement.kind in _DICTIONARIES or (
+        statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
+    )
+
+
+class DistributedGuard:
+    """Refuses, and answers nothing."""
+
+    def __init__(self, tables: DistributedTables) -> None:
+        self._tables = tables
+
+    async def run(self, asked: Asked, statement: Statement) -> Answer | None:
+        if not concerns_guard(statement) or not (names := await self._tables.names()):
+            return None
+        if statement.kind in _DICTIONARIES:
+            found = _named_by_dictionary(asked, names)
+            what = "A dictionary"
+        else:
+            found = _named_by_engine(asked, names)
+            what = f"A table with engine {statement.engine}"
+        if found is not None:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"{what} cannot use the Distributed table {found}: chDB would read no rows from it, and "
+                "lose those that it writes.",
+                hint="Use the tables of the shards, or a materialized view.",
+            )
+        return None
+
+
+def check_merge(sql: str, names: Collection[TableName], current_database: str) -> None:
+    """Raises SqlError 48 for the table function merge() over Distributed tables."""
+    if _MERGE.search(sql) is None:
+        return
+    cursor = Cursor(sql)
+    for at, word in enumerate(cursor.words):
+        if word != "MERGE" or cursor.words[at - 1] not in _BEFORE:
+            continue
+        cursor.at = at + 1
+        found = _matched(engine_arguments(cursor), names, current_database)
+        if found is not None:
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"merge() cannot read the Distributed table {found}.",
+                hint="Name the tables, with UNION ALL between.",
+            )
+
+
+def _named_by_engine(asked: Asked, names: Collection[TableName]) -> TableName | None:
+    cursor = Cursor(asked.sql)
+    cursor.skip_to("ENGINE")
+    cursor.at += 1
+    cursor.accept("=")
+    engine = cursor.identifier()
+    arguments = engine_arguments(cursor)
+    if engine == "Merge":
+        return _matched(arguments, names, asked.current_database)
+    try:
+        database, table = (argument_name(text, "", asked.current_database) for text in arguments[:2])
+    except (SqlError, ValueError):
+        return None
+    name = TableName(database or asked.current_database, table)
+    return name if name in names else None
+
+
+def _matched(arguments: Sequence[str], names: Collection[TableName], current: str) -> TableName | None:
+    """Of `merge(…)` and `Merge(…)`: a database, or REGEXP('…') for several, and an expression for tables."""
+    if not arguments:
+        return None
+    try:
+        pattern = re.compile(_literal(arguments[-1], current))
+    except re.error:
+        return None  # chDB says so
+    database = _literal(arguments[-2], current) if len(arguments) > 1 else current
+    return next(
+        (n for n in sorted(names) if database in ("", n.database) and pattern.search(n.table) is not None),
+        None,
+    )
+
+
+def _literal(text: str, current: str) -> str:
+    """Empty, which matches anything, for an expression."""
+    try:
+        return argument_name(text, "", current)
+    except SqlError:
+        return ""
+
+
+def _named_by_dictionary(asked: Asked, names: Collection[TableName]) -> TableName | None:
+    """SOURCE(CLICKHOUSE(… TABLE 't' DB 'd' …))."""
+    cursor = Cursor(asked.sql)
+    said: dict[str, str] = {}
+    for at, word in enumerate(cursor.words[:-1]):
+        value = cursor.tokens[at + 1]
+        if word in ("TABLE", "DB", "HOST") and value.kind in (TokenKind.STRING, TokenKind.HEREDOC):
+            said[word] = literal_value(value)
+    if said.get("HOST", "localhost") not in ("localhost", "127.0.0.1"):
+        return None
+    name = TableName(said.get("DB") or asked.current_database, said.get("TABLE", ""))
+    return name if name in names else None

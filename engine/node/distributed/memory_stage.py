@@ -1,0 +1,141 @@
+"""A stage in memory, for an INSERT of few rows: at most one block for each shard.
+
+Limits. The rows that a client sends are at most `MAX_BODY_BYTES`, and what they become is less than the block
+that chDB would cut from them on disk. Bodies of all statements together have `MEMORY_BYTES`; what does not
+find room in them, or would be more than a block, goes to disk. Besides the body, a statement holds its rows
+once as columns and once as Native at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from engine.errors import SqlError
+from engine.names import TableName, quote_identifier
+from engine.node.distributed.stage import (
+    SHARD_COLUMN,
+    Reader,
+    StagedPart,
+    Stages,
+    create_in_scratch,
+    drop_table,
+)
+from engine.node.distributed.tables import DistributedTable
+from engine.storage import ChdbSession, QueryResult
+
+MAX_BODY_BYTES = 32 << 20
+MEMORY_BYTES = 128 << 20
+STATEMENT_BYTES = 256 << 20
+"""`max_memory_usage` of the statement that fills the stage."""
+_MAX_ROWS = 1_048_000
+_MAX_BYTES = 60_000_000
+"""chDB cuts a block on disk at 1,048,449 rows or 64 MiB (`streaming`)."""
+_AT_ONCE_ROWS = 4096
+_AT_ONCE_BYTES = 1 << 20
+"""So few rows are read before anybody asks for them, all on one connection."""
+_FEW_SHARDS = 4
+_CHUNK_BYTES = 256 << 10
+
+
+class TooMuchForMemory(Exception):
+    """The INSERT has to be staged on disk."""
+
+
+def fits(result: QueryResult) -> bool:
+    """Whether what an INSERT has written would have been one block on disk."""
+    return result.written_rows <= _MAX_ROWS and result.written_bytes <= _MAX_BYTES
+
+
+class MemoryStage:
+    """Implements `Stage`. Tell it of the INSERT's result before it is asked for parts."""
+
+    def __init__(
+        self, table: TableName, columns: Sequence[str], reader: Reader, session: ChdbSession, shards: int
+    ) -> None:
+        self.table = table
+        self._columns = ", ".join(map(quote_identifier, columns))
+        self._reader = reader
+        self._session = session
+        self._shards = shards
+        self._read: dict[int, bytes] = {}
+        self.written: QueryResult | None = None
+
+    async def parts(self) -> Sequence[StagedPart]:
+        written = self.written
+        if written is None or not written.written_rows:
+            return ()
+        if self._shards == 1:
+            return [_part(0, written.written_rows)]
+        is_small = written.written_rows <= _AT_ONCE_ROWS and written.written_bytes <= _AT_ONCE_BYTES
+        if is_small and self._shards <= _FEW_SHARDS:
+            return await self._read_all(written.written_rows)
+        text = await self._session.query(
+            f"SELECT {SHARD_COLUMN}, count() FROM {self.table.quoted} GROUP BY 1 ORDER BY 1", format="TSVRaw"
+        )
+        lines = [line.split("\t") for line in text.text.splitlines()]
+        return [_part(int(shard), int(rows)) for shard, rows in lines]
+
+    async def _read_all(self, total: int) -> Sequence[StagedPart]:
+        found: list[StagedPart] = []
+        for shard in range(self._shards):
+            if sum(part.rows for part in found) == total:
+                break
+            result = await self._session.query(self._select(shard), format="Native")
+            if result.result_rows:
+                found.append(_part(shard, result.result_rows))
+                self._read[shard] = result.data
+        return found
+
+    async def rows(self, part: StagedPart) -> AsyncIterator[bytes]:
+        data = self._read.get(part.shard)
+        if data is None:
+            # On a connection of its own: shards are read at the same time.
+            result = await self._reader.session(one_shot=True).query(
+                self._select(part.shard), format="Native"
+            )
+            data = result.data
+        for at in range(0, len(data), _CHUNK_BYTES):
+            yield data[at : at + _CHUNK_BYTES]
+
+    def select(self, part: StagedPart) -> str:
+        return "" if part.shard in self._read else self._select(part.shard)
+
+    def _select(self, shard: int) -> str:
+        return f"SELECT {self._columns} FROM {self.table.quoted} WHERE {SHARD_COLUMN} = {shard}"
+
+
+def _part(shard: int, rows: int) -> StagedPart:
+    return StagedPart(f"shard {shard}", shard, rows)
+
+
+class MemoryStages:
+    """Makes them."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+        self.free_bytes = MEMORY_BYTES
+        """Of bodies of all statements; whoever keeps one takes from it and gives back."""
+
+    @asynccontextmanager
+    async def open(self, table: DistributedTable, owner: str, *, shards: int) -> AsyncIterator[MemoryStage]:
+        """`owner` is SQL for the index of a row's shard."""
+        name, create = self._stages.new_table(table, owner, "Memory")
+        reader = self._stages.reader
+        session = reader.session()
+        try:
+            await create_in_scratch(session, create)
+        except SqlError:
+            await session.close()
+            raise
+        try:
+            yield MemoryStage(name, table.sent_columns, reader, session, shards)
+        finally:
+            await self._stages.later(_end(session, name))
+
+
+async def _end(session: ChdbSession, name: TableName) -> None:
+    try:
+        await drop_table(session, name)
+    finally:
+        await session.close()

@@ -1,0 +1,60 @@
+"""Names that a statement is just giving to other tables.
+
+Between the moment at which chDB has carried out ATTACH, RENAME or EXCHANGE and the one at which the registry
+of Distributed tables knows of it, a name would still mean what it meant before: an INSERT would go to chDB's
+placeholder, a SELECT would find it empty. Whoever asks what such a name means waits until it is known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Collection
+
+from engine.names import TableName
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind
+
+_K = StatementKind
+_OF_TABLES = frozenset({_K.ATTACH_TABLE, _K.RENAME_TABLE, _K.EXCHANGE_TABLES, _K.UNDROP_TABLE})
+_OF_DATABASES = frozenset({_K.ATTACH_DATABASE, _K.RENAME_DATABASE})
+MAX_WAIT_S = 10.0
+"""A statement that takes so long waits for something; then the registry's answer has to do."""
+
+
+def names_given(asked: Asked, statement: Statement) -> frozenset[TableName]:
+    """The names that the statement may give to another table; an empty table stands for a whole database."""
+    if statement.kind in _OF_TABLES:
+        return frozenset(TableName(t.database or asked.current_database, t.table) for t in statement.tables)
+    if statement.kind in _OF_DATABASES:
+        return frozenset(TableName(name, "") for name in (statement.database, statement.new_database) if name)
+    return frozenset()
+
+
+class NameChanges:
+    """The statements that are under way."""
+
+    def __init__(self) -> None:
+        self._names: Counter[TableName] = Counter()
+        self._ended = asyncio.Event()
+
+    def begin(self, names: Collection[TableName]) -> None:
+        self._names.update(names)
+
+    def end(self, names: Collection[TableName]) -> None:
+        self._names.subtract(names)
+        self._names += Counter()  # only what is left
+        self._ended.set()
+        self._ended = asyncio.Event()
+
+    async def settled(self, name: TableName) -> None:
+        """Return when no statement is giving the name away, or after a while."""
+        if not self._names:
+            return
+        database = TableName(name.database, "")
+        try:
+            async with asyncio.timeout(MAX_WAIT_S):
+                while name in self._names or database in self._names:
+                    await self._ended.wait()
+        except TimeoutError:
+            pass

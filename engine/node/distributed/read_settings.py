@@ -1,0 +1,170 @@
+"""Settings of a statement that reads Distributed tables: passed on to the shards, or refused.
+
+Parts of a query are evaluated where the rows are, so what changes the meaning of expressions, or which rows a
+table has, has to hold there too. What would ask for another answer than the one that is given is refused:
+a setting is never left out silently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
+
+from engine.errors import Code, SqlError
+from engine.node.replicated.waiting import number
+from engine.sql.cursor import Cursor
+
+_FORWARDED = frozenset(
+    {
+        "aggregate_functions_null_for_empty",
+        "allow_nonconst_timezone_arguments",
+        "apply_deleted_mask",
+        "apply_mutations_on_fly",
+        "apply_patch_parts",
+        "cast_ipv4_ipv6_default_on_conversion_error",
+        "cast_keep_nullable",
+        "cast_string_to_dynamic_use_inference",
+        "cast_string_to_variant_use_inference",
+        "date_time_overflow_behavior",
+        "decimal_check_overflow",
+        "enable_extended_results_for_datetime_functions",
+        "final",
+        "formatdatetime_e_with_space_padding",
+        "formatdatetime_f_prints_scale_number_of_digits",
+        "formatdatetime_f_prints_single_zero",
+        "formatdatetime_format_without_leading_zeros",
+        "formatdatetime_parsedatetime_m_is_month_name",
+        "function_json_value_return_type_allow_complex",
+        "function_json_value_return_type_allow_nullable",
+        "function_locate_has_mysql_compatible_argument_order",
+        "function_visible_width_behavior",
+        "h3togeo_lon_lat_result_order",
+        "geotoh3_argument_order",
+        "least_greatest_legacy_null_behavior",
+        "parsedatetime_e_requires_space_padding",
+        "parsedatetime_parse_without_leading_zeros",
+        "regexp_max_matches_per_row",
+        "select_sequential_consistency",
+        "session_timezone",
+        "splitby_max_substrings_includes_remaining_string",
+        "transform_null_in",
+        "use_legacy_to_time",
+    }
+)
+"""ClickHouse passes on everything that was changed; servers of another version do not know everything."""
+
+_JOIN_WORDS = frozenset(
+    {"ANY", "ALL", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI", "ASOF", "PASTE"}
+)
+_CLAUSES = frozenset(
+    {
+        "FROM",
+        "SELECT",
+        "WITH",
+        "PREWHERE",
+        "WHERE",
+        "BY",
+        "HAVING",
+        "QUALIFY",
+        "LIMIT",
+        "SETTINGS",
+        "ON",
+        "USING",
+    }
+)
+_DENIED = 288
+
+
+def forwarded(settings: Mapping[str, str]) -> str:
+    """What goes into a shard's URL, with `&` before each; empty for nothing."""
+    return "".join(
+        f"&{name}={quote(value, safe='')}"
+        for name, value in sorted(settings.items())
+        if name in _FORWARDED and value
+    )
+
+
+def check_reading(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, shards: int) -> None:
+    """`starts` are the offsets of the Distributed tables in the text, `shards` the most that one of them has.
+
+    Raises SqlError 48 for what cannot be given, 288 for what `distributed_product_mode = 'deny'` denies.
+    """
+    if settings.get("additional_table_filters", "").strip("{} \t\n"):
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "Setting additional_table_filters is not supported in a SELECT over Distributed tables.",
+            hint="Write the filter into WHERE.",
+        )
+    if shards < 2:
+        return
+    if number(settings, "distributed_group_by_no_merge", 0):
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "Setting distributed_group_by_no_merge is not supported: groups of all shards are always merged.",
+            hint="Add _shard_num to GROUP BY for the groups of each shard.",
+        )
+    mode = settings.get("distributed_product_mode", "")
+    if mode not in ("deny", "local") or not _has_product(sql, starts):
+        return
+    if mode == "deny":
+        raise SqlError(
+            _DENIED,
+            "Double-distributed IN/JOIN subqueries is denied (distributed_product_mode = 'deny').",
+            hint="Write GLOBAL IN or GLOBAL JOIN, or set distributed_product_mode = 'global'.",
+            name="DISTRIBUTED_IN_JOIN_SUBQUERY_DENIED",
+        )
+    raise SqlError(
+        Code.NOT_IMPLEMENTED,
+        "Setting distributed_product_mode = 'local' is not supported: both sides are always read whole.",
+        hint="Set it to 'global', whose answer is the same where rows that belong together share a shard.",
+    )
+
+
+def _has_product(sql: str, starts: Sequence[int]) -> bool:
+    """A Distributed table in a subquery of IN or JOIN, without GLOBAL, of a query over another."""
+    cursor = Cursor(sql)
+    found = {_place(cursor.words, _index(cursor, start)) for start in starts}
+    return "" in found and "LOCAL" in found
+
+
+def _index(cursor: Cursor, start: int) -> int:
+    return next(at for at, token in enumerate(cursor.tokens) if token.start >= start)
+
+
+def _place(words: Sequence[str], at: int) -> str:
+    """GLOBAL or LOCAL for a table on the right of IN or JOIN, however deep; empty for any other."""
+    while at > 0:
+        before = at - 1
+        if words[before] == "IN":
+            before -= 1 + (words[before - 1] == "NOT")
+            return "GLOBAL" if words[before] == "GLOBAL" else "LOCAL"
+        if words[before] == "JOIN":
+            while words[before - 1] in _JOIN_WORDS:
+                before -= 1
+            return "GLOBAL" if words[before - 1] == "GLOBAL" else "LOCAL"
+        if words[before] == "," and _is_from(words, before):
+            return "LOCAL"
+        at = _bracket_around(words, at)
+    return ""
+
+
+def _bracket_around(words: Sequence[str], at: int) -> int:
+    """The index of the bracket that is open at `at`; 0 without one."""
+    depth = 0
+    for i in range(at - 1, 0, -1):
+        depth += (words[i] == ")") - (words[i] == "(")
+        if depth < 0:
+            return i
+    return 0
+
+
+def _is_from(words: Sequence[str], comma: int) -> bool:
+    """Whether the comma stands between tables."""
+    depth = 0
+    for i in range(comma - 1, -1, -1):
+        depth += (words[i] == ")") - (words[i] == "(")
+        if depth < 0:
+            return False
+        if depth == 0 and words[i] in _CLAUSES:
+            return words[i] == "FROM"
+    return False

@@ -1,0 +1,146 @@
+"""Views over Distributed tables are put into a statement as the SELECTs that they are.
+
+What is a view, and reads a Distributed table however indirectly, is remembered until a statement may have
+changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.distributed.select.template import table_names
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.distributed.tables import DistributedTables
+from engine.node.distributed.view_parameters import view_calls, with_arguments
+from engine.node.replicated.local_tables import LocalTables
+from engine.node.statement import Asked
+from engine.sql.cursor import Cursor, NameRef
+from engine.sql.edit import Edit, apply_edits
+
+_MAX_VIEWS = 50
+_MAX_REMEMBERED = 4096
+
+
+class DistributedViews:
+    """The views of this node that read Distributed tables."""
+
+    def __init__(self, tables: DistributedTables, local: LocalTables) -> None:
+        self._tables = tables
+        self._local = local
+        self._before: dict[TableName, str] = {}
+        self.generation = 0
+
+    def forget(self) -> None:
+        """A statement that may have made or changed a view has run or was given up."""
+        self.generation += 1
+        self._before.clear()
+
+    async def replaced(self, asked: Asked) -> str:
+        """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
+        sql = asked.sql
+        for _ in range(_MAX_VIEWS):
+            refs = [ref for ref in table_names(sql) if not is_target(sql, ref)]
+            others = [
+                (ref, TableName(ref.name.database or asked.current_database, ref.name.table))
+                for ref in refs
+                if await self._tables.find_for(asked, ref.name) is None
+            ]
+            views = await self._views([name for _, name in others])
+            edits = [_view_edit(sql, ref, views[name]) for ref, name in others if name in views]
+            edits += await self._called(asked, sql)
+            if not edits:
+                return sql
+            sql = apply_edits(sql, edits)
+        raise SqlError(Code.NOT_IMPLEMENTED, f"More than {_MAX_VIEWS} views within each other")
+
+    async def _called(self, asked: Asked, sql: str) -> Sequence[Edit]:
+        """Views with parameters."""
+        calls = {
+            call: TableName(call.name.database or asked.current_database, call.name.table)
+            for call in view_calls(sql)
+        }
+        views = await self._views(list(calls.values()))
+        return [
+            _put(sql, call.start, call.end, with_arguments(views[name], call), call.name.table)
+            for call, name in calls.items()
+            if name in views
+        ]
+
+    async def _views(self, names: Sequence[TableName]) -> Mapping[TableName, str]:
+        """The SELECTs of those that are views and read, however indirectly, a Distributed table."""
+        before = self._before
+        found = {name: before[name] for name in names if before.get(name)}
+        asked = [
+            name
+            for name in names
+            if name.database not in ("system", "information_schema") and name not in before
+        ]
+        if not asked:
+            return found
+        generation = self.generation
+        rows = await self._selects(asked)
+        fresh = dict.fromkeys(asked, "")
+        for database, name, select in rows:
+            if await self._reads_distributed(select, database, 0):
+                fresh[TableName(database, name)] = select
+        if generation == self.generation:
+            if len(before) > _MAX_REMEMBERED:
+                before.clear()
+            before.update(fresh)
+        return found | {name: select for name, select in fresh.items() if select}
+
+    async def _selects(self, names: Sequence[TableName]) -> Sequence[tuple[str, str, str]]:
+        """Database, name and SELECT of those that are views. A materialized one is its columns of its target,
+        which chDB would read as empty if it is Distributed."""
+        wanted = ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in names)
+        rows = await self._local.rows(
+            "SELECT database, name, engine, as_select, target_database, target_table FROM system.tables "
+            f"WHERE engine IN ('View', 'MaterializedView') AND (database, name) IN ({wanted})"
+        )
+        found = []
+        for database, name, engine, select, *target in rows:
+            if engine == "MaterializedView":
+                if await self._tables.find(TableName(*target)) is None:
+                    continue
+                columns = await self._local.rows(
+                    "SELECT name FROM system.columns WHERE default_kind NOT IN ('MATERIALIZED', 'ALIAS') "
+                    f"AND database = {quote_string(database)} AND table = {quote_string(name)} "
+                    "ORDER BY position"
+                )
+                listed = ", ".join(quote_identifier(column) for (column,) in columns)
+                select = f"SELECT {listed} FROM {TableName(*target).quoted}"
+            found.append((database, name, select))
+        return found
+
+    async def _reads_distributed(self, select: str, database: str, depth: int) -> bool:
+        names = [TableName(ref.name.database or database, ref.name.table) for ref in table_names(select)]
+        for name in names:
+            if await self._tables.find(name) is not None:
+                return True
+        if depth >= _MAX_VIEWS or not names:
+            return False
+        rows = await self._selects(names)
+        for inner_database, _, inner in rows:
+            if await self._reads_distributed(inner, inner_database, depth + 1):
+                return True
+        return False
+
+
+def is_target(sql: str, ref: NameRef) -> bool:
+    """INSERT INTO t, CREATE TABLE t: it is written."""
+    cursor = Cursor(sql)
+    at = next(i for i, token in enumerate(cursor.tokens) if token.start >= ref.start)
+    return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
+
+
+def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
+    return _put(sql, ref.start, ref.end, select, ref.name.table)
+
+
+def _put(sql: str, start: int, end: int, select: str, name: str) -> Edit:
+    cursor = Cursor(sql)
+    at = next((i for i, token in enumerate(cursor.tokens) if token.start >= end), len(cursor.tokens))
+    has_alias = cursor.words[at : at + 1] == ["AS"]
+    own = "" if has_alias else f" AS {quote_identifier(name)}"
+    return Edit(start, end, f"({select}){own}")
