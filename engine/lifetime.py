@@ -1,10 +1,11 @@
-"""What is started and stopped, as an async context.
+"""What is started and stopped, as an async context; and how a loop in the background ends.
 
 async with TcpProxy("127.0.0.1", port) as link: ...
 """
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import Self
@@ -29,3 +30,12 @@ class Startable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def end_if_cancelled() -> None:
+    """For a loop that goes on after errors. Raises CancelledError where a cancellation has become another
+    error on its way: `asyncio.gather` raises what one of its awaitables raised at the moment at which all of
+    them were cancelled."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

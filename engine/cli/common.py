@@ -10,7 +10,6 @@ standard error, so that output can be piped. With `--json` an error is a JSON ob
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import enum
 import json
@@ -190,6 +189,8 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
 
     Raises KeyboardInterrupt or Terminated after that.
     """
+    import asyncio  # half of the time of `oncluster --help`
+
     terminated = False
 
     async def guarded() -> T:

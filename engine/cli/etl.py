@@ -64,7 +64,11 @@ def group() -> None:
     help="overwrite: replace the months of these days; append: add, once for each job id.",
 )
 @click.option("--source", type=click.Path(path_type=Path), default=None, help="Folder with the raw files.")
-@click.option("--job-id", default="", help="Name of the load; default: follows from the other options.")
+@click.option(
+    "--job-id",
+    default="",
+    help="A load of one name takes place once; default: follows from the other options.",
+)
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, help="Spark's master.")
 @click.option("--driver-memory", default="1g", show_default=True)
 @click.option("--spark-conf", "conf", multiple=True, metavar="NAME=VALUE", help="Spark property; repeatable.")
@@ -128,6 +132,10 @@ def load_command(
             | {"read": f"{report.read:,}", "written": f"{report.written:,}"}
             | {"quarantined": f"{report.quarantined:,}"}
         )
+        if report.repeated:
+            click.echo(
+                "This load was done before, and nothing was written now. Another --job-id loads again."
+            )
         if check is not None:
             _show(check)
     if check is not None and not check.passed:

@@ -4,9 +4,9 @@ The command line and Airflow start the same thing: Airflow's operator takes `spa
 `spark_environment` and builds the command itself, from its connection; `run_load` builds it here.
 
 Safety. The process changes the cluster, and only by its own commit (see the application). Killed at any
-moment, also by our timeout or Ctrl-C, it leaves nothing half done, and the load can be started again with
-the same job id. What is never done here: reading a report of an earlier run. The report's file is removed
-first.
+moment, also by our timeout or Ctrl-C, it leaves each partition of a shard as it was or as it will be, and the
+load can be started again with the same job id: it goes on from there. What is never done here: reading a
+report of an earlier run. The report's file is removed first.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ async def run_load(
         await _end(process)
     if code != 0:
         raise SparkFailed(
-            f"The Spark application ended with exit code {code}; nothing of the load was committed, or all.",
+            f"The Spark application ended with exit code {code}. Started again as the same load, it goes on "
+            "from where it was.",
             hint="\n".join(tail),
         )
     return LoadReport.read_file(report)

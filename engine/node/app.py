@@ -1,9 +1,9 @@
-"""One node, wired: configuration in, a running server out.
+"""One node: configuration in, a running server out.
 
-Order of start: the directory's lock, chDB, the replicated tables, the HTTP server, then the queues in the
-background. Whatever needs Keeper waits for it in the background; what clients ask meanwhile is answered with
-Keeper's absence. Order of stop: no new connections, running statements to their end within a limit, the
-queue's statement under way to its end, the replicas, Keeper's sessions, chDB.
+Order of start: the directory's lock, chDB, then what `wiring` says. chDB starts on a thread of its own while
+the modules of everything else are loaded, which takes longer. Order of stop: no new connections, running
+statements to their end within a limit, the queue's statement under way to its end, the replicas, Keeper's
+sessions, chDB.
 """
 
 from __future__ import annotations
@@ -11,40 +11,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.config.graphite import sections_xml
 from engine.config.load import ConfigFile
-from engine.config.model import NodeConfig, Topology
-from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
+from engine.config.model import NodeConfig
 from engine.env import Env
-from engine.errors import Busy, ConfigError
-from engine.keeper import zookeeper
-from engine.keeper.base import KeeperFactory
-from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
-from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
+from engine.node.conversion_flags import take_flags
 from engine.node.directory import NodeDirectory
-from engine.node.distributed.assembly import DistributedNode
-from engine.node.distributed.executor import DistributedExecutor
-from engine.node.http.server import HttpConfig, HttpServer
-from engine.node.on_cluster import ClusterStatements
-from engine.node.queues import NodeQueues, NoQueues
-from engine.node.replicated.assembly import ReplicatedNode
-from engine.node.replicated.convert import take_flags
-from engine.node.resolver import BoundedResolver
-from engine.node.router import StatementRouter
-from engine.node.system_tables import SystemTables
-from engine.node.zookeeper_table import ZooKeeperTable
 from engine.storage import ChdbPool, ChdbSettings
-from engine.storage.local_executor import ChdbExecutor
+from engine.tls import authorities_on_demand
+
+if TYPE_CHECKING:
+    from engine.node.http.server import HttpServer
 
 log = logging.getLogger(__name__)
-
-CONFIG_WATCH_S = 2.0
-STATEMENT_GRACE_S = 10.0
-QUEUE_GRACE_S = 30.0
 
 
 class Node:
@@ -73,99 +56,17 @@ class Node:
         config, env = self._config, self._env
         started_s = env.monotonic_s()
         directory = self._stack.enter_context(NodeDirectory(Path(config.path)))
-        identity = NodeIdentity(
-            host_name=config.host_name,
-            tcp_port=config.tcp_port,
-            server_uuid=directory.server_uuid(env),
-            tcp_port_secure=config.tcp_port_secure,
-            interserver_http_host=config.interserver_http_host,
-        )
         if config.zookeeper is not None:
             take_flags(directory.path)
-        pool = await ChdbPool.open(
-            directory.path,
-            settings=ChdbSettings(
-                display_name=config.host_name,
-                tcp_port=config.tcp_port,
-                macros=config.topology.macros,
-                graphite=sections_xml(config.graphite),
-            ),
-            max_running=config.max_connections,
-            env=env,
-        )
-        self._stack.push_async_callback(pool.close)
-        replicated, queues = None, None
-        if config.zookeeper is not None:
-            factory = zookeeper.factory(config.zookeeper, env)
-            holder = SessionHolder(factory, env)
-            self._stack.push_async_callback(holder.close)
-            replicated = ReplicatedNode(
-                config, env=env, pool=pool, holder=holder, identity=identity, topology=self._topology
-            )
-            self._stack.push_async_callback(replicated.stop)
-            await replicated.start()
-        distributed = DistributedNode(
-            config,
-            env=env,
-            pool=pool,
-            topology=self._topology,
-            is_local=lambda host: _is_local(identity, host),
-            run_other=None if replicated is None else replicated.run_insert,
-        )
-        self._stack.push_async_callback(distributed.stop)
-        await distributed.start()
-        if config.zookeeper is not None and replicated is not None:
-            queues = await self._open_queues(
-                directory, pool, identity, factory, holder, replicated, distributed
-            )
-            self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
-        statements = ClusterStatements(
-            queues,
-            env=env,
-            topology=self._topology,
-            initiator=identity.host_id,
-            is_one_statement=pool.is_one_statement,
-        )
-        own_tables = [] if replicated is None else replicated.system_tables()
-        shown_tables = next((table for table in own_tables if table.name == "tables"), None)
-        tables = SystemTables(
-            [
-                ClustersTable(
-                    self._topology, lambda host: _is_local(identity, host), distributed.failures_of
-                ),
-                MacrosTable(self._topology),
-                QueueTable(queues or NoQueues()),
-                ZooKeeperTable(None if queues is None else queues.holder),
-                *own_tables,
-                *distributed.system_tables(shown_tables),
-            ]
-        )
-        router = StatementRouter(
-            tables=tables, run_on_cluster=statements.run, replicated=replicated, distributed=distributed
-        )
-        distributed.deliver_here_with(router.insert)
-        timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
-        self.http = HttpServer(
-            _http_config(config, timezone),
-            pool=pool,
-            router=router,
-            env=env,
-            replicas_status=_no_replicas if replicated is None else replicated.replicas_status,
-        )
-        try:
-            await self.http.start()
-        except OSError as error:
-            raise Busy(
-                f"Cannot listen on {config.listen_host}, HTTP port {config.http_port}: "
-                f"{(error.strerror or str(error)).lower()}.",
-                holder="another process",
-                code=210,
-                hint="Stop what uses the port, or set another <http_port>.",
-            ) from error
-        self._stack.push_async_callback(self.http.stop, grace_s=STATEMENT_GRACE_S)
-        if queues is not None:
-            queues.start()
-        self._watch_config(queues)
+        opening = asyncio.get_running_loop().create_task(self._open_chdb(directory.path))
+        self._stack.push_async_callback(_closed, opening)
+        await asyncio.sleep(0)  # chDB's thread begins
+        with authorities_on_demand():  # of aiohttp, which is imported here for the first time
+            from engine.node.wiring import Wiring
+
+        pool = await opening
+        wiring = Wiring(self._config_file, env=env, directory=directory, pool=pool, stack=self._stack)
+        self.http = await wiring.start()
         directory.announce(
             {
                 "host_name": config.host_name,
@@ -178,84 +79,29 @@ class Node:
             "node.ready http=%s:%d host=%s path=%s clickhouse=%s start_ms=%d",
             config.listen_host,
             self.http.http_port,
-            identity.host_id,
+            HostId(config.host_name, config.tcp_port),
             directory.path,
             pool.version,
             (env.monotonic_s() - started_s) * 1000,
         )
 
-    async def _open_queues(
-        self,
-        directory: NodeDirectory,
-        pool: ChdbPool,
-        identity: NodeIdentity,
-        factory: KeeperFactory,
-        holder: SessionHolder,
-        replicated: ReplicatedNode,
-        distributed: DistributedNode,
-    ) -> NodeQueues:
+    async def _open_chdb(self, path: Path) -> ChdbPool:
         config = self._config
-        executor = ChdbExecutor(pool, lanes=sum(queue.pool_size for queue in config.queues) or 1)
-        self._stack.push_async_callback(executor.close)
-        intents = SqliteIntentStore(directory.intents_file)
-        self._stack.push_async_callback(intents.close)
-        return NodeQueues(
-            config,
-            factory=factory,
-            holder=holder,
-            env=self._env,
-            executor=DistributedExecutor(
-                replicated.executor(executor), node=distributed, new_session=executor.new_session
+        return await ChdbPool.open(
+            path,
+            settings=ChdbSettings(
+                display_name=config.host_name,
+                tcp_port=config.tcp_port,
+                macros=config.topology.macros,
+                graphite=sections_xml(config.graphite),
             ),
-            intents=intents,
-            identity=identity,
-            resolver=BoundedResolver(SystemResolver(), self._env),
-            topology=self._topology,
+            max_running=config.max_connections,
+            env=self._env,
         )
 
-    def _topology(self) -> Topology:
-        return self._config_file.topology
 
-    def _watch_config(self, queues: NodeQueues | None) -> None:
-        def changed(_: Topology) -> None:
-            if queues is not None:
-                queues.topology_changed()
-
-        watch = asyncio.get_running_loop().create_task(
-            self._config_file.watch(self._env, CONFIG_WATCH_S, changed), name="config watch"
-        )
-
-        async def stop() -> None:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-
-        self._stack.push_async_callback(stop)
-
-
-async def _no_replicas() -> str:
-    """Nothing can be behind."""
-    return ""
-
-
-def _is_local(identity: NodeIdentity, host: HostId) -> bool:
-    return host.port in identity.ports and host.host in (identity.host_name, "localhost", "127.0.0.1")
-
-
-def _http_config(config: NodeConfig, timezone: str) -> HttpConfig:
-    tls = None
-    if config.https_port:
-        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            tls.load_cert_chain(config.certificate_file, config.private_key_file or None)
-        except OSError as error:
-            raise ConfigError(f"The certificate {config.certificate_file} cannot be used: {error}") from error
-    return HttpConfig(
-        listen_host=config.listen_host,
-        http_port=config.http_port,
-        https_port=config.https_port,
-        tls=tls,
-        display_name=config.host_name,
-        timezone=timezone,
-        users=config.users,
-        profiles=config.profiles,
-    )
+async def _closed(opening: asyncio.Task[ChdbPool]) -> None:
+    """chDB is stopped, however far it came. Whoever waited for it has its error."""
+    await asyncio.wait([opening])
+    if not opening.cancelled() and opening.exception() is None:
+        await opening.result().close()

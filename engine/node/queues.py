@@ -25,6 +25,7 @@ from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
 from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
+from engine.lifetime import end_if_cancelled
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,7 @@ class NodeQueues:
                 log.critical("ddl.worker_stopped error=%s", error)
                 return
             except OnclusterError as error:
+                end_if_cancelled()
                 log.error("ddl.worker_failed retry_in_s=%g error=%s", _RESTART_PAUSE_S, error)
             await self._env.sleep(_RESTART_PAUSE_S)
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import Code, SqlError
+from engine.node.distributed.failover import BegunAnswer, Failover
 from engine.node.replicated.statements import ReplicatedStatements
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import Answer, Asked, WholeAnswer
@@ -56,7 +57,11 @@ class Replicated(ReplicatedStatements, Protocol):
 class Distributed(ReplicatedStatements, Protocol):
     """The node's Distributed tables, as far as statements go (`engine.node.distributed.assembly`)."""
 
-    async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
+    def failover(self, asked: Asked, statement: Statement) -> Failover:
+        """What is remembered of one statement from one beginning to the next."""
+        ...
+
+    async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced by its shards."""
         ...
 
@@ -116,8 +121,34 @@ class StatementRouter:
 
     @asynccontextmanager
     async def _run_here(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
+        if self._distributed is None:
+            async with self._run_once(asked, statement) as answer:
+                yield answer
+            return
+        failover = self._distributed.failover(asked, statement)
+        while True:
+            prepared = await self._distributed.prepare_read(asked, statement, failover)
+            is_given = False
+            try:
+                async with self._run_once(prepared, statement) as answer:
+                    if failover.can_begin_anew:
+                        answer = await BegunAnswer.of(answer, failover)
+                    is_given = True
+                    yield answer
+                    return
+            except SqlError as error:
+                if is_given:
+                    raise
+                if await failover.begins_anew(error):
+                    continue
+                explained = failover.explained(error)
+                if explained is error:
+                    raise
+                raise explained from error
+
+    @asynccontextmanager
+    async def _run_once(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
         if self._distributed is not None:
-            asked = await self._distributed.prepare_read(asked, statement)
             answer = await self._distributed.run(asked, statement)
             if answer is not None:
                 yield answer
@@ -131,6 +162,12 @@ class StatementRouter:
             asked = await self._replicated.prepare_read(asked, statement)
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
+            if asked.has_one_row and statement.kind is StatementKind.SELECT:
+                result = await session.select_small(
+                    sql, format=asked.format, params=asked.params, scope=asked.scope
+                )
+                yield WholeAnswer(result, format=statement.format or asked.format)
+                return
             if is_select:
                 async with session.stream(
                     sql, format=asked.format, params=asked.params, scope=asked.scope

@@ -17,6 +17,7 @@ class Asked:
 
     `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
     a fresh one. `fence`: what the transactions take along that change a replicated table in Keeper.
+    `has_one_row`: the answer is known to be that small, so that it needs no stream.
     """
 
     sql: str
@@ -31,6 +32,7 @@ class Asked:
     is_stateless: bool = True
     token: str = ""
     fence: Fence = field(default_factory=Fence)
+    has_one_row: bool = False
 
     @property
     def scope(self) -> Scope:

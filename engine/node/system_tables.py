@@ -3,6 +3,7 @@
 A statement that names one of them runs in a chDB session of its own, in which a temporary table of the same
 name was made and filled just before; `system.clusters` in its text becomes `clusters`. So every SELECT works,
 with joins, subqueries and column qualifiers, and readers of different moments do not disturb each other.
+A SELECT from one view alone gets its text as a subquery instead: chDB then analyses it once.
 Statements that are kept (views) are left alone: they would keep the temporary table's name.
 """
 
@@ -32,6 +33,7 @@ _REWRITTEN = frozenset(
         StatementKind.CREATE_TABLE,
     }
 )
+_MAY_FOLLOW = frozenset({"", ")", ";", "AS", "WHERE", "GROUP", "ORDER", "LIMIT", "FORMAT", "SETTINGS"})
 _READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.CREATE_TABLE})
 
 Row = Mapping[str, object]
@@ -90,6 +92,16 @@ class SystemTables:
         if not used:
             yield sql, asked.session
             return
+        if (
+            len(used) == 1
+            and isinstance(view := used[0], SystemView)
+            and statement.kind is StatementKind.SELECT
+            and not _is_readonly(asked)  # who may only read may not use all that a view is made of
+            and (place := _only_place(view.name, tokens)) is not None
+        ):
+            start, end, alias = place
+            yield f"{sql[:start]}({await view.select(asked, tokens)}){alias}{sql[end:]}", asked.session
+            return
         session = asked.session.clone()
         try:
             async with session.kept_open():
@@ -133,6 +145,24 @@ class SystemTables:
             ):
                 used[table.name] = table
         return list(used.values()), "".join([*pieces, sql[at:]])
+
+
+def _is_readonly(asked: Asked) -> bool:
+    return asked.is_readonly or asked.session.is_readonly or "readonly" in asked.settings
+
+
+def _only_place(name: str, tokens: list[Token]) -> tuple[int, int, str] | None:
+    """Where `system.<name>` stands in a statement (start, end, and the alias that a subquery needs there), if
+    it stands there once, behind FROM, and what follows it may follow a subquery."""
+    places = [at for at, token in enumerate(tokens) if _name(token) == name]
+    at = places[0] if len(places) == 1 else 0
+    if at < 3 or tokens[at - 1].text != "." or _name(tokens[at - 2]).lower() != "system":
+        return None
+    behind = tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
+    if tokens[at - 3].text.upper() != "FROM" or behind not in _MAY_FOLLOW:
+        return None
+    alias = "" if behind == "AS" else f" AS {quote_identifier(name)}"
+    return tokens[at - 2].start, tokens[at].end, alias
 
 
 def _name(token: Token) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.errors import BadVersion, KeeperAnswer, MultiFailed, NodeExists, NoNode, NotEmpty
-from engine.keeper.base import ANY_VERSION, Keeper, Remove
+from engine.keeper.base import ANY_VERSION, Keeper, Op, Remove
 
 MULTI_BATCH_SIZE = 100
 """Operations per multi when many nodes are removed, as ClickHouse does it."""
@@ -62,19 +62,22 @@ async def try_remove(keeper: Keeper, path: str, *, version: int = ANY_VERSION) -
     return None
 
 
-async def remove_recursive(keeper: Keeper, path: str, *, keep_child: str | None = None) -> bool:
+async def remove_recursive(
+    keeper: Keeper, path: str, *, keep_child: str | None = None, fence: Sequence[Op] = ()
+) -> bool:
     """Remove a node and all below it; true if `path` itself is gone (with `keep_child`: if all else is).
 
     `keep_child` names a child of `path` that stays, and `path` with it; the child's own children go. Not
     atomic: children go before parents in multis of 100. Others may remove at the same time; what they add
-    while this runs stays, and so do the nodes above it.
+    while this runs stays, and so do the nodes above it. `fence` goes into every one of the multis: raises
+    MultiFailed with the index of an operation of the fence when it does not hold any more.
     """
-    if not await _remove_children(keeper, path, keep_child=keep_child):
+    if not await _remove_children(keeper, path, keep_child=keep_child, fence=fence):
         return False
-    return keep_child is not None or not isinstance(await try_remove(keeper, path), NotEmpty)
+    return keep_child is not None or await _remove_one(keeper, path, fence)
 
 
-async def _remove_children(keeper: Keeper, path: str, *, keep_child: str | None) -> bool:
+async def _remove_children(keeper: Keeper, path: str, *, keep_child: str | None, fence: Sequence[Op]) -> bool:
     try:
         names = (await keeper.children(path)).names
     except NoNode:
@@ -89,20 +92,34 @@ async def _remove_children(keeper: Keeper, path: str, *, keep_child: str | None)
             if (
                 stat is not None
                 and stat.num_children
-                and not await _remove_children(keeper, child, keep_child=None)
+                and not await _remove_children(keeper, child, keep_child=None, fence=fence)
             ):
                 all_gone = False
             elif stat is not None and child != f"{prefix}{keep_child}":
                 doomed.append(child)
-        all_gone &= await _remove_batch(keeper, doomed)
+        all_gone &= await _remove_batch(keeper, doomed, fence)
     return all_gone
 
 
-async def _remove_batch(keeper: Keeper, paths: Sequence[str]) -> bool:
+async def _remove_batch(keeper: Keeper, paths: Sequence[str], fence: Sequence[Op]) -> bool:
     """One multi; where somebody else was faster, one by one."""
     try:
-        await keeper.multi([Remove(path) for path in paths])
-    except MultiFailed:
-        answers = [await try_remove(keeper, path) for path in paths]
-        return not any(isinstance(answer, NotEmpty) for answer in answers)
+        await keeper.multi([*fence, *(Remove(path) for path in paths)])
+    except MultiFailed as failed:
+        if failed.index < len(fence):
+            raise
+        return all([await _remove_one(keeper, path, fence) for path in paths])
+    return True
+
+
+async def _remove_one(keeper: Keeper, path: str, fence: Sequence[Op]) -> bool:
+    """Whether it is gone."""
+    if not fence:
+        return not isinstance(await try_remove(keeper, path), NotEmpty)
+    try:
+        await keeper.multi([*fence, Remove(path)])
+    except MultiFailed as failed:
+        if failed.index < len(fence) or not isinstance(failed.error, NoNode | NotEmpty):
+            raise
+        return isinstance(failed.error, NoNode)
     return True

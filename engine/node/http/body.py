@@ -14,8 +14,6 @@ from engine.node.http.query import HttpQuery
 from engine.sql.tokens import scan
 from engine.storage.statement_text import InsertText, insert_with_rows
 
-_READ_BYTES = 1 << 18
-
 
 @dataclass(frozen=True, slots=True)
 class QueryText:
@@ -33,7 +31,7 @@ def body_of(request: web.Request, query: HttpQuery) -> AsyncIterator[bytes]:
 
 
 async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
-    while chunk := await request.content.read(_READ_BYTES):
+    while chunk := await request.content.readany():  # what is there, uncopied
         yield chunk
 
 

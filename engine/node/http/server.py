@@ -37,6 +37,8 @@ Or /replicas_status for more sophisticated health checks.
 Send queries from your program with POST method or GET /?query=...
 """
 _MAX_LINE_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
+"""Of a body, read ahead of whoever uses it: every pause of the reading is paid for by the event loop."""
 _CLOSE_S = 1.0
 """For idle connections; statements have had their time before."""
 
@@ -88,6 +90,7 @@ class HttpServer:
                 "auto_decompress": False,
                 "max_line_size": _MAX_LINE_BYTES,
                 "max_field_size": _MAX_LINE_BYTES,
+                "read_bufsize": _READ_BYTES,
             },
         )
         app.router.add_get("/ping", self._ping)

@@ -27,7 +27,7 @@ from engine.node.interserver.protocol import (
     is_plain_name,
     number_of,
 )
-from engine.node.interserver.sending import hash_slowly
+from engine.node.interserver.sending import SMALL_BYTES, hash_of_small, hash_slowly
 from engine.replication.file_hash import FileHash
 from engine.replication.part_checksums import MAX_FILE_BYTES, PartDiffers, parse_checksums_file
 from engine.replication.part_store import IncomingPart, PartFile
@@ -128,6 +128,9 @@ class PartReading:
         if name == CHECKSUMS_FILE and size > MAX_FILE_BYTES:
             raise self._differs(f"{CHECKSUMS_FILE} declares {size} bytes")
         self._bytes_left -= size
+        if size <= SMALL_BYTES:
+            await self._small_file(incoming, list_, prefix, name, size)
+            return
         hashed = FileHash() if list_.needs_hash(name, size) else None
         kept = bytearray() if name == CHECKSUMS_FILE else None
         list_.announce(name)
@@ -138,6 +141,20 @@ class PartReading:
         list_.arrived(name, declared, is_compared=hashed is not None)
         if kept is not None:
             list_.read(bytes(kept))
+
+    async def _small_file(
+        self, incoming: IncomingPart, list_: _FileList, prefix: str, name: str, size: int
+    ) -> None:
+        list_.announce(name)
+        data = await self._take(size)
+        await incoming.write(PartFile(prefix + name, size), _one_piece(data))
+        declared = await self._take(HASH_BYTES)
+        is_compared = list_.needs_hash(name, size)
+        if is_compared and hash_of_small(data) != declared:
+            raise self._differs(f"file {prefix}{name} does not have its hash")
+        list_.arrived(name, declared, is_compared=is_compared)
+        if name == CHECKSUMS_FILE:
+            list_.read(data)
 
     async def _content(
         self, size: int, hashed: FileHash | None, kept: bytearray | None
@@ -183,6 +200,10 @@ class PartReading:
 
     def _differs(self, reason: str) -> PartDiffers:
         return PartDiffers(self._part, reason)
+
+
+async def _one_piece(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 class _FileList:

@@ -9,7 +9,9 @@ Only files that stand in no list are hashed here.
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Sequence
+from typing import Protocol, runtime_checkable
 
 from engine.node.interserver.protocol import (
     CHECKSUMS_FILE,
@@ -30,13 +32,21 @@ from engine.node.interserver.protocol import (
     string,
     u64,
 )
-from engine.replication.file_hash import FileHash
+from engine.replication.file_hash import FileHash, file_hash
 from engine.replication.part_checksums import HASH_BYTES, PartDiffers, parse_checksums_file
 from engine.replication.part_store import OutgoingPart, PartFile
 
 _HASH_SLICE_BYTES = 64 << 10
+SMALL_BYTES = 16 << 10
 _NOT_SENT = frozenset({UUID_FILE, "txn_version.txt"})
 """Files about where a part is, not about what is in it; sent only if its checksums list them."""
+
+
+@runtime_checkable
+class HeldPart(OutgoingPart, Protocol):
+    """A small part, whose files are in memory."""
+
+    def content(self, file: PartFile) -> bytes: ...
 
 
 class PartSender:
@@ -83,6 +93,11 @@ class PartSender:
 
     async def write(self) -> AsyncIterator[bytes]:
         """The whole body. Raises PartDiffers when a file is not as long as it was."""
+        if isinstance(self._part, HeldPart) and all(
+            file.size_bytes <= SMALL_BYTES or _plain(file) in self._listed[""] for file in self._own
+        ):
+            yield self._whole_body(self._part)
+            return
         yield self._head
         for name, files in self._projections:
             yield string(name.encode()) + u64(len(files))
@@ -91,6 +106,15 @@ class PartSender:
         yield u64(len(self._own))
         async for piece in self._write_files(self._own, ""):
             yield piece
+
+    def _whole_body(self, part: HeldPart) -> bytes:
+        """Of a part without projections."""
+        pieces = [self._head, u64(len(self._own))]
+        for file in self._own:
+            data = part.content(file)
+            known = self._listed[""].get(file.name)
+            pieces += [file_head(file, file.name), data, known if known is not None else hash_of_small(data)]
+        return b"".join(pieces)
 
     async def _write_files(self, files: Sequence[PartFile], projection: str) -> AsyncIterator[bytes]:
         for file in files:
@@ -162,7 +186,16 @@ async def _listed(part: OutgoingPart, files: Sequence[PartFile]) -> dict[str, by
     return {}
 
 
+@functools.lru_cache(maxsize=128)
+def hash_of_small(data: bytes) -> bytes:
+    """Of up to `SMALL_BYTES`. Remembered: most files that stand in no list are equal in all parts of a
+    table."""
+    return file_hash(data)
+
+
 async def _whole(part: OutgoingPart, file: PartFile) -> bytes:
+    if isinstance(part, HeldPart):
+        return part.content(file)
     return b"".join([piece async for piece in part.read(file)])
 
 

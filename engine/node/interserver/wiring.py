@@ -10,6 +10,7 @@ from engine.errors import ConfigError
 from engine.node.interserver.client import HttpPartFetcher
 from engine.node.interserver.credentials import Credentials, InterserverCredentials
 from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
+from engine.tls import authorities_on_demand
 
 
 def server_of(
@@ -55,6 +56,7 @@ def fetcher_of(config: NodeConfig) -> HttpPartFetcher:
 def client_tls(ca_file: str) -> ssl.SSLContext:
     """Peers have to show a certificate that names them, of an authority in `ca_file` (or of the system's)."""
     try:
-        return ssl.create_default_context(cafile=ca_file or None)
+        with authorities_on_demand():
+            return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
         raise ConfigError(f"The authorities in {ca_file} cannot be used: {error}") from error
