@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from engine.ddl.attempt import Fence
-from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint
+from engine.ddl.executor import Blocks, Execution, FenceLost, Fingerprint, Steps
 from engine.env import Env
 from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper
@@ -259,7 +259,8 @@ class ModelExecutor:
 
 
 class RecordingModelExecutor(ModelExecutor):
-    """The same, and looks, records and executes in one go (`engine.ddl.executor.RecordingExecutor`)."""
+    """The same, and looks, records and executes in one go, or several in a row (`RecordingExecutor` and
+    `SeriesExecutor` of `engine.ddl.executor`)."""
 
     async def execute_recorded(
         self,
@@ -271,6 +272,22 @@ class RecordingModelExecutor(ModelExecutor):
     ) -> None:
         record(await self.definition_digest(statement, database))
         await self._execute(execution.sql, Fence())
+
+    # --- SeriesExecutor -----------------------------------------------------------------------------------
+
+    async def takes_in_series(self, statement: Statement, database: str) -> bool:
+        if statement.engine is not None and self.supports_replication(statement.engine):
+            return False
+        engines = [await self.table_engine(_qualified(table, database)) for table in statement.tables]
+        return not any(engine is not None and self.supports_replication(engine) for engine in engines)
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        while taken := steps.take():
+            steps.record([await self.definition_digest(step.statement, step.database) for step in taken])
+            for step in taken:
+                await self._execute(step.execution.sql, Fence())
+                if not steps.done():
+                    return
 
 
 async def replicated_effects(keeper: Keeper, shard: str, table: TableName) -> list[Effect]:

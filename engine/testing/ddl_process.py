@@ -6,7 +6,7 @@ Each write passes the gates of its process (`engine.testing.simulated_process`).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.ddl.intents import Intent, IntentKey
@@ -58,9 +58,11 @@ class ModelIntentStore:
     async def begin(self, intent: Intent) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=True)
 
-    def begin_now(self, intent: Intent) -> None:
+    def begin_now(self, *intents: Intent, ended: Sequence[tuple[IntentKey, ExecutionStatus]] = ()) -> None:
         self._process.gate()
-        self._put(intent.key, replace(intent, status=None), is_forced=True)
+        self._soon += ended
+        for intent in intents:
+            self._put(intent.key, replace(intent, status=None), is_forced=True)
         self._process.gate()
 
     async def finish(self, key: IntentKey, status: ExecutionStatus) -> None:

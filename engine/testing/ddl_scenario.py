@@ -32,6 +32,8 @@ class Scenario:
     flaky_rate: float = 0.0
     pool_size: int = 1
     replicated_share: float = 0.4
+    is_burst: bool = False
+    """Many statements at once that make and drop tables: what is run together (`engine.ddl.series`)."""
 
     @classmethod
     def of_seed(cls, seed: int) -> Scenario:
@@ -66,4 +68,5 @@ class Scenario:
             flaky_rate=0.1 if sometimes(0.15) else 0.0,
             pool_size=rng.choice([1, 1, 1, 3]),
             replicated_share=rng.choice([0.0, 0.4, 1.0]),
+            is_burst=random.Random(f"burst {seed}").random() < 0.15,
         )

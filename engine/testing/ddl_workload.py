@@ -47,7 +47,7 @@ class Workload:
                 for _ in range(copies)
             ]
             running += tasks
-            if self._rng.random() < 0.6:
+            if not self._scenario.is_burst and self._rng.random() < 0.6:
                 await asyncio.wait(tasks, timeout=self._rng.uniform(0.0, 6.0))
         await asyncio.wait(running, timeout=120.0)
         for task in running:
@@ -58,6 +58,8 @@ class Workload:
         """A plausible life of two or three tables; some statements fail, by themselves or on purpose."""
         rng = self._rng
         on = f"ON CLUSTER {CLUSTER}"
+        if self._scenario.is_burst:
+            return self._burst(on)
         statements = []
         replicated = rng.random() < self._scenario.replicated_share
         table = "r" if replicated else "t"
@@ -78,6 +80,17 @@ class Workload:
         for _ in range(self._scenario.statements - 1):
             statements.append(rng.choice(choices))
         return statements
+
+    def _burst(self, on: str) -> list[str]:
+        """Tables made and dropped, again and again; a few statements fail, and a few are of another kind."""
+        rng = self._rng
+        choices = [
+            *(f"CREATE TABLE d.{table} {on} (a Int8) ENGINE = MergeTree" for table in ("t", "u", "v", "w")),
+            *(f"DROP TABLE d.{table} {on}" for table in ("t", "u", "v", "w")),
+            f"CREATE TABLE d.t {on} (a Int8 DEFAULT 'FAIL 44') ENGINE = MergeTree",
+            f"ALTER TABLE d.u {on} ADD COLUMN b String",
+        ]
+        return [rng.choice(choices) for _ in range(3 * self._scenario.statements)]
 
     async def initiate(self, sql: str, token: str) -> None:
         """Submit until it is known to stand; an initiator that is killed is followed by another one."""

@@ -21,6 +21,7 @@ from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName, merged
 from engine.replication.part_set import ActivePartSet, PartsIntersect
+from engine.testing.replication_epochs import check_restored, epochs
 from engine.testing.replication_history import History, Insert, Outcome
 from engine.testing.replication_model import Block, Drop, TableModel
 from engine.testing.replication_rows import Rows
@@ -151,6 +152,10 @@ def _check_visible_blocks(history: History, model: TableModel) -> Iterator[Viola
                 del shown[key]
         if not seen.active and not seen.removed:
             continue
+        if history.lost and history.is_absent(seen.replica, seen.at):
+            for key in [key for key in shown if key[0] == seen.replica]:
+                del shown[key]
+            continue
         partition_id = (seen.active or seen.removed)[0].partition_id
         now = {block.part.min_block for part in seen.active for block in model.inside(part)}
         for number in sorted(shown[seen.replica, partition_id] - now):
@@ -277,5 +282,10 @@ CHECKERS: dict[str, Checker] = {
 
 def violations(history: History) -> list[Violation]:
     """All broken promises, in the order of the promises."""
-    model = TableModel.of(history)
-    return [violation for check in CHECKERS.values() for violation in check(history, model)]
+    found: list[Violation] = []
+    for epoch in epochs(history):
+        model = TableModel.of(epoch.history)
+        found += [violation for check in CHECKERS.values() for violation in check(epoch.history, model)]
+        if epoch.founder:
+            found += check_restored(history, epoch, model)
+    return found

@@ -35,6 +35,8 @@ from engine.replication.settings import ReplicatedSettings
 from engine.testing.keeper_history import ObservedTree
 from engine.testing.replication_disk import Damage, StoreDisk, model_definition
 from engine.testing.replication_history import History, SeenStaged, SeenVisible
+from engine.testing.replication_isolation import Isolation
+from engine.testing.replication_loss import KeeperLoss
 from engine.testing.replication_network import MemoryPartNetwork, NetworkFaults
 from engine.testing.replication_quiet import damaged_parts, final_state, unrest
 from engine.testing.replication_rows import Rows
@@ -79,6 +81,10 @@ class SimulatedNode:
     """Since when (a moment of the history) Keeper cannot be reached."""
 
     @property
+    def is_being_recreated(self) -> bool:
+        return self.recreation is not Recreation.NOTHING
+
+    @property
     def is_running(self) -> bool:
         return self.process is not None and self.process.is_alive
 
@@ -107,6 +113,8 @@ class ReplicationCluster:
         self.zombies: list[asyncio.Task[object]] = []
         self.inserted: dict[tuple[str, Rows], list[PartName]] = {}
         self.nodes: dict[str, SimulatedNode] = {}
+        self.loss = KeeperLoss(self)
+        self.isolation = Isolation(self)
         for number in range(1, scenario.replicas + 1):
             self._make_node(number)
         self._create_table()
@@ -234,6 +242,7 @@ class ReplicationCluster:
                 if node.recreation is Recreation.DROP:
                     await drop_replica(keeper, ctx.paths, ctx.me)
                     self.history.wiped.append((self.history.tick(), node.me.name))
+                    self.history.disks_lost.setdefault(node.me.name, []).append(self.history.clock)
                     for place in (node.disk.active, node.disk.staged, node.disk.broken):
                         place.clear()
                     node.disk.detached.clear()
@@ -340,6 +349,7 @@ class ReplicationCluster:
         """All parts of a node are gone, and its process with them."""
         self.reached["disk lost"] += 1
         self.history.wiped.append((self.history.tick(), node.me.name))
+        self.history.disks_lost.setdefault(node.me.name, []).append(self.history.clock)
         node.disk.active.clear()
         node.disk.staged.clear()
         node.disk.detached.clear()
@@ -375,6 +385,7 @@ class ReplicationCluster:
         """End the faults, start what is down, wait until the replicas are quiet, and write down what is."""
         self.calm_down()
         await self._settle()
+        self.loss.stop()
         for node in self.nodes.values():
             self.history.final[node.me.name] = final_state(self, node)
         for node in self.nodes.values():
@@ -385,6 +396,7 @@ class ReplicationCluster:
 
     def calm_down(self) -> None:
         self.is_calm = True
+        self.isolation.stop()
         self.plan.calm()
         self.network.faults.calm()
         self.network.heal_all()

@@ -150,15 +150,7 @@ class StoreDisk:
         return chosen
 
     def list_detached(self) -> list[DetachedPart]:
-        found: list[DetachedPart] = []
-        for directory in sorted(self.detached):
-            name = PartName.try_parse(directory)
-            prefix = ""
-            if name is None and "_" in directory:
-                prefix, _, rest = directory.partition("_")
-                name = PartName.try_parse(rest)
-            found.append(DetachedPart(directory, prefix, name))
-        return found
+        return [DetachedPart.of(directory) for directory in sorted(self.detached)]
 
 
 def model_definition(*columns: str, partition_key: str = "p") -> TableDefinition:

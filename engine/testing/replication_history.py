@@ -105,6 +105,17 @@ class FinalReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class LostReplica:
+    """Keeper lost a replica's nodes; `rows` are what its readers saw then, `staged` what they may see yet of
+    operations under way."""
+
+    at: int
+    replica: str
+    rows: Counter[Row]
+    staged: Counter[Row] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """An entry of the table's log, and when it was written."""
 
@@ -115,8 +126,8 @@ class Logged:
 
 @dataclass(slots=True)
 class History:
-    """`wiped` are moments at which a replica lost its disk, or was dropped and made anew; `harmed` those at
-    which a part on its disk was damaged."""
+    """`wiped` are moments at which a replica lost its disk or its nodes in Keeper, or was dropped and made
+    anew; `harmed` those at which a part on its disk was damaged."""
 
     paths: TablePaths = field(default_factory=lambda: TablePaths("/t"))
     transactions: list[Transaction] = field(default_factory=list)
@@ -126,8 +137,10 @@ class History:
     reads: list[Read] = field(default_factory=list)
     sequential_reads: list[SequentialRead] = field(default_factory=list)
     final: dict[str, FinalReplica] = field(default_factory=dict)
+    lost: list[LostReplica] = field(default_factory=list)
     wiped: list[tuple[int, str]] = field(default_factory=list)
     harmed: list[tuple[int, str, PartName]] = field(default_factory=list)
+    disks_lost: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     clock: int = 0
 
@@ -156,6 +169,19 @@ class History:
             for event in transaction.events:
                 if isinstance(event, Removed) and event.path.startswith(prefix):
                     yield transaction.at, event.path[len(prefix) :]
+
+    def lost_since(self, at: int) -> list[LostReplica]:
+        return [lost for lost in self.lost if lost.at > at]
+
+    def is_absent(self, replica: str, at: int) -> bool:
+        """Whether Keeper has lost the replica before that moment and does not have it again yet: what its
+        readers see is nobody's promise until RESTORE REPLICA is done."""
+        losses = [lost.at for lost in self.lost if lost.replica == replica and lost.at <= at]
+        return bool(losses) and not any(
+            losses[-1] < made <= at
+            for made, name, _ in self.created_below(self.paths.replicas)
+            if name == replica
+        )
 
     def log(self) -> list[Logged]:
         """Every entry that the log ever had, in order."""

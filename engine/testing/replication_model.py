@@ -101,7 +101,10 @@ class TableModel:
         before = [seen for seen in candidates if seen.at < logged.at]
         # Read here and not when it was staged: a copy of a damaged part is damaged, and nobody committed it.
         rows = before[-1].content.rows(str(part)) if before else ()
-        block = Block(logged.at, part, rows, before[-1].origin if before else None)
+        origin = before[-1].origin if before else None
+        if before and isinstance(logged.entry.action, AttachPart):
+            origin = Origin.ATTACHED  # also where a number was taken away and the part got another name
+        block = Block(logged.at, part, rows, origin)
         if (part.partition_id, part.min_block) in self.blocks:
             self.repeated.append(block)
         else:

@@ -26,12 +26,16 @@ def damaged_parts(node: SimulatedNode) -> list[PartName]:
 
 def unrest(cluster: ReplicationCluster) -> str:
     """What is still going on; empty when all is quiet."""
+    if not cluster.loss.is_over:
+        return "somebody still restores a replica"
     log = cluster.children(cluster.paths.log)
     first = next(iter(cluster.nodes.values()))
     for node in cluster.nodes.values():
         if node.ctx is None or node.ctx.is_readonly:
             reason = "" if node.ctx is None else node.ctx.readonly_reason
             return f"{node.me.name} is read-only: {reason}"
+        if node.me.log_pointer not in cluster.server.tree.nodes:
+            return f"{node.me.name} is not in Keeper"
         if cluster.children(node.me.queue):
             return f"{node.me.name} has a queue"
         pointer = cluster.server.tree.nodes[node.me.log_pointer].data

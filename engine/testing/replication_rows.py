@@ -4,6 +4,7 @@ A row is a tuple of (column, value), sorted; a part holds a multiset of rows, wh
 commands are those of a mutation entry, several joined with commas:
 
     DELETE WHERE k = 1            UPDATE v = 2 WHERE k = 1            UPDATE v = v + 2 WHERE 1
+    CLEAR COLUMN v                (0 in every row, and the part remembers it)
     DROP COLUMN c · RENAME COLUMN a TO b · MODIFY COLUMN c Type       (rows stay; the part remembers it)
 """
 
@@ -28,6 +29,7 @@ _NAME = r"`?(\w+)`?"
 _VALUE = r"(-?\d+|'[^']*')"
 _DELETE = re.compile(r"DELETE WHERE (.+)\Z", re.IGNORECASE)
 _UPDATE = re.compile(rf"UPDATE {_NAME} = (?:{_NAME} \+ )?{_VALUE}(?: WHERE (.+))?\Z", re.IGNORECASE)
+_CLEAR = re.compile(rf"CLEAR COLUMN {_NAME}", re.IGNORECASE)
 _CONDITION = re.compile(rf"(?:{_NAME} = {_VALUE}|(1)|(0))\Z")
 
 
@@ -67,6 +69,9 @@ def mutated(rows: Rows, commands: str) -> Mutated:
             rows = _updated(rows, column, other, _literal(value), condition or "1")
         elif command.split(" ", 1)[0].upper() in ("DROP", "RENAME", "MODIFY", "CLEAR", "MATERIALIZE"):
             marks.append(command)
+            if match := _CLEAR.match(command):
+                name = match.group(1)
+                rows = rows_of({**dict(row), name: 0} if name in dict(row) else dict(row) for row in rows)
         else:
             raise _unknown(command)
     return Mutated(rows, tuple(marks))

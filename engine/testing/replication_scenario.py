@@ -40,6 +40,12 @@ class Scenario:
     """Clients go away in the middle of a statement."""
     has_operators: bool = False
     """Somebody restarts replicas, and stops and starts merges and fetches."""
+    has_rare_commands: bool = False
+    """CLEAR COLUMN and CLEAR INDEX IN PARTITION, FETCH PARTITION."""
+    has_keeper_loss: bool = False
+    """Keeper loses nodes of replicas or of the whole table, and a person says SYSTEM RESTORE REPLICA."""
+    has_isolated_inserts: bool = False
+    """Servers are cut off with inserts whose quorum is given up then."""
     partitions: int = 1
     keeper_latency_s: float = 0.0
 
@@ -83,4 +89,7 @@ class Scenario:
             has_operators=sometimes(0.2),
             partitions=rng.choice([1, 1, 2]),
             keeper_latency_s=rng.choice([0.0, 0.0, 0.01, 0.2]),
+            has_keeper_loss=sometimes(0.12),
+            has_rare_commands=rng.random() < 0.2,
+            has_isolated_inserts=has_quorum and sometimes(0.3),
         )

@@ -54,6 +54,7 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
     """Things that go wrong by themselves, until cancelled."""
     scenario, rng = cluster.scenario, cluster.rng
     disks_to_lose = 1 if scenario.has_lost_disk else 0
+    trees_to_lose = rng.choice([1, 1, 2]) if scenario.has_keeper_loss else 0
     while True:
         await cluster.env.sleep(rng.uniform(0.2, 4.0))
         node = rng.choice(list(cluster.nodes.values()))
@@ -69,6 +70,9 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
             node.env.jump_clock(rng.choice([-3600.0, 3600.0]))
         if scenario.is_keeper_restarted and cluster.server.is_up and rng.random() < 0.15:
             await cluster.restart_keeper(rng.choice([0.1, 3.0, 15.0]))
+        if trees_to_lose and cluster.server.is_up and rng.random() < 0.2:
+            trees_to_lose -= 1
+            cluster.loss.lose_some()
         if node.process is None or not node.is_running:
             continue
         if scenario.is_partitioned and rng.random() < 0.3:

@@ -334,6 +334,16 @@ class MemoryPartStore:
         self.disk.detached.pop(directory, None)
         await self._after()
 
+    async def relabel_detached(self, directory: str, prefix: str) -> None:
+        await self._step()
+        for each in self.disk.list_detached():
+            if each.directory == directory:
+                name = each.name or directory
+                self.disk.detach(
+                    f"{prefix}_{name}" if prefix else str(name), self.disk.detached.pop(directory)
+                )
+        await self._after()
+
     async def set_aside(self, directory: str, prefix: str) -> None:
         await self._step()
         stored = self.disk.broken.pop(directory, None)

@@ -1,59 +1,29 @@
-"""Who uses the table in a simulation: inserts that are repeated when their outcome is not known, and all that
-changes parts: OPTIMIZE, mutations, ALTER, partition commands, replicas that are dropped and made again."""
+"""Who uses the table in a simulation: inserts that are repeated when their outcome is not known, reads, and
+all that changes parts (`replication_part_steps`)."""
 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any
 
-from engine.errors import Code, OnclusterError, UnknownOutcome
-from engine.replication.commands import alter, mutate, optimize, partitions
+from engine.errors import OnclusterError
 from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import Inserter, InsertOptions
-from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.switches import Activity
-from engine.testing.replication_cluster import SOURCE_TABLE, Recreation, ReplicationCluster, SimulatedNode
-from engine.testing.replication_disk import StoredPart
+from engine.testing.replication_cluster import SimulatedNode
 from engine.testing.replication_history import Insert, Outcome, Read, SequentialRead
-from engine.testing.replication_rows import Value, rows_of
+from engine.testing.replication_part_steps import PartSteps
+from engine.testing.replication_rows import rows_of
+from engine.testing.replication_steps import Block, Rowset
 from engine.testing.replication_store import MemoryPartStore
 
-T = TypeVar("T")
-Rowset = list[dict[str, Value]]
-_UNKNOWN = (Code.UNKNOWN_STATUS_OF_INSERT, Code.UNFINISHED, Code.KEEPER_EXCEPTION)
 _TRIES = 6
 
 
-class _Waiting(TypedDict):
-    sync: Sync
-    inactive_timeout_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """One insert that a client may send several times."""
-
-    number: int
-    partition_id: str
-    rows: Rowset
-    options: InsertOptions
-
-
-class Workload:
+class Workload(PartSteps):
     """Uses the table as the scenario says."""
-
-    def __init__(self, cluster: ReplicationCluster) -> None:
-        self._cluster = cluster
-        self._scenario = cluster.scenario
-        self._reached = cluster.reached
-        self._rng = random.Random(f"workload {cluster.scenario.seed}")
-        self._blocks: list[Block] = []
-        self._running: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
         """Steps one after another and side by side."""
@@ -85,6 +55,8 @@ class Workload:
             self.replace_partition: 2 if scenario.has_partition_commands else 0,
             self.drop_part: 1 if scenario.has_partition_commands else 0,
             self.kill_mutation: 1 if scenario.has_mutations else 0,
+            self.clear_in_partition: 2 if scenario.has_rare_commands else 0,
+            self.fetch_and_attach: 3 if scenario.has_rare_commands else 0,
             self.operate: 4 if scenario.has_operators else 0,
             self.drop_and_create_replica: 2 if scenario.has_dropped_replica else 0,
         }
@@ -134,13 +106,18 @@ class Workload:
         assert ctx is not None and store is not None
         started_at = history.tick()
         since = node.cut_off_since
+        if block.options.quorum > 1:
+            self._cluster.isolation.insert_begins(node)
 
         async def insert() -> bool:
-            inserter = Inserter(ctx)
-            await inserter.check(block.options)
-            new = await store.write(block.partition_id, block.rows)
-            inserted = await inserter.commit([new], block.options)
-            return inserted[0].is_duplicate
+            async with Inserter(ctx) as inserter:
+                await inserter.check(block.options)
+                if block.number % 2:  # seldom it comes to this by itself
+                    ctx.usual_partition = (block.partition_id, 3)
+                inserter.rows_are_coming(block.options)
+                new = await store.write(block.partition_id, block.rows)
+                inserted = await inserter.commit([new], block.options)
+                return inserted[0].is_duplicate
 
         outcome, is_duplicate = await self._on(node, "insert", insert())
         if outcome is Outcome.OK and is_duplicate:
@@ -199,189 +176,3 @@ class Workload:
                 self._cluster.history.sequential_reads.append(
                     SequentialRead(started_at, self._cluster.history.tick(), node.me.name, tuple(parts))
                 )
-
-    # --- what changes parts -------------------------------------------------------------------------------
-
-    async def optimize(self) -> None:
-        node = self._node()
-        if node is not None and node.ctx is not None:
-            options = optimize.OptimizeOptions(
-                partition_id=self._partition() if self._rng.random() < 0.5 else None,
-                extent=self._rng.choice(list(optimize.Extent)),
-                sync=self._sync(),
-                inactive_timeout_s=10.0,
-            )
-            await self._on(node, "optimize", optimize.optimize(node.ctx, options))
-
-    async def mutate(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None:
-            return
-        key = self._rng.randrange(max(1, len(self._blocks))) * 10
-        commands = self._rng.choice(
-            [
-                "UPDATE v = v + 1 WHERE 1",
-                f"UPDATE v = v + 100 WHERE k = {key}",
-                f"DELETE WHERE k = {key}",
-            ]
-        )
-        ctx = node.ctx
-        only = [self._partition()] if self._rng.random() < 0.3 else None
-
-        async def run() -> None:
-            number = await mutate.create_mutation(ctx, commands, partition_ids=only)
-            await mutate.wait_for_mutation(ctx, number, sync=self._sync(), inactive_timeout_s=10.0)
-
-        await self._on(node, "mutation", run())
-
-    async def kill_mutation(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None or not node.ctx.queue.mutations:
-            return
-        number = self._rng.choice(sorted(node.ctx.queue.mutations))
-        await self._on(node, "kill mutation", mutate.kill_mutation(node.ctx, number))
-
-    async def operate(self) -> None:
-        """SYSTEM RESTART REPLICA; SYSTEM STOP … and, some time later, START."""
-        node = self._node()
-        if node is None or node.ctx is None or node.table is None:
-            return
-        if self._rng.random() < 0.5:
-            await self._on(node, "restart replica", node.table.restart())
-            return
-        ctx = node.ctx
-        activity = self._rng.choice([Activity.MERGES, Activity.FETCHES, Activity.QUEUES, Activity.PULLING])
-        ctx.switches.stop(activity)
-        await self._cluster.env.sleep(self._rng.uniform(0.0, 10.0))
-        ctx.switches.start(activity)
-        for signal in (ctx.queue_changed, ctx.merge_wanted, ctx.log_changed):
-            signal.set()
-
-    async def alter(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None or node.store is None:
-            return
-        names = list(node.disk.definition.columns.by_name)
-        extra = [name for name in names if name not in ("k", "v")]
-        commands = f"ADD COLUMN c{self._rng.randrange(1000)} UInt64"
-        if extra and self._rng.random() < 0.6:
-            commands = self._rng.choice(
-                [f"DROP COLUMN {extra[0]}", f"MODIFY COLUMN {extra[0]} UInt{self._rng.choice([8, 16, 32])}"]
-            )
-        await self._on(
-            node,
-            "alter",
-            alter.alter_table(node.ctx, commands, sync=self._sync(), inactive_timeout_s=10.0),
-        )
-
-    async def drop_partition(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None:
-            return
-        if self._rng.random() < 0.2:
-            await self._on(node, "truncate", partitions.truncate(node.ctx, **self._waiting()))
-        else:
-            await self._on(
-                node,
-                "drop partition",
-                partitions.drop_partition(node.ctx, self._partition(), **self._waiting()),
-            )
-
-    async def detach_and_attach(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None:
-            return
-        partition_id = self._partition()
-        await self._on(
-            node,
-            "detach partition",
-            partitions.drop_partition(
-                node.ctx, partition_id, fate=partitions.RangeFate.DETACH, **self._waiting()
-            ),
-        )
-        await self._cluster.env.sleep(self._rng.uniform(0.0, 10.0))
-        if node.ctx is not None and node.is_running and node.disk.detached:
-            await self._on(
-                node,
-                "attach partition",
-                partitions.attach_partition(node.ctx, partition_id, **self._waiting()),
-            )
-
-    async def replace_partition(self) -> None:
-        """From a plain table on one node, whose rows nobody else has."""
-        node = self._node()
-        if node is None or node.ctx is None:
-            return
-        number, partition_id = len(self._blocks), self._partition()
-        self._blocks.append(Block(number, partition_id, [], InsertOptions(deduplicate=False)))
-        columns = node.disk.definition.columns.to_bytes()
-        stored = StoredPart.of_rows(rows_of([{"k": number * 10, "v": 0}]), columns, (), 0.0)
-        node.source_disk.active = {PartName(partition_id, 1, 1, 0): stored}
-        await self._on(
-            node,
-            "replace partition",
-            partitions.replace_partition(
-                node.ctx, partition_id, SOURCE_TABLE.database, SOURCE_TABLE.table, **self._waiting()
-            ),
-        )
-
-    async def drop_part(self) -> None:
-        node = self._node()
-        if node is None or node.ctx is None or not node.disk.active:
-            return
-        name = self._rng.choice(sorted(node.disk.active))
-        await self._on(node, "drop part", partitions.drop_part(node.ctx, name, **self._waiting()))
-
-    async def drop_and_create_replica(self) -> None:
-        """DROP TABLE on one node, and CREATE TABLE again; the others keep the table alive."""
-        node = self._node()
-        if node is None or node.ctx is None or node.table is None or node.me.name == "r1":
-            return
-        node.recreation = Recreation.DROP
-        await self._on(node, "drop replica", node.table.stop())
-        if node.process is not None and node.is_running:
-            node.process.kill()
-
-    # --- on a node ----------------------------------------------------------------------------------------
-
-    async def _on(
-        self, node: SimulatedNode, what: str, operation: Coroutine[Any, Any, T]
-    ) -> tuple[Outcome, T | None]:
-        """Run it in the node's process; a kill leaves its outcome unknown."""
-        assert node.process is not None
-        task = node.process.spawn(operation, name=f"{what} on {node.name}")
-        if self._scenario.has_impatient_users and self._rng.random() < 0.3:
-            asyncio.get_running_loop().call_later(self._rng.choice([0.0, 0.01, 0.3, 3.0]), task.cancel)
-        try:
-            done = (await asyncio.gather(task, return_exceptions=True))[0]
-        finally:
-            task.cancel()
-        outcome, result = Outcome.OK, None
-        match done:
-            case asyncio.CancelledError():
-                outcome = Outcome.UNKNOWN
-                self._reached[f"{what} killed"] += 1
-            case UnknownOutcome():
-                outcome = Outcome.UNKNOWN
-            case OnclusterError(code=code):
-                outcome = Outcome.UNKNOWN if code in _UNKNOWN else Outcome.FAILED
-                self._reached[f"{what} failed with {code}"] += 1
-            case BaseException():
-                raise done
-            case _:
-                result = done
-        self._reached[f"{what} {outcome.value}"] += 1
-        return outcome, result
-
-    def _node(self) -> SimulatedNode | None:
-        running = [node for node in self._cluster.nodes.values() if node.is_running]
-        return self._rng.choice(running) if running else None
-
-    def _partition(self) -> str:
-        return str(self._rng.randint(1, self._scenario.partitions))
-
-    def _sync(self) -> Sync:
-        return self._rng.choice([Sync.NONE, Sync.OWN, Sync.ALL])
-
-    def _waiting(self) -> _Waiting:
-        return {"sync": self._sync(), "inactive_timeout_s": 10.0}

@@ -7,7 +7,9 @@ import errno
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 class Killed(asyncio.CancelledError):
@@ -93,6 +95,10 @@ class ModelDisk:
         change()
 
     # -- SpoolDisk -------------------------------------------------------------------------------------------
+
+    async def apart(self, work: Callable[[], T]) -> T:
+        await asyncio.sleep(0)  # others run meanwhile
+        return work()
 
     def directories(self) -> Sequence[str]:
         self._alive()

@@ -70,6 +70,8 @@ class Scenario:
     has_full_disk: bool = False
     has_flipped_bits: bool = False
     limit_bytes: int = 0
+    waits_for_more: bool = True
+    has_failing_parts: bool = False
 
     @classmethod
     def of_seed(cls, seed: int) -> Scenario:
@@ -85,6 +87,8 @@ class Scenario:
             has_full_disk=rng.random() < 0.3,
             has_flipped_bits=rng.random() < 0.3,
             limit_bytes=rng.choice((0, 0, 600)),
+            waits_for_more=rng.random() < 0.5,
+            has_failing_parts=rng.random() < 0.3,
         )
 
 
@@ -255,6 +259,7 @@ class _Run:
         options = SenderOptions(
             batch=BatchLimits(min_rows=self.env.rng.randint(2, 12)) if self.scenario.is_batch else None,
             fsync_directories=self.scenario.has_power_loss,
+            waits_for_more=self.scenario.waits_for_more,
         )
         return DirectorySender(spool, directory, deliver, self.env, options)
 
@@ -294,7 +299,10 @@ class _Run:
             if self.limits.throw_bytes and before > self.limits.throw_bytes:
                 what = f"an INSERT was taken with {before} bytes pending"
                 self.report.violations.append(Violation("S5", what))
-            await spool.put(blocks)
+            other = asyncio.ensure_future(self._other_part()) if self.scenario.has_failing_parts else None
+            if other is not None:
+                other.add_done_callback(lambda task: task.cancelled() or task.exception())
+            await spool.put(blocks, after=other)
         except SqlError as error:
             self.report.seen[f"refused {error.code}"] += 1
             self.refused.update(row for _, rows in rows_of for row in rows)
@@ -304,6 +312,12 @@ class _Run:
                 self.acknowledged[directory].update(rows)
         for sender in senders.values():
             sender.wake()
+
+    async def _other_part(self) -> None:
+        """What an INSERT writes at once, before anything of it may be kept; it may fail."""
+        await self.env.sleep(self.env.rng.random() * 0.5)
+        if self.env.rng.random() < 0.3:
+            raise SqlError(Code.NO_ZOOKEEPER, "the replica on this node is read-only")
 
     def _flip(self) -> None:
         paths = [

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from engine.ddl import attempt, backlog, cleaner, client, report, runner, scan, shards, worker
+from engine.ddl import attempt, backlog, cleaner, client, lane, report, runner, scan, series, shards, worker
 from engine.ddl.entry import DDLLogEntry
+from engine.ddl.executor import Step
 from engine.ddl.initiator import PreparedStatement
 from engine.ddl.intents import Intent
 from engine.ddl.status import SUCCESS, ExecutionStatus
@@ -167,15 +168,15 @@ def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPat
 
 @BUGS.add("D5", fault_rate=0.08, statements=6)
 def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = worker.DDLWorker._report
+    original = lane.Lane._report
 
-    async def give_up(self: worker.DDLWorker, keeper: Keeper, reporter: Any, task: Task, what: Any) -> None:
+    async def give_up(self: lane.Lane, task: Task, what: Any) -> None:
         try:
-            await original(self, keeper, reporter, task, what)
+            await original(self, task, what)
         except OnclusterError:
             self._memory.settle(task.name)
 
-    monkeypatch.setattr(worker.DDLWorker, "_report", give_up)
+    monkeypatch.setattr(lane.Lane, "_report", give_up)
 
 
 @BUGS.add("D5", fault_rate=0.0, has_slow_host=False)
@@ -369,6 +370,46 @@ def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=False)
 
     monkeypatch.setattr(ddl_process.ModelIntentStore, "begin", begin)
+
+
+# --- series -----------------------------------------------------------------------------------------------
+
+IN_SERIES: dict[str, Any] = {
+    "is_burst": True,
+    "pool_size": 1,
+    "statements": 6,
+    "replicated_share": 0.0,
+    "kill_gates": (60, 75, 90),
+}
+
+
+@BUGS.add("D1", **IN_SERIES)
+def statements_of_one_object_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    def take(self: series.Series) -> list[Step]:
+        if self._is_stopped:
+            return []
+        self._taken = len(self._tasks)
+        return [each.step for each in self._tasks[self._succeeded :]]
+
+    monkeypatch.setattr(series.Series, "take", take)
+
+
+@BUGS.add("D1", **IN_SERIES)
+def the_outcomes_of_a_series_come_after_later_effects(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin_now = ddl_process.ModelIntentStore.begin_now
+
+    def without_outcomes(self: ddl_process.ModelIntentStore, *intents: Intent, ended: object = ()) -> None:
+        begin_now(self, *intents)
+
+    monkeypatch.setattr(ddl_process.ModelIntentStore, "begin_now", without_outcomes)
+
+
+@BUGS.add("D1", **(IN_SERIES | {"kill_gates": (), "has_slow_host": True, "fault_rate": 0.08}))
+def a_series_goes_on_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def at_once(self: runner.StatementRunner) -> None:
+        return None
+
+    monkeypatch.setattr(runner.StatementRunner, "_series_is_over", at_once)
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ OFTEN = (
     "ddl.enqueued",
     "ddl.attached",
     "ddl.claimed",
+    "ddl.claimed_together",
     "ddl.failed",
     "ddl.refused",
     "ddl.recovered execute",

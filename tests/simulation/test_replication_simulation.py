@@ -38,6 +38,11 @@ OFTEN = (
     "replica.mutation_fetched",
     "replica.altered",
     "replica dropped and created",
+    "keeper lost the table",
+    "keeper lost replicas",
+    "replica restored",
+    "clear column ok",
+    "fetch partition ok",
 )
 """States that every few hundred seeds must reach: a run that never gets there proves nothing about them."""
 

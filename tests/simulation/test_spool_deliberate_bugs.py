@@ -6,7 +6,7 @@ A bug is a patch of the real code. The list is also a list of what must not be s
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -63,8 +63,8 @@ def every_attempt_has_a_token_of_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
 def an_insert_is_acknowledged_while_its_files_are_temporary(monkeypatch: pytest.MonkeyPatch) -> None:
     put = TableSpool.put
 
-    async def put_first_half(self: TableSpool, blocks: Sequence[SpoolBlock]) -> None:
-        await put(self, blocks[:1])
+    async def put_first_half(self: TableSpool, blocks: Sequence[SpoolBlock], **rest: Any) -> None:
+        await put(self, blocks[:1], **rest)
         for number, block in enumerate(blocks[1:]):
             path = f"tmp/{self._next + number}.bin"
             await spool_table.write_file(self.disk, path, block.head, block.body)
@@ -84,16 +84,25 @@ def names_are_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 def an_empty_file_is_taken_for_one_that_was_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     check = DirectorySender._checked
 
-    async def checked(self: DirectorySender, number: int) -> SpoolFile | None:
+    async def checked(self: DirectorySender, number: int, *others: Any) -> SpoolFile | None:
         if self._env.rng.random() < 0.2:
             self._remove([number])
             return None
-        return await check(self, number)
+        return await check(self, number, *others)
 
     monkeypatch.setattr(DirectorySender, "_checked", checked)
 
 
-@BUGS.add("S3", is_batch=True, has_lost_replies=True, has_flipped_bits=True, kills=8, seeds=600)
+@BUGS.add(
+    "S3",
+    is_batch=True,
+    has_lost_replies=True,
+    has_flipped_bits=True,
+    waits_for_more=True,
+    has_failing_parts=False,
+    kills=8,
+    seeds=600,
+)
 def what_is_left_of_a_recorded_batch_is_sent_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     send = DirectorySender._send_recorded
 
@@ -101,7 +110,7 @@ def what_is_left_of_a_recorded_batch_is_sent_alone(monkeypatch: pytest.MonkeyPat
         whole = []
         for number in numbers:
             try:
-                await sender_module.check_file(self._disk, self._path(number), self._env)
+                await sender_module.check_file(self._disk, self._path(number))
                 whole.append(number)
             except (Corrupt, FileNotFoundError):
                 self._give_up([number])
@@ -127,12 +136,30 @@ def a_batch_goes_without_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 def a_refused_insert_leaves_what_it_had_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = TableSpool.put
 
-    async def one_after_another(self: TableSpool, blocks: Sequence[SpoolBlock]) -> None:
+    async def one_after_another(
+        self: TableSpool, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None
+    ) -> None:
+        if after is not None:
+            await after
         for block in blocks:
             await put(self, [block])
             self.disk.is_full |= self._next % 3 == 0  # type: ignore[attr-defined]
 
     monkeypatch.setattr(TableSpool, "put", one_after_another)
+
+
+@BUGS.add("S5", has_failing_parts=True)
+def rows_are_kept_before_the_rest_of_their_insert_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    put = TableSpool.put
+
+    async def at_once(
+        self: TableSpool, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None
+    ) -> None:
+        await put(self, blocks)
+        if after is not None:
+            await after
+
+    monkeypatch.setattr(TableSpool, "put", at_once)
 
 
 @BUGS.add("S5", limit_bytes=300)

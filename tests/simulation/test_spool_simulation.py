@@ -17,6 +17,7 @@ SOMETIMES = (
     "deduplicated",
     "bit flipped",
     "broken",
+    "refused 225",
     "refused 243",
     "refused 574",
 )
