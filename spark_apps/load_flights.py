@@ -23,7 +23,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -193,6 +193,11 @@ class Load:
                 pool.submit(self._write_reference, frame, _REFERENCES[name][0])
                 for name, frame in references.items()
             ]
+            try:
+                wait((*facts, *others))
+            except BaseException:  # Ctrl-C: tables that were not begun stay as they are
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         written_tables = [future.result() for future in (*facts, *others)]
         outcomes = [outcome for outcome, _ in written_tables[: len(facts)]]
         written, quarantined = outcomes[0].rows, outcomes[1].rows
@@ -311,6 +316,9 @@ def main(arguments: Sequence[str]) -> int:
     except OnclusterError as error:
         sys.stderr.write(f"{error}\n")
         return 1
+    except KeyboardInterrupt:
+        sys.stderr.write("Interrupted. Run it again with the same job id: what was begun is completed.\n")
+        return 130
     return 0
 
 

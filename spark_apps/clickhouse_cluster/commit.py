@@ -22,15 +22,16 @@ rows for (REPLACE on one shard is DROP on the shards where the job has no rows o
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
-from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
+from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing, rows_of
 from spark_apps.clickhouse_cluster.records import Mode, Plan, ShardPlan
+from spark_apps.clickhouse_cluster.staging import Parts
 from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
@@ -43,13 +44,14 @@ class Written:
     rows: tuple[int, ...]
 
 
-def check_staged(plan: Plan, servers: Sequence[Server]) -> None:
+def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> None:
     """Count the winners' rows. Raises RowsMissing."""
-    for number, (shard, server) in enumerate(zip(plan.shards, servers, strict=True), start=1):
+    with ThreadPoolExecutor(len(servers)) as pool:
+        parts_there = list(pool.map(lambda server: _staged_parts(plan, server, target), servers))
+    shards = zip(plan.shards, servers, parts_there, strict=True)
+    for number, (shard, server, found) in enumerate(shards, start=1):
         for staged in shard.staged:
-            there = int(
-                server.text(f"SELECT count() FROM {TableName(staging.DATABASE, staged.table).quoted}")
-            )
+            there = sum(part.rows for some in found.get(staged.table, {}).values() for part in some)
             if there != staged.rows:
                 raise RowsMissing(
                     f"Shard {number} ({server}): {there} rows in {staged.table}, {staged.rows} were sent.",
@@ -72,55 +74,63 @@ def carry_out(plan: Plan, target: Target, servers: Sequence[Server]) -> Written:
                     zip(plan.shards, servers, strict=True),
                 )
             )
-            ids = sorted({*plan.partitions, *(partition_id for _, rows in gathered for partition_id in rows)})
+            ids = sorted({*plan.partitions, *(one for _, parts in gathered for one in parts)})
             moves = [
-                pool.submit(_move_all, plan, number, server, target, table, rows, ids)
-                for number, (server, (table, rows)) in enumerate(zip(servers, gathered, strict=True))
+                pool.submit(_move_all, plan, number, server, target, table, parts, ids)
+                for number, (server, (table, parts)) in enumerate(zip(servers, gathered, strict=True))
             ]
             for move in moves:
                 move.result()
         records.record_done(coordinator, plan.job)
         log.info("spark.committed job=%s rows=%s", plan.job, [shard.rows for shard in plan.shards])
-    for server in dict.fromkeys(servers):
-        staging.sweep(server, plan.job)
+    staging.sweep_all(servers, plan.job)
     return Written(tuple(shard.rows for shard in plan.shards))
 
 
-def _gather(plan: Plan, shard: ShardPlan, server: Server, target: Target) -> tuple[TableName, dict[str, int]]:
-    """Step 4: the table, and by partition id the rows in it."""
-    sources = {
-        source: staging.parts(server, target, source)
-        for source in (TableName(staging.DATABASE, staged.table) for staged in shard.staged)
-    }
-    if len(sources) == 1 and not _partitions_with_equal_parts(server, target, *sources):
+def _staged_parts(plan: Plan, server: Server, target: Target) -> dict[str, Parts]:
+    return staging.attempts_parts(server, target, plan.job, plan.epoch)
+
+
+def _gather(plan: Plan, shard: ShardPlan, server: Server, target: Target) -> tuple[TableName, Parts]:
+    """Step 4: the table, and its parts."""
+    there = _staged_parts(plan, server, target)
+    sources = {TableName(staging.DATABASE, one.table): there.get(one.table, {}) for one in shard.staged}
+    if not sources:
+        return staging.commit_table(plan.job, plan.epoch), {}
+    equal = _partitions_with_equal_parts(target, sources.values())
+    if len(sources) == 1 and not equal:
         ((table, found),) = sources.items()
     else:
         table = staging.commit_table(plan.job, staging.new_epoch())
-        staging.create(server, table, target, job=plan.job)
+        staging.create_like(server, table, target, like=next(iter(sources)))
         for source, parts in sources.items():
             for partition_id in sorted(parts):
                 attach = f"ATTACH PARTITION ID {quote_string(partition_id)} FROM {source.quoted}"
                 server.execute(f"ALTER TABLE {table.quoted} {attach}")
-        for partition_id in _partitions_with_equal_parts(server, target, table):
+        for partition_id in equal:
             where = f"PARTITION ID {quote_string(partition_id)}"
             server.execute(f"OPTIMIZE TABLE {table.quoted} {where} FINAL")
         found = staging.parts(server, target, table)
-    rows = {partition_id: sum(part.rows for part in parts) for partition_id, parts in found.items()}
+    rows = rows_of(found)
     if sum(rows.values()) != shard.rows:
         raise RowsMissing(
             f"{server}: {sum(rows.values())} rows gathered in {table}, {shard.rows} were staged."
         )
-    return table, rows
+    return table, found
 
 
-def _partitions_with_equal_parts(server: Server, target: Target, table: TableName) -> list[str]:
+def _partitions_with_equal_parts(target: Target, sources: Iterable[Parts]) -> list[str]:
     """Where a replicated table would take one part for a repetition of another. Old servers do not tell."""
     if not target.is_replicated:
         return []
+    digests: dict[str, list[str]] = {}
+    for parts in sources:
+        for partition_id, some in parts.items():
+            digests.setdefault(partition_id, []).extend(part.digest for part in some)
     return sorted(
         partition_id
-        for partition_id, parts in staging.parts(server, target, table).items()
-        if len(parts) > (1 if target.is_old else len({part.digest for part in parts}))
+        for partition_id, some in digests.items()
+        if len(some) > (1 if target.is_old else len(set(some)))
     )
 
 
@@ -130,12 +140,12 @@ def _move_all(
     server: Server,
     target: Target,
     table: TableName,
-    rows: Mapping[str, int],
+    parts: Parts,
     ids: Sequence[str],
 ) -> None:
-    """Step 5 for one shard. `rows` of the gathered partitions; `ids` of those of all shards."""
-    moves = Moves(plan.job, server, target, target.keeper_paths[shard], table, rows)
+    """Step 5 for one shard. `parts` are those gathered; `ids` of the partitions of all shards."""
+    moves = Moves(plan.job, server, target, target.keeper_paths[shard], table, parts)
     if Mode(plan.mode) is Mode.OVERWRITE_PARTITIONS:
         moves.replace(ids)
     else:
-        moves.append(sorted(rows))
+        moves.append(sorted(parts))

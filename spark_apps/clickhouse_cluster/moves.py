@@ -27,6 +27,7 @@ from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
+from spark_apps.clickhouse_cluster.staging import Parts
 from spark_apps.clickhouse_cluster.target import Target
 
 REMEMBERED_S = 1800
@@ -45,33 +46,39 @@ class EqualRows(OnclusterError):
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves of one job on one shard. `rows` are those of `source`, by partition id."""
+    """The moves of one job on one shard. `parts` are those of `source`."""
 
     job: str
     server: Server
     target: Target
     keeper_path: str
     source: TableName
-    rows: Mapping[str, int]
+    parts: Parts
+
+    @property
+    def rows(self) -> dict[str, int]:
+        return rows_of(self.parts)
 
     def replace(self, ids: Sequence[str]) -> None:
         """Put these partitions in place of the table's, or nothing in place of those that are not in `rows`.
 
         Raises RowsMissing.
         """
-        for some in _some(ids, except_for=self._recorded(Event.ATTACHED)):
+        rows = self.rows
+        for some in _some(ids, except_for=self._recorded()[Event.ATTACHED]):
             for partition_id in some:
-                self._alter("REPLACE" if partition_id in self.rows else "DROP", partition_id)
+                self._alter("REPLACE" if partition_id in rows else "DROP", partition_id)
             there = self._counts()
             for partition_id in some:
-                found, expected = there.get(partition_id, 0), self.rows.get(partition_id, 0)
+                found, expected = there.get(partition_id, 0), rows.get(partition_id, 0)
                 if found < expected and self.target.keeps_every_row:
                     raise self._missing(partition_id, f"{found} rows after {expected} replaced it")
             self._record_moved(some)
 
     def append(self, ids: Sequence[str]) -> None:
         """Add these partitions. Raises RowsMissing, EqualRows, UnknownOutcome."""
-        attached, intents = self._recorded(Event.ATTACHED), self._recorded(Event.INTENT)
+        recorded = self._recorded()
+        attached, intents = recorded[Event.ATTACHED], recorded[Event.INTENT]
         if self.target.is_replicated and not self.target.is_old:
             for some in _some(ids, except_for=attached):
                 self._append_replicated(some, intents)
@@ -85,8 +92,7 @@ class Moves:
 
     def _append_replicated(self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]]) -> None:
         """Parts that the table has seen are known by their hashes under `blocks/`."""
-        parts = staging.parts(self.server, self.target, self.source)
-        hashes = {one: {part.digest for part in parts[one]} for one in ids}
+        hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
         known, there = self._blocks(), self._counts()
         new = {}
         for partition_id in ids:
@@ -119,7 +125,7 @@ class Moves:
             self._intend(partition_id, {"blocks": sorted(before)})
         else:
             before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]
-        expected = len(staging.parts(self.server, self.target, self.source)[partition_id])
+        expected = len(self.parts[partition_id])
         self._alter("ATTACH", partition_id)
         if len(self._blocks().get(partition_id, set()) - before) < expected:
             raise self._equal(partition_id)
@@ -143,20 +149,20 @@ class Moves:
         partition = f"PARTITION ID {quote_string(partition_id)}"
         self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}{origin}")
 
-    def _recorded(self, event: Event) -> dict[str, dict[str, object]]:
-        return records.recorded(self.server, self.job)[event]
+    def _recorded(self) -> Mapping[Event, Mapping[str, Mapping[str, object]]]:
+        return records.recorded(self.server, self.job)
 
     def _intend(self, partition_id: str, facts: Mapping[str, object]) -> None:
         records.record(self.server, self.job, Event.INTENT, {partition_id: facts})
 
     def _record_moved(self, ids: Sequence[str]) -> None:
-        facts = {one: {"rows": self.rows.get(one, 0)} for one in ids}
+        rows = self.rows
+        facts = {one: {"rows": rows.get(one, 0)} for one in ids}
         records.record(self.server, self.job, Event.ATTACHED, facts)
 
     def _counts(self) -> dict[str, int]:
         """Rows of the table, by partition id."""
-        parts = staging.parts(self.server, self.target)
-        return {partition_id: sum(part.rows for part in some) for partition_id, some in parts.items()}
+        return rows_of(staging.parts(self.server, self.target))
 
     def _blocks(self) -> dict[str, set[str]]:
         """Hashes of parts that were attached to the table lately, by partition id."""
@@ -199,6 +205,11 @@ class Moves:
             hint="The staged rows are kept. If they are to be there twice, insert them by hand with "
             "insert_deduplicate=0.",
         )
+
+
+def rows_of(parts: Parts) -> dict[str, int]:
+    """By partition id."""
+    return {partition_id: sum(part.rows for part in some) for partition_id, some in parts.items()}
 
 
 def _some(ids: Sequence[str], *, except_for: Mapping[str, object]) -> Iterator[list[str]]:

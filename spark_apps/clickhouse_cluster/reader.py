@@ -25,7 +25,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.http import Answer, Server, first_answer
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.split import chdb_connection
+from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
 from spark_apps.clickhouse_cluster.types import ChType, select_list, spark_schema
 
@@ -106,12 +106,12 @@ class ClusterReader(DataSourceReader):
             if not file.stat().st_size:
                 return
             settings = ", ".join(f"{name} = {quote_string(value)}" for name, value in _ARROW.items())
-            found = chdb_connection().query(
+            found = chdb_query(
                 f"SELECT {select_list(columns)} FROM file({quote_string(str(file))}, 'Native') "
                 f"SETTINGS session_timezone = {quote_string(self._target.timezone)}, {settings}",
                 "ArrowStream",
             )
-            yield from pa.ipc.open_stream(pa.py_buffer(found.bytes()))
+            yield from pa.ipc.open_stream(pa.py_buffer(found))
 
 
 class PushingReader(ClusterReader):

@@ -90,7 +90,9 @@ def decide(coordinator: Server, plan: Plan) -> Plan:
     """Make this the job's plan, or learn which one is."""
     view = TableName(staging.DATABASE, f"decided_{plan.job}")
     try:
-        coordinator.execute(f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan")
+        sql = f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan"
+        # A plan of some thousand tasks is longer than a server reads unasked.
+        coordinator.execute(sql, settings={"max_query_size": str(4 * len(sql))})
     except (SqlError, ReplyLost) as error:
         if isinstance(error, SqlError) and error.code != Code.TABLE_ALREADY_EXISTS:
             raise

@@ -53,6 +53,16 @@ def close_chdb() -> None:
         connection.close()
 
 
+def chdb_query(sql: str, form: str, rows: pa.Table | None = None) -> bytes:
+    """The whole answer. `rows` is what `Python(rows)` means in the statement. Raises RuntimeError."""
+    try:
+        return bytes(chdb_connection().query(sql, form).bytes())
+    except RuntimeError:
+        # What chDB 4.4 has put out of an ArrowStream that failed is the beginning of its next answer.
+        close_chdb()
+        raise
+
+
 class Splitter:
     """Cuts tables whose columns are `names`, in that order."""
 
@@ -119,9 +129,8 @@ class Splitter:
         return self._query(f"SELECT {self._casts} FROM Python(rows) {self._settings}", self.format, rows)
 
     def _query(self, sql: str, form: str, rows: pa.Table) -> bytes:
-        """`rows` is what `Python(rows)` means in the statement."""
         try:
-            return bytes(chdb_connection().query(sql, form).bytes())
+            return chdb_query(sql, form, rows)
         except RuntimeError as error:
             raise SqlError(
                 _code(str(error)), f"Rows do not fit into {self._target.table}: {error}"

@@ -18,6 +18,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from engine.names import TableName, quote_string
@@ -67,14 +69,7 @@ def create_database(server: Server) -> None:
 
 def create(server: Server, name: TableName, target: Target, *, job: str) -> None:
     """Make a staging table of the target's structure. It must not exist."""
-    keys = [f"PARTITION BY {_clause(target.partition_key)}"] if target.partition_key else []
-    keys.append(f"ORDER BY {_clause(target.sorting_key) if target.sorting_key else 'tuple()'}")
-    if target.primary_key and target.primary_key != target.sorting_key:
-        keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
-    server.execute(
-        f"CREATE TABLE {name.quoted} AS {target.table.quoted} ENGINE = MergeTree {' '.join(keys)} "
-        f"SETTINGS index_granularity = {target.index_granularity}, {_NO_MERGES}"
-    )
+    _create(server, name, target, like=target.table)
     if not target.is_old:
         column = min(
             (column for column in target.columns if column.is_stored_as_given),
@@ -84,6 +79,24 @@ def create(server: Server, name: TableName, target: Target, *, job: str) -> None
             f"ALTER TABLE {name.quoted} MODIFY COLUMN {TableName('', column.name).quoted} {_codec(job)}",
             settings={"allow_suspicious_codecs": "1"},
         )
+
+
+def create_like(server: Server, name: TableName, target: Target, *, like: TableName) -> None:
+    """Make another staging table of the same job. It must not exist."""
+    _create(server, name, target, like=like)
+
+
+def _create(server: Server, name: TableName, target: Target, *, like: TableName) -> None:
+    keys = [f"PARTITION BY {_clause(target.partition_key)}"] if target.partition_key else []
+    keys.append(f"ORDER BY {_clause(target.sorting_key) if target.sorting_key else 'tuple()'}")
+    if target.primary_key and target.primary_key != target.sorting_key:
+        keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
+    server.execute(
+        f"CREATE TABLE {name.quoted} AS {like.quoted} ENGINE = MergeTree {' '.join(keys)} "
+        f"SETTINGS index_granularity = {target.index_granularity}, {_NO_MERGES}",
+        # The codec of the job's column is one that nobody would choose.
+        settings={} if target.is_old else {"allow_suspicious_codecs": "1"},
+    )
 
 
 def drop(server: Server, name: TableName) -> None:
@@ -108,30 +121,52 @@ class Part:
     digest: str
 
 
-def parts(server: Server, target: Target, table: TableName | None = None) -> dict[str, list[Part]]:
-    """By partition id, the parts that have rows: of the target's own table, or of a staging table."""
+Parts = dict[str, list[Part]]
+"""By partition id, the parts that have rows."""
+
+
+def parts(server: Server, target: Target, table: TableName | None = None) -> Parts:
+    """Of the target's own table, or of a staging table."""
     table = table or target.table
+    where = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+    return _parts(server, target, where).get(table.table, {})
+
+
+def attempts_parts(server: Server, target: Target, job: str, epoch: str) -> dict[str, Parts]:
+    """By table, those of all attempts of one run of the job, whether they won or not."""
+    mine = quote_string(f"s_{job}_{epoch}_")
+    return _parts(server, target, f"database = {quote_string(DATABASE)} AND startsWith(table, {mine})")
+
+
+def _parts(server: Server, target: Target, where: str) -> dict[str, Parts]:
     digest = "''" if target.is_old else "upper(hash_of_all_files)"
     rows = server.rows(
-        f"SELECT partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
-        f"WHERE active AND rows > 0 AND database = {quote_string(table.database)} "
-        f"AND table = {quote_string(table.table)}"
+        f"SELECT table, partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
+        f"WHERE active AND rows > 0 AND {where}"
     )
-    found: dict[str, list[Part]] = {}
+    found: dict[str, Parts] = {}
     for row in rows:
-        found.setdefault(row["partition_id"], []).append(Part(int(row["n"]), row["digest"]))
+        of = found.setdefault(row["table"], {}).setdefault(row["partition_id"], [])
+        of.append(Part(int(row["n"]), row["digest"]))
     return found
 
 
-def sweep(server: Server, job: str, *, except_epoch: str = "") -> None:
-    """Drop what the job's other epochs left, and what any job left a week ago."""
+def sweep(server: Server, job: str) -> None:
+    """Drop what the job's runs left, and what any job left a week ago."""
     oldest = int(time.time()) - _KEPT_S
     for name in tables(server, "s_", "c_"):
         _, owner, epoch, *_ = name.split("_")
         born = epoch.split("x")[0]
         is_old = born.isdigit() and int(born) < oldest
-        if (owner == job and epoch != except_epoch) or is_old:
+        if owner == job or is_old:
             drop(server, TableName(DATABASE, name))
+
+
+def sweep_all(servers: Iterable[Server], job: str) -> None:
+    """`sweep` on each of them."""
+    different = list(dict.fromkeys(servers))
+    with ThreadPoolExecutor(len(different)) as pool:
+        list(pool.map(lambda server: sweep(server, job), different))
 
 
 def _codec(job: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -95,32 +96,31 @@ class Target:
     @classmethod
     def find(cls, options: Options) -> Target:
         """Ask the servers. Raises SqlError 60, ConfigError, NodeUnavailable."""
-        asked = first_answer(options.servers)
         if options.shards:
             shards = options.shards
             local, key = options.table, options.sharding_key
         else:
+            asked = first_answer(options.servers)
             definition = _definition(asked, options.table)
             local = TableName(definition.database or "default", definition.table)
             key = options.sharding_key or definition.sharding_key
             shards = _shards(asked, definition.cluster, options)
+        with ThreadPoolExecutor(len(shards)) as pool:
+            seen = list(pool.map(lambda shard: _look(shard[1], local), shards))
         chosen = tuple(
-            Shard(number, weight, replicas, first_answer(replicas))
-            for number, (weight, replicas) in enumerate(shards, start=1)
+            Shard(number, weight, replicas, one.replica)
+            for number, ((weight, replicas), one) in enumerate(zip(shards, seen, strict=True), start=1)
         )
-        facts = _facts(chosen[0].replica, local)
-        columns = _described(chosen[0].replica, local)
-        for shard in chosen[1:]:
-            theirs = _columns(shard.replica, local)
-            if theirs != columns:
+        facts, columns = seen[0].facts, seen[0].columns
+        for one in seen[1:]:
+            if one.columns != columns:
                 raise SqlError(
                     Code.INCOMPATIBLE_COLUMNS,
-                    f"{local} has other columns on {shard.replica} than on {chosen[0].replica}: "
-                    f"{_differences(columns, theirs)}",
+                    f"{local} has other columns on {one.replica} than on {chosen[0].replica}: "
+                    f"{_differences(columns, one.columns)}",
                     hint="Bring the table to one structure on all shards first.",
                 )
         version, timezone = chosen[0].replica.text("SELECT version(), timezone()").split("\t")
-        is_replicated = facts["engine"].startswith("Replicated")
         return cls(
             name=options.table,
             table=local,
@@ -133,13 +133,30 @@ class Target:
             sorting_key=facts["sorting_key"],
             primary_key=facts["primary_key"],
             index_granularity=_granularity(facts["engine_full"]),
-            keeper_paths=tuple(
-                _keeper_path(shard.replica, local) if is_replicated else "" for shard in chosen
-            ),
+            keeper_paths=tuple(one.keeper_path for one in seen),
             version=tuple(int(part) for part in version.split(".") if part.isdigit()),
             timezone=timezone,
-            deduplicates=_deduplicates(facts["engine_full"], is_replicated=is_replicated),
+            deduplicates=_deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The local table, as a shard's first replica that answers has it."""
+
+    replica: Server
+    facts: dict[str, str]
+    columns: tuple[Column, ...]
+    keeper_path: str
+
+
+def _look(replicas: Sequence[Server], local: TableName) -> _Seen:
+    replica = first_answer(replicas)
+    facts = _facts(replica, local)  # says that there is no such table, where there is none
+    rows = replica.rows(f"DESCRIBE TABLE {local.quoted}")
+    columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
+    is_replicated = facts["engine"].startswith("Replicated")
+    return _Seen(replica, facts, columns, _keeper_path(replica, local) if is_replicated else "")
 
 
 def _definition(server: Server, name: TableName) -> DistributedDefinition:
@@ -166,16 +183,6 @@ def _facts(server: Server, name: TableName) -> dict[str, str]:
             )  # fmt: skip
         raise SqlError(Code.UNKNOWN_TABLE, f"There is no table {name} on {server}.")
     return {key: str(value) for key, value in rows[0].items()}
-
-
-def _columns(server: Server, name: TableName) -> tuple[Column, ...]:
-    _facts(server, name)  # says that there is no such table, where there is none
-    return _described(server, name)
-
-
-def _described(server: Server, name: TableName) -> tuple[Column, ...]:
-    rows = server.rows(f"DESCRIBE TABLE {name.quoted}")
-    return tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
 
 
 def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 from engine.errors import NodeUnavailable, Unavailable
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
@@ -69,11 +70,9 @@ class Job:
             before, plan, coordinator = _earlier(target, key)
             if coordinator is not None:
                 target = target.with_coordinator(coordinator)
-        for server in {shard.replica for shard in target.shards}:
-            staging.create_database(server)
-            records.create_ledger(server)
-            if before is not Progress.DECIDED:
-                staging.sweep(server, key)
+        servers = {shard.replica for shard in target.shards}
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(lambda server: _prepare(server, key, before), servers))
         return cls(options, target, key, epoch, mode, before, plan)
 
     def named(self, job_id: str) -> Job:
@@ -89,6 +88,13 @@ class Job:
     @property
     def coordinator(self) -> Server:
         return self.target.shards[0].replica
+
+
+def _prepare(server: Server, key: str, before: Progress) -> None:
+    staging.create_database(server)
+    records.create_ledger(server)
+    if before is not Progress.DECIDED:
+        staging.sweep(server, key)
 
 
 def _earlier(target: Target, key: str) -> tuple[Progress, Plan | None, Server | None]:
@@ -208,8 +214,15 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]
         proposed = _plan(job, sorted(winners, key=lambda winner: winner.task))
-        commit.check_staged(proposed, [shard.replica for shard in job.target.shards])
-        plan = records.decide(job.coordinator, proposed)
+        try:
+            commit.check_staged(proposed, job.target, [shard.replica for shard in job.target.shards])
+        except RowsMissing:
+            # Another driver that had the job's id may have decided, and dropped them.
+            plan = records.decision(job.coordinator, job.key)
+            if plan is None:
+                raise
+        else:
+            plan = records.decide(job.coordinator, proposed)
     commit.carry_out(plan, job.target, servers_of(plan, job.options))
     records.forget_old(job.coordinator)
     return plan
@@ -218,8 +231,7 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
 def give_up(job: Job) -> None:
     """Drop what was staged, unless it was decided: then a later run of the job needs it."""
     if job.before is Progress.NOTHING and records.decision(job.coordinator, job.key) is None:
-        for server in {shard.replica for shard in job.target.shards}:
-            staging.sweep(server, job.key)
+        staging.sweep_all((shard.replica for shard in job.target.shards), job.key)
 
 
 def servers_of(plan: Plan, options: Options) -> list[Server]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,6 +131,36 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
             assert count == table["rows_per_shard"][str(number)], table
     again = load(spark, local, source, "--job-id", "january")
     assert (again["repeated"], again["written"]) == (True, 121)
-    other = load(spark, local, source, "--job-id", "january once more")
-    assert (other["repeated"], other["written"]) == (False, 121)
     assert flights.ask("SELECT * FROM flights.flights") == before
+
+
+def test_a_load_that_is_interrupted_leaves_whole_partitions_and_goes_on_when_it_is_started_again(
+    spark: SparkSession, local: LocalCluster, flights: Servers, source: Path
+) -> None:
+    """1. A load has staged rows. 2. Ctrl-C: Spark cancels its jobs, the load begins no further table. 3. The
+    same load is started once more."""
+    before = flights.ask("SELECT * FROM flights.flights")
+    is_over = threading.Event()
+
+    def interrupt() -> None:
+        while not flights.staging():
+            if is_over.wait(0.05):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            load(spark, local, source, "--job-id", "interrupted")
+    finally:
+        is_over.set()
+        thread.join()
+    visible = flights.counts("flights.flights")
+    again = load(spark, local, source, "--job-id", "interrupted")
+    assert (again["written"], again["quarantined"]) == (121, 6)
+    now = flights.counts("flights.flights")
+    assert sum(now) == 121
+    assert all(rows in (0, all_rows) for rows, all_rows in zip(visible, now, strict=True))
+    assert not before or flights.ask("SELECT * FROM flights.flights") == before
+    assert flights.staging() == []

@@ -1,0 +1,81 @@
+"""What stops a load before it writes: tables that are absent, rows that do not fit, servers that are away."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from engine.errors import Code, ConfigError, NodeUnavailable, SqlError
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.writer import Attempt, give_up
+from tests.spark.conftest import Servers
+from tests.spark.test_faults import attempt, begin, finish, is_once, make_table
+
+pytestmark = pytest.mark.slow
+
+NOBODY = Server("127.0.0.1", 1)
+
+
+def find(servers: Servers, table: str, **options: str) -> Target:
+    return Target.find(Options.parse({"table": table, "url": str(servers.shards[0][0]), **options}))
+
+
+def test_what_is_not_there_is_named_with_what_is(servers: Servers) -> None:
+    table = make_table(servers)
+    with pytest.raises(SqlError) as no_database:
+        find(servers, "nothing.t")
+    assert (no_database.value.code, "default" in no_database.value.hint) == (Code.UNKNOWN_DATABASE, True)
+    with pytest.raises(SqlError, match=r"There is no table d\.nothing on"):
+        find(servers, "d.nothing")
+    with pytest.raises(SqlError, match=r"There is no table d\.nothing on"):
+        begin(servers, "d.nothing")
+    with pytest.raises(ConfigError, match="MergeTree table, not a Distributed one"):
+        find(servers, table)
+
+
+def test_a_table_that_differs_between_the_shards_is_refused(nodes: Servers) -> None:
+    table = make_table(nodes, replicated=False)
+    nodes.shards[1][0].execute(f"ALTER TABLE {table} ADD COLUMN extra UInt8")
+    with pytest.raises(SqlError, match="extra UInt8") as refused:
+        begin(nodes, table)
+    assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("values", "code"),
+    [([2**32], 70), ([-1], 70), ([None], 349)],
+    ids=["too large", "negative", "NULL"],
+)
+def test_values_that_do_not_fit_end_the_attempt_and_nothing_is_written(
+    servers: Servers, values: list[Any], code: int
+) -> None:
+    table = make_table(servers)
+    job = begin(servers, table)
+    with pytest.raises(SqlError) as refused, Attempt(job, ("a", "s"), 0, 1) as posting:
+        posting.add(pa.record_batch({"a": pa.array([1, *values], pa.int64()), "s": ["x", "y"]}))
+        posting.flush()
+    assert refused.value.code == code
+    give_up(job)
+    assert (sum(servers.counts(table)), servers.staging()) == (0, [])
+    finish(job, [attempt(job, task=0, number=2)])  # Spark gives the next attempt to the same process
+    assert is_once(servers, table)
+
+
+def test_a_replica_that_is_away_is_passed_over_where_nobody_needs_its_memory(nodes: Servers) -> None:
+    """A load without a job id asks one replica of each shard."""
+    table = make_table(nodes)
+    away = replace(nodes, shards=[[NOBODY, nodes.shards[0][0]], nodes.shards[1]])
+    job = begin(away, table, job_id="")
+    finish(job, [attempt(job, task=0, number=1)])
+    assert is_once(nodes, table)
+
+
+def test_a_shard_without_any_replica_that_answers_stops_the_load(nodes: Servers) -> None:
+    away = replace(nodes, shards=[nodes.shards[0], [NOBODY, NOBODY]])
+    with pytest.raises(NodeUnavailable, match=r"No replica answers: .*127\.0\.0\.1:1"):
+        begin(away, make_table(nodes))
