@@ -28,6 +28,7 @@ from pathlib import Path
 import click
 from rich.progress import Progress
 
+from benchmarks._running import run_benchmark
 from benchmarks._table import Better, Report, Row, json_option, median
 from engine.env import SystemEnv
 from engine.local.airflow_api import AirflowApi, TaskInstance
@@ -249,7 +250,7 @@ def _settings(directory: Path, dags: Path, cluster: LocalCluster) -> AirflowSett
 @json_option
 def main(statements: int, rounds: int, json_file: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="oncluster-benchmark-") as directory:
-        report = asyncio.run(run(statements=statements, rounds=rounds, directory=Path(directory)))
+        report = run_benchmark(run(statements=statements, rounds=rounds, directory=Path(directory)))
     report.finish(json_file)
 
 

@@ -48,6 +48,7 @@ from benchmarks._clusters import (
     real_cluster,
     real_system,
 )
+from benchmarks._running import run_benchmark
 from benchmarks._table import Better, Report, Row, json_option, median
 from engine.ddl.entry import DDLLogEntry
 from engine.env import Env, SystemEnv
@@ -319,7 +320,7 @@ def main(
     json_file: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="oncluster-benchmark-") as temporary:
-        report = asyncio.run(
+        report = run_benchmark(
             run(
                 rounds=rounds,
                 drains=drains,

@@ -27,6 +27,7 @@ from pathlib import Path
 import aiohttp
 import click
 
+from benchmarks._running import run_benchmark
 from benchmarks._table import Better, Report, Row, json_option, median
 from engine.env import Env, SystemEnv
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
@@ -197,7 +198,7 @@ def main(
     rows: int, rounds: int, seed: int, engine_only: bool, no_inserts: bool, json_file: Path | None
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="oncluster-benchmark-") as temporary:
-        report = asyncio.run(
+        report = run_benchmark(
             run(
                 rows=rows,
                 rounds=rounds,

@@ -11,7 +11,6 @@ that may do other things at the same time; aims that are missed are said and are
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 
 import click
 
+from benchmarks._running import run_benchmark
 from benchmarks._table import Report, Row, json_option
 from engine.config.model import Cluster, DistributedDdl, NodeConfig, Replica, Shard, Topology, ZooKeeper
 from engine.ddl.entry import DDLLogEntry
@@ -169,7 +169,7 @@ def main(names: tuple[str, ...], scale: float, json_file: Path | None) -> None:
     unknown = [name for name in names if name not in MEASURES]
     if unknown:
         raise click.UsageError(f"No measurement {unknown[0]!r}. There are: {', '.join(MEASURES)}.")
-    asyncio.run(run(names, scale)).finish(json_file)
+    run_benchmark(run(names, scale)).finish(json_file)
 
 
 # Each registers its measurements; they import this module, so it has to be complete.

@@ -18,7 +18,6 @@ medians. Without an installed clickhouse-server only the engine is measured.
 
 from __future__ import annotations
 
-import asyncio
 import random
 import sys
 import tempfile
@@ -44,6 +43,7 @@ from benchmarks._replicas import (
     rows_of,
     wide_rows,
 )
+from benchmarks._running import run_benchmark
 from benchmarks._table import Better, Report, Row, json_option, median
 from engine.env import Env, SystemEnv
 
@@ -289,7 +289,7 @@ def main(
     json_file: Path | None,
 ) -> None:
     with tempfile.TemporaryDirectory(prefix="oncluster-benchmark-") as temporary:
-        report = asyncio.run(
+        report = run_benchmark(
             run(
                 rounds=rounds,
                 seed=seed,

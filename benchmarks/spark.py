@@ -1,6 +1,7 @@
 """Rows per second from Spark into two shards, beside what one would write without the data source.
 
-    .venv/bin/python -m benchmarks.spark [million rows ...]        # default: 1 5
+    .venv/bin/python -m benchmarks.spark [million rows ...] [--json FILE]    # default: 1 5
+    .venv/bin/python -m benchmarks.spark 1 50 --rounds 1 --only staged       # is a row's cost constant?
 
 Starts two nodes, a local Spark with two cores, and a real ClickHouse server where one is installed.
 
@@ -8,32 +9,37 @@ Starts two nodes, a local Spark with two cores, and a real ClickHouse server whe
     direct         the same with delivery=direct: tokens instead of staging
     one endpoint   the same Arrow batches posted to one node, unsharded, with no guarantee
     rows, HTTP     foreachPartition, JSON lines of 10,000 rows to one node
-    rows, driver   foreachPartition, tuples of 10,000 rows by clickhouse-driver to a real server (where both
-                   are installed; the driver speaks the native protocol, which nodes do not)
+    rows, driver   foreachPartition, tuples of 10,000 rows by clickhouse-driver to a real server (Debian's
+                   package clickhouse-server; the driver, which `make venv` installs, speaks the native
+                   protocol, which nodes do not)
 
-Row by row is measured with 200,000 rows. Everything runs in turn, `ROUNDS` times, into new tables; the
-fastest counts. Seconds are also given of processors, of Spark's processes and the servers together: they tell
-more on a machine that does other work, too.
+The peers write as many rows as the smallest load, a million at most. Everything runs in turn, `--rounds`
+times, into new tables; the fastest counts. Processor time (CPU) is that of Spark's processes and the servers
+together: it tells more on a machine that does other work, too. MiB are those of the largest process but Java.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import json
 import os
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import click
 import psutil
 import pyarrow as pa
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Row as SparkRow
 
+from benchmarks._table import Better, Report, Row, json_option
 from engine.env import SystemEnv
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
@@ -41,9 +47,10 @@ from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.http import Server
 
-ROUNDS = 3
-ROWS_ONE_BY_ONE = 200_000
 ROWS_AT_ONCE = 10_000
+MOST_ROWS_OF_PEERS = 1_000_000
+TIMES_THE_DRIVER = 5
+DRIVER = "rows, driver"
 COLUMNS = "a UInt64, b Int64, s String, t String, f Float64, d DateTime('UTC')"
 # The server that is installed knows no DateTime in Arrow or JSON other than its own zone's.
 COLUMNS_OLD = COLUMNS.replace("DateTime('UTC')", "DateTime")
@@ -115,7 +122,7 @@ def one_endpoint(stand: Stand, rows: int) -> None:
 def rows_over_http(stand: Stand, rows: int) -> None:
     name, server = stand.table(replicated=False), stand.servers[0]
 
-    def post(partition: Iterable[Row]) -> None:
+    def post(partition: Iterable[SparkRow]) -> None:
         for some in _batches(partition):
             lines = [json.dumps({**row.asDict(), "d": int(row.d.timestamp())}) for row in some]
             server.execute(f"INSERT INTO {name} FORMAT JSONEachRow", body="\n".join(lines).encode())
@@ -127,7 +134,7 @@ def rows_over_http(stand: Stand, rows: int) -> None:
 def rows_by_driver(stand: Stand, rows: int) -> None:
     port = stand.native_port
 
-    def post(partition: Iterable[Row]) -> None:
+    def post(partition: Iterable[SparkRow]) -> None:
         from clickhouse_driver import Client
 
         client = Client("127.0.0.1", port)
@@ -137,8 +144,8 @@ def rows_by_driver(stand: Stand, rows: int) -> None:
     stand.frame(rows).foreachPartition(post)
 
 
-def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    some: list[Row] = []
+def _batches(rows: Iterable[SparkRow]) -> Iterator[list[SparkRow]]:
+    some: list[SparkRow] = []
     for row in rows:
         some.append(row)
         if len(some) == ROWS_AT_ONCE:
@@ -148,7 +155,58 @@ def _batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield some
 
 
-def main(millions: list[float]) -> None:
+@dataclass
+class Work:
+    """One thing that is measured, and its best figures."""
+
+    name: str
+    run: Callable[[], None]
+    rows: int
+    took_s: float = float("inf")
+    used_s: float = float("inf")
+    largest_mib: float = 0.0
+
+    @property
+    def rows_per_s(self) -> float:
+        return self.rows / self.took_s
+
+    def measure(self, stand: Stand) -> None:
+        with largest_process() as seen:
+            started_s, used_s = time.perf_counter(), stand.processor_time_s()
+            self.run()
+            self.took_s = min(self.took_s, time.perf_counter() - started_s)
+            self.used_s = min(self.used_s, stand.processor_time_s() - used_s)
+        self.largest_mib = max(self.largest_mib, *seen)
+
+
+@contextlib.contextmanager
+def largest_process() -> Iterator[list[float]]:
+    """MiB that the largest process but Java's held, looked at twice a second."""
+    seen, is_over = [0.0], threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.5):
+            for process in psutil.Process().children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    if process.name() != "java":
+                        seen[0] = max(seen[0], process.memory_info().rss / 2**20)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield seen
+    finally:
+        is_over.set()
+        thread.join()
+
+
+@click.command()
+@click.argument("millions", type=float, nargs=-1)
+@click.option("--rounds", type=click.IntRange(1), default=3, help="How often everything is measured.")
+@click.option("--only", multiple=True, help="Such as staged; several times.")
+@json_option
+def main(millions: tuple[float, ...], rounds: int, only: tuple[str, ...], json_file: Path | None) -> None:
+    """Rows per second from Spark into two shards."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     inherited = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).resolve().parents[1]), inherited])
@@ -162,33 +220,42 @@ def main(millions: list[float]) -> None:
         ):
             servers = [Server("127.0.0.1", cluster.node(name).http_port) for name in ("n1", "n2")]
             stand = Stand(session(), servers, native_port)
-            measure(stand, [int(number * 1_000_000) for number in millions])
+            sizes = [int(number * 1_000_000) for number in millions or (1, 5)]
+            report = measure(stand, sizes, rounds=rounds, only=only)
             stand.spark.stop()
+    report.finish(json_file)
 
 
-def measure(stand: Stand, sizes: list[int]) -> None:
-    work: list[tuple[str, Callable[[], None], int]] = []
-    for rows in sizes:
-        work.append(("staged", lambda rows=rows: staged(stand, rows), rows))  # type: ignore[misc]
-        work.append(("direct", lambda rows=rows: staged(stand, rows, delivery="direct"), rows))  # type: ignore[misc]
-    least = min(sizes)
-    work.append(("one endpoint", lambda: one_endpoint(stand, least), least))
-    work.append(("rows, HTTP", lambda: rows_over_http(stand, ROWS_ONE_BY_ONE), ROWS_ONE_BY_ONE))
-    if stand.native_port:
-        work.append(("rows, driver", lambda: rows_by_driver(stand, ROWS_ONE_BY_ONE), ROWS_ONE_BY_ONE))
+def measure(stand: Stand, sizes: Sequence[int], *, rounds: int, only: Sequence[str]) -> Report:
+    few = min(*sizes, MOST_ROWS_OF_PEERS)
+    everything = [
+        *(Work("staged", partial(staged, stand, rows), rows) for rows in sizes),
+        *(Work("direct", partial(staged, stand, rows, delivery="direct"), rows) for rows in sizes),
+        Work("one endpoint", partial(one_endpoint, stand, few), few),
+        Work("rows, HTTP", partial(rows_over_http, stand, few), few),
+        *([Work(DRIVER, partial(rows_by_driver, stand, few), few)] if stand.native_port else []),
+    ]
+    report = Report("spark")
+    works = [work for work in everything if not only or work.name in only]
     staged(stand, 100_000)  # Java compiles what it runs often, and Python's workers start
-    best = [(float("inf"), float("inf")) for _ in work]
-    for turn in range(ROUNDS):
-        for at, (name, run, rows) in enumerate(work):
-            sys.stderr.write(f"round {turn + 1} of {ROUNDS}: {name} {rows:,}\n")
-            started_s, used_s = time.perf_counter(), stand.processor_time_s()
-            run()
-            took = time.perf_counter() - started_s, stand.processor_time_s() - used_s
-            best[at] = (min(best[at][0], took[0]), min(best[at][1], took[1]))
-    print(f"{'':14} {'rows':>11} {'s':>7} {'rows/s':>10} {'processor s':>12} {'µs/row of processor':>20}")
-    for (name, _, rows), (took_s, used_s) in zip(work, best, strict=True):
-        per_row = used_s / rows * 1e6
-        print(f"{name:14} {rows:11,} {took_s:7.2f} {rows / took_s:10,.0f} {used_s:12.2f} {per_row:20.2f}")
+    for turn in range(rounds):
+        for one in works:
+            sys.stderr.write(f"round {turn + 1} of {rounds}: {one.name} {one.rows:,}\n")
+            one.measure(stand)
+    driver = next((work for work in works if work.name == DRIVER), None)
+    for work in works:
+        what = f"{work.name}, {work.rows:,} rows"
+        peer = (driver.rows_per_s, DRIVER) if driver is not None and work is not driver else (None, None)
+        report.add(Row(what, "rows/s", work.rows_per_s, Better.HIGHER, *peer))
+        report.add(Row(what, "CPU µs/row", work.used_s / work.rows * 1e6))
+        if work.name in ("staged", "direct"):
+            report.add(Row(what, "MiB", work.largest_mib))
+        if work.name == "staged":
+            met = None if driver is None else work.rows_per_s >= TIMES_THE_DRIVER * driver.rows_per_s
+            report.aim(f"{what}: {TIMES_THE_DRIVER} times the driver's rows/s", met=met)
+    if not stand.native_port:
+        report.note("no clickhouse-server is installed (Debian: the package clickhouse-server)")
+    return report
 
 
 def session() -> SparkSession:
@@ -210,8 +277,8 @@ def session() -> SparkSession:
 
 @contextlib.contextmanager
 def real_server(cluster: LocalCluster, directory: Path) -> Iterator[int]:
-    """A real server with an empty table for the driver; gives its native port, 0 when it cannot be had."""
-    if find_server() is None or importlib.util.find_spec("clickhouse_driver") is None:
+    """A real server with an empty table for the driver; gives its native port, 0 where none is installed."""
+    if find_server() is None:
         yield 0
         return
     env = SystemEnv()
@@ -235,4 +302,4 @@ def real_server(cluster: LocalCluster, directory: Path) -> Iterator[int]:
 
 
 if __name__ == "__main__":
-    main([float(number) for number in sys.argv[1:]] or [1, 5])
+    main()
