@@ -14,6 +14,8 @@ from hypothesis import HealthCheck, settings
 settings.register_profile("oncluster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("oncluster")
 
+# Hundreds of processes are started here. Where this is set, each would compile every module anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 LONG_FILES = (
     "airflow/test_real_airflow.py",

@@ -1,13 +1,10 @@
-"""A tiny operation for tests, which removes things from a shelf; and a DAG run by hand."""
+"""A tiny operation for tests, which removes things from a shelf; and a run of its DAG by hand."""
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-import json
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk import Context
@@ -27,8 +24,10 @@ from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operation_site import operator_of
 from oncluster_airflow.operators.operation import ActOperator, PlanOperationOperator
 from oncluster_airflow.settings import OperationSettings, Settings
+from tests.airflow.dag_run import DagRun
 
 CLUSTER = "order_cluster"
+APPROVE = f"{CLUSTER}.approve"
 
 
 class World:
@@ -124,65 +123,14 @@ def tiny_dag(world: World) -> Any:
     return operation_dag("tidy", make)
 
 
-class Run:
-    """One DAG run: its form and its XCom. `execute` runs one task as the worker does, once; values pass
-    through JSON, as in Airflow. `skipped` has what tasks skipped."""
+class Run(DagRun):
+    """One run of an operation's DAG, by hand."""
 
     def __init__(self, dag: Any, run_id: str = "manual__1", run_type: str = "manual", **form: object) -> None:
-        self.dag = dag
-        self.run_id = run_id
-        self.run_type = run_type
-        self.form = dag.params.dump() | {"cluster": CLUSTER, "mode": Mode.ACT.value} | form
-        self.xcoms: dict[tuple[str, str], Any] = {}
-        self.skipped: set[str] = set()
+        form = dag.params.dump() | {"cluster": CLUSTER, "mode": Mode.ACT.value} | form
+        super().__init__(dag, form, run_id=run_id, run_type=run_type)
 
-    def context(self, task_id: str) -> Any:
-        run = self
-
-        class TaskInstance:
-            map_index = -1
-            dag_id = run.dag.dag_id
-            run_id = run.run_id
-            log_url = f"http://airflow/{run.run_id}"
-            start_date = None
-
-            def __init__(self) -> None:
-                self.task_id = task_id
-
-            def xcom_push(self, *, key: str, value: object) -> None:
-                run.xcoms[task_id, key] = json.loads(json.dumps(value))
-
-            def xcom_pull(self, *, task_ids: str, key: str = "return_value") -> Any:
-                return run.xcoms.get((task_ids, key))
-
-        ti = TaskInstance()
-        return {
-            "ti": ti,
-            "task_instance": ti,
-            "dag": self.dag,
-            "task": self.dag.get_task(task_id),
-            "params": self.form,
-            "dag_run": SimpleNamespace(
-                run_id=self.run_id,
-                run_type=self.run_type,
-                triggering_user_name="ada",
-                start_date=None,
-                run_after=datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC),
-            ),
-        }
-
-    def execute(self, task_id: str) -> Any:
-        from airflow.sdk.exceptions import DownstreamTasksSkipped
-
-        try:
-            result = self.dag.get_task(task_id).execute(self.context(task_id))
-        except DownstreamTasksSkipped as skip:
-            self.skipped |= {str(task) for task in skip.tasks}
-            return None
-        self.xcoms[task_id, "return_value"] = json.loads(json.dumps(result))
-        return result
-
-    def ask(self, task_id: str = f"{CLUSTER}.approve") -> dict[str, str]:
+    def ask(self, task_id: str = APPROVE) -> dict[str, str]:
         """Run the approval up to where it waits; returns its question."""
         from airflow.sdk.exceptions import AirflowSkipException
 
@@ -197,10 +145,3 @@ class Run:
             if type(waiting).__name__ != "TaskAwaitingInput":
                 raise
         return {"subject": str(task.subject), "body": str(task.body)}
-
-    def answer(self, by: str = "grace", task_id: str = f"{CLUSTER}.approve") -> None:
-        """What the approval leaves in XCom once somebody has approved."""
-        self.xcoms[task_id, "return_value"] = {
-            "chosen_options": ["Approve"],
-            "responded_by_user": {"id": "1", "name": by},
-        }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from engine.env import SystemEnv
 from engine.migrations.files import load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
+from tests.airflow.dag_run import DagRun
 
 pytestmark = pytest.mark.slow
 
@@ -38,81 +38,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-class Run:
-    """One DAG run: its parameters and its XCom. `execute` runs one task as the worker does, once.
-
-    Values pass through JSON, as in Airflow; `skipped` has what a task skipped among those after it.
-    """
+class Run(DagRun):
+    """One run of a folder's DAG, by hand."""
 
     def __init__(self, folder: Path, run_id: str = "manual__1", **params: object) -> None:
         from oncluster_airflow.migration_dag import migration_dag
 
-        self.dag = migration_dag(folder)
-        self.run_id = run_id
-        self.params = self.dag.params.dump() | params
-        self.xcoms: dict[tuple[str, str], Any] = {}
-        self.skipped: set[str] = set()
-
-    def context(self, task_id: str) -> Any:
-        run = self
-
-        class TaskInstance:
-            map_index = -1
-            dag_id = run.dag.dag_id
-            run_id = run.run_id
-
-            def __init__(self) -> None:
-                self.task_id = task_id
-
-            def xcom_push(self, *, key: str, value: object) -> None:
-                run.xcoms[task_id, key] = json.loads(json.dumps(value))
-
-            def xcom_pull(self, *, task_ids: str, key: str = "return_value") -> Any:
-                return run.xcoms.get((task_ids, key))
-
-        ti = TaskInstance()
-        return {
-            "ti": ti,
-            "task_instance": ti,
-            "dag": self.dag,
-            "task": self.dag.get_task(task_id),
-            "params": self.params,
-            "dag_run": SimpleNamespace(run_id=self.run_id, triggering_user_name="ada"),
-            "outlet_events": _OutletEvents(),
-        }
-
-    def execute(self, task_id: str) -> Any:
-        from airflow.sdk.exceptions import DownstreamTasksSkipped
-
-        try:
-            result = self.dag.get_task(task_id).execute(self.context(task_id))
-        except DownstreamTasksSkipped as skip:
-            self.skipped |= set(skip.tasks)
-            return None
-        self.xcoms[task_id, "return_value"] = json.loads(json.dumps(result))
-        return result
+        dag = migration_dag(folder)
+        super().__init__(dag, dag.params.dump() | params, run_id=run_id)
 
     def begin(self) -> Run:
         self.execute("plan")
         self.execute("begin")
         return self
 
-    def approve(self, by: str = "grace") -> None:
-        """What the approval task leaves in XCom once somebody has answered."""
-        self.xcoms["approve", "return_value"] = {
-            "chosen_options": ["Approve"],
-            "responded_by_user": {"id": "1", "name": by},
-        }
-
     def statement(self, group: str, number: int = 1) -> Any:
         self.execute(f"{group}.submit_{number}")
         return self.execute(f"{group}.wait_{number}")
-
-
-class _OutletEvents(dict[Any, Any]):
-    def __missing__(self, key: object) -> Any:
-        self[key] = SimpleNamespace(extra=None)
-        return self[key]
 
 
 def ledger(tmp_path: Path) -> Ledger:

@@ -16,7 +16,7 @@ from engine.config.model import ZooKeeper
 from engine.errors import KeeperUnavailable
 from engine.operations.act import Danger
 from engine.operations.finding import Finding, FindingKind, Severity
-from tests.airflow.operations_support import CLUSTER, Run, World, tiny_dag
+from tests.airflow.operations_support import APPROVE, CLUSTER, Run, World, tiny_dag
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULED = {"replica_health", "cleanup", "schema_drift", "keeper_backup"}
@@ -52,7 +52,7 @@ def planned(world: World, **form: object) -> Run:
 def approved(world: World) -> Run:
     run = planned(world)
     assert run.ask()
-    run.answer()
+    run.approve(APPROVE)
     return run
 
 
@@ -62,7 +62,7 @@ def approved(world: World) -> Run:
 def test_what_was_approved_is_done_and_recorded_with_the_names_of_both_people(world: World) -> None:
     run = planned(world)
     question = run.ask()
-    run.answer("grace")
+    run.approve(APPROVE)
     run.execute(f"{CLUSTER}.act")
 
     assert "3 acts" in question["subject"] and "Remove a." in question["body"]
@@ -447,7 +447,7 @@ def test_a_cleanup_takes_away_what_its_form_says_once_it_may(world: World, mode:
     question = run.ask()
     assert bool(question) == (mode == "act")
     if question:
-        run.answer("grace")
+        run.approve(APPROVE)
     run.execute(f"{CLUSTER}.act")
 
     assert entries(world) == 3  # as in ClickHouse, one more than the number stays
@@ -552,7 +552,7 @@ def test_keeper_is_backed_up_checked_and_restored_beside_itself(
         restore = Run(dag("keeper_restore"), file=dumped["file"], root="/restored")
         restore.execute(f"{CLUSTER}.plan")
         assert "Restore 5 nodes" in restore.ask()["body"]
-        restore.answer("grace")
+        restore.approve(APPROVE)
         restore.execute(f"{CLUSTER}.act")
         assert client.get("/restored/tables/01/t/metadata")[0] == b"columns"
         assert client.exists("/restored/alive") is None

@@ -114,6 +114,13 @@ def test_an_insert_repeated_with_its_token_writes_nothing_twice(cluster: Cluster
             insert_deduplication_token="once",
             **FOREGROUND,
         )
+    # Also where the rows come in another way, and are staged in memory and not on disk.
+    cluster.n1.query(
+        "".join(f"{k}\t\n" for k in range(10)),
+        query=f"INSERT INTO {name}_d FORMAT TSV",
+        insert_deduplication_token="once",
+        **FOREGROUND,
+    )
     assert cluster.rows(name, "count()") == [5, 5]
 
 
@@ -144,13 +151,25 @@ def test_in_the_background_rows_wait_for_a_shard_that_is_down(cluster: Cluster) 
         failures = "SELECT host_name, errors_count, estimated_recovery_time FROM system.clusters"
         shown = cluster.n1.query(f"{failures} WHERE shard_num = 2 AND errors_count > 0 FORMAT TSV")
         assert {line.split("\t")[0] for line in shown.splitlines()} == set(SHARDS[1])
-        # The node is killed with rows pending, and sends them when it is there again.
+        # Nothing that is pending is lost to a statement that takes the table, or its columns' names, away.
+        for change in (
+            f"ALTER TABLE {name}_d RENAME COLUMN v TO w",
+            f"CREATE OR REPLACE TABLE {name}_d (k UInt64) ENGINE = Distributed(c, default, other, k)",
+            f"CREATE OR REPLACE TABLE {name}_d (k UInt64) ENGINE = MergeTree ORDER BY k",
+        ):
+            reply = refused(cluster.n1, change)
+            assert (reply.code, "could not be sent" in reply.text) == (279, True)
+        # The node is killed with rows pending, and sends them when it is there again. What a replacement that
+        # was under way had made by then goes.
+        unfinished = f"_tmp_replace_{'0' * 32}"
+        cluster.n1.query(f"CREATE TABLE {unfinished} (k UInt64) ENGINE = Distributed(c, default, {name})")
         cluster.call(cluster.local.node("n1").kill9())
         cluster.call(cluster.local.node("n1").start())
     finally:
         for host in SHARDS[1]:
             if not cluster.local.node(host).is_running:
                 cluster.call(cluster.local.node(host).start())
+    assert cluster.n1.query(f"EXISTS TABLE {unfinished}") == "0\n"
     cluster.n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
     assert cluster.rows(name) == [[0, 2, 4, 6, 8, 100, 102, 104, 106, 108], [1, 3, 5, 7, 9]]
     assert queue(cluster.n1, f"{name}_d")["data_files"] == 0
@@ -180,6 +199,13 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     assert refused(node, "CREATE TABLE e (k String) ENGINE = Distributed(c, default, t, k)").code == 53
     assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default, t, no)").code == 47
     assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, '', t) SETTINGS x = 1").code == 115
+    policy = "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default, t, k, '{}')"
+    assert refused(node, policy.format("no such")).code == 478
+    node.query(policy.format("default").replace("CREATE", "ATTACH"))
+    assert "Distributed('c'" in node.query("SHOW CREATE TABLE e FORMAT TSVRaw")
+    assert refused(node, "CREATE TABLE b AS e ENGINE = Buffer(default, e, 1, 1, 1, 1, 1, 1, 1)").code == 48
+    refresh = "CREATE MATERIALIZED VIEW v REFRESH EVERY 1 HOUR ENGINE = Memory AS SELECT k FROM e"
+    assert refused(node, refresh).code == 48
     node.query("CREATE TABLE early (k UInt8) ENGINE = Distributed(nowhere, default, later)")
     assert refused(node, "INSERT INTO early VALUES (1)").code == 701
     node.query("CREATE TABLE keyless (k UInt8) ENGINE = Distributed(c, default, later)")
@@ -195,7 +221,14 @@ def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(clus
     node.query("ALTER TABLE renamed ADD COLUMN more String DEFAULT 'x'")
     assert "more" in node.query("SHOW CREATE TABLE renamed")
     assert refused(node, "ALTER TABLE renamed DELETE WHERE 1").code == 48
+    assert refused(node, "CHECK TABLE renamed").code == 48
     assert refused(node, "INSERT INTO renamed VALUES (1, 'x')", insert_shard_id="1").code in (10, 16)
+    node.query("CREATE DATABASE gone")
+    node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
+    assert refused(node, "TRUNCATE ALL TABLES FROM gone").code == 48
+    node.query("TRUNCATE DATABASE gone")  # drops all its tables
+    node.query("CREATE TABLE gone.t (k UInt8) ENGINE = Distributed(c, default, later)")
+    node.query("DROP DATABASE gone")
     node.query("TRUNCATE TABLE renamed")
     node.query("DROP TABLE renamed")
     node.query("DROP TABLE early")
@@ -282,11 +315,60 @@ def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
     assert refused(n1, "INSERT INTO ring VALUES (1)", **FOREGROUND).code == 581
 
 
-def test_materialized_views_at_a_distributed_table_are_refused(cluster: Cluster) -> None:
-    name = cluster.tables()
-    view = f"CREATE MATERIALIZED VIEW view_{name}"
-    assert refused(cluster.n1, f"{view} TO {name}_d AS SELECT k, v FROM {name}").code == 48
-    assert refused(cluster.n1, f"{view} TO {name} AS SELECT k, v FROM default.{name}_d").code == 48
+def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: Cluster) -> None:
+    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
+    n1 = cluster.n1
+    view = "CREATE MATERIALIZED VIEW"
+    n1.query(f"CREATE TABLE plain_{name} (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
+    # From plain, replicated and Distributed tables into a Distributed one.
+    n1.query(f"{view} p_{name} TO {name}_d AS SELECT k, v FROM plain_{name}")
+    n1.query(f"{view} d_{name} TO {other}_d AS SELECT k, count() AS n FROM {name}_d GROUP BY k")
+    n1.query(f"{view} r_{name} TO {other}_d AS SELECT k + 100 AS k, 7 AS n FROM {name}")
+    n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d")
+    n1.query(f"INSERT INTO plain_{name} SELECT number, 'x' FROM numbers(4)", **FOREGROUND)
+    assert cluster.rows(name) == [[0, 2], [1, 3]]
+    assert n1.query(f"SELECT k, sum(n) FROM {other}_d WHERE k < 100 GROUP BY k ORDER BY k FORMAT CSV") == (
+        "0,1\n1,1\n2,1\n3,1\n"
+    )
+    # Rows for this shard went to either replica; the view is on n1 only.
+    assert n1.query(f"SELECT count() FROM own_{name}") == "4\n"
+    # A token is passed on, in a form of each view's own.
+    for _ in range(2):
+        n1.query(f"INSERT INTO {name}_d VALUES (9, 'y')", insert_deduplication_token="t", **FOREGROUND)
+    assert n1.query(f"SELECT sum(n) FROM {other}_d WHERE k = 9") == "1\n"
+    n1.query(f"INSERT INTO p_{name} VALUES (11, 'z')", **FOREGROUND)
+    assert cluster.rows(name) == [[0, 2], [1, 3, 9, 11]]
+    assert n1.query(f"SELECT count(), max(v) FROM p_{name}") == "6\tz\n"
+    # A renamed column makes another table in chDB; its views stay.
+    n1.query(f"ALTER TABLE {name} ON CLUSTER c RENAME COLUMN v TO w")
+    n1.query(f"ALTER TABLE {name}_d RENAME COLUMN v TO w")
+    before = int(n1.query(f"SELECT count() FROM own_{name}"))
+    n1.query(f"INSERT INTO {name}_d VALUES (13, 'z')", **FOREGROUND)
+    assert int(n1.query(f"SELECT count() FROM own_{name}")) == before + 1
+    for change in (
+        f"ENGINE = MergeTree ORDER BY k POPULATE AS SELECT k FROM {name}_d",
+        f"TO {name} AS SELECT k, w FROM {name}_d JOIN plain_{name} USING k",
+        f"TO {name} AS SELECT k, v FROM plain_{name} WHERE k IN (SELECT k FROM {other}_d)",
+    ):
+        assert refused(n1, f"{view} no_{name} {change}").code == 48
+
+
+def test_table_functions_are_written_to(cluster: Cluster) -> None:
+    name = cluster.tables("k UInt64, v String DEFAULT 'd'")
+    n1 = cluster.n1
+    n1.query(f"INSERT INTO FUNCTION cluster('c', default, {name}, k) (k) SELECT number FROM numbers(4)")
+    n1.query("4\tx\n5\ty\n", query=f"INSERT INTO TABLE FUNCTION cluster(c, default.{name}, k) FORMAT TSV")
+    n1.query(
+        f"INSERT INTO FUNCTION remote('n1,n3', default, {name}, 'default', '', k) VALUES (6, 'z'), (7, 'z')"
+    )
+    n1.query(
+        f"INSERT INTO FUNCTION remote('n3:9000', default, {name}) SETTINGS async_insert = 1 VALUES (9, 'z')"
+    )
+    assert cluster.rows(name) == [[0, 2, 4, 6], [1, 3, 5, 7, 9]]
+    assert cluster.rows(name, "uniqExact(v)") == [3, 3]
+    assert refused(n1, f"INSERT INTO FUNCTION cluster(c, default, {name}) VALUES (1, '')").code == 55
+    assert refused(n1, f"INSERT INTO FUNCTION cluster(nowhere, default, {name}) VALUES (1, '')").code == 701
+    assert refused(n1, "INSERT INTO FUNCTION cluster(c, default, away, k) VALUES (1, '')").code == 279
 
 
 def test_on_cluster_ddl_and_like_another_distributed_table(cluster: Cluster) -> None:
@@ -306,3 +388,81 @@ def test_on_cluster_ddl_and_like_another_distributed_table(cluster: Cluster) -> 
     sql = f"SELECT count() FROM system.tables WHERE name = '{name}_e'"
     assert [node.query(sql) for node in cluster.nodes.values()] == ["0\n"] * 4
     assert n3.query(f"SELECT count() FROM {name}") == "1\n"
+
+
+def test_a_table_is_made_and_filled_by_one_statement(cluster: Cluster) -> None:
+    name = cluster.tables()
+    n1 = cluster.n1
+    made = f"ENGINE = Distributed(c, default, {name}, k) AS SELECT number AS k, 'x' AS v FROM numbers(4)"
+    n1.query(f"CREATE TABLE made_{name} {made} COMMENT 'why'", **FOREGROUND)
+    assert cluster.rows(name) == [[0, 2], [1, 3]]
+    assert "COMMENT 'why'" in n1.query(f"SHOW CREATE TABLE made_{name} FORMAT TSVRaw")
+    assert refused(n1, f"CREATE TABLE made_{name} {made}").code == 57
+    n1.query(f"CREATE TABLE IF NOT EXISTS made_{name} {made}")
+    # One that cannot be filled is not there.
+    failing = f"ENGINE = Distributed(c, default, {name}, k) AS SELECT throwIf(1) AS k, '' AS v"
+    assert refused(n1, f"CREATE TABLE no_{name} {failing}").code == 395
+    away = "ENGINE = Distributed(c, default, away, k) AS SELECT 1 AS k, '' AS v"
+    assert refused(n1, f"CREATE TABLE no_{name} {away}", **FOREGROUND).code == 60
+    tables = "SELECT name FROM system.tables WHERE name LIKE '\\_tmp%' OR name LIKE 'no\\_%'"
+    assert n1.query(tables) == ""
+    # On a cluster every host inserts what it selects.
+    n1.query(
+        f"CREATE TABLE all_{name} ON CLUSTER c ENGINE = Distributed(c, default, {name}, k) "
+        f"AS SELECT k + 10 AS k, 'y' AS v FROM {name} LIMIT 1",
+        **FOREGROUND,
+    )
+    assert cluster.rows(name, "count()") == [4, 4]
+
+
+def test_a_distributed_table_takes_any_tables_place_and_gives_it_back(cluster: Cluster) -> None:
+    name = cluster.tables()
+    n1 = cluster.n1
+    engine = f"ENGINE = Distributed(c, default, {name}, k)"
+    kind = f"SELECT engine FROM system.tables WHERE name = '{name}_d'"
+    n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    n1.query(f"INSERT INTO {name}_d VALUES (1, 'sent before')")
+    n1.query(
+        f"CREATE OR REPLACE TABLE {name}_d (v String, k UInt64) {engine} AS SELECT 'new', 2", **FOREGROUND
+    )
+    assert cluster.rows(name) == [[2], [1]]
+    n1.query(f"REPLACE TABLE {name}_d (k UInt64) ENGINE = MergeTree ORDER BY k AS SELECT 7")
+    assert n1.query(kind) + n1.query(f"SELECT k FROM {name}_d") == "MergeTree\n7\n"
+    n1.query(f"CREATE OR REPLACE TABLE {name}_d (k UInt64, v String) {engine}")
+    n1.query(f"EXCHANGE TABLES {name} AND {name}_d")
+    assert n1.query(kind) == "ReplicatedMergeTree\n"
+    n1.query(f"EXCHANGE TABLES {name} AND {name}_d")
+    n1.query(
+        f"CREATE OR REPLACE TABLE {name}_d (k UInt64) "
+        f"ENGINE = ReplicatedMergeTree('/t/{name}_in_its_place', 'r') ORDER BY k"
+    )
+    n1.query(f"CREATE OR REPLACE TABLE {name}_d (k UInt64, v String) {engine}")
+    n1.query(f"INSERT INTO {name}_d VALUES (3, 'x')", **FOREGROUND)
+    assert cluster.rows(name) == [[2], [1, 3]]
+    assert refused(n1, f"REPLACE TABLE no_{name} (k UInt64) {engine}").code == 60
+    assert n1.query("SELECT name FROM system.tables WHERE name LIKE '\\_tmp%'") == ""
+
+
+def test_columns_are_renamed_when_nothing_waits_under_the_old_names(cluster: Cluster) -> None:
+    name = cluster.tables("k UInt64, v String DEFAULT 'v', w String DEFAULT concat(v, '!')")
+    n1 = cluster.n1
+    n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    n1.query(f"INSERT INTO {name}_d (k) VALUES (1)")
+    n1.query(f"ALTER TABLE {name}_d RENAME COLUMN v TO u, COMMENT COLUMN w 'why'")
+    assert cluster.rows(name) == [[], [1]]
+    shown = n1.query(f"SHOW CREATE TABLE {name}_d FORMAT TSVRaw")
+    assert "`u` String DEFAULT 'v'" in shown
+    assert "`w` String DEFAULT concat(u, '!') COMMENT 'why'" in shown
+    n1.query(f"ALTER TABLE {name} ON CLUSTER c RENAME COLUMN v TO u")
+    n1.query(f"INSERT INTO {name}_d (k, u) VALUES (3, 'x')", **FOREGROUND)
+    assert cluster.rows(name, "groupArray(w)") == [[], ["v!", "x!"]]
+    for change, code in (
+        ("DROP COLUMN k", 47),
+        ("RENAME COLUMN k TO l", 47),
+        ("MODIFY COLUMN k String", 53),
+        ("MODIFY SETTING fsync_after_insert = 1", 48),
+        ("RENAME COLUMN away TO here", 10),
+    ):
+        assert refused(n1, f"ALTER TABLE {name}_d {change}").code == code
+    n1.query(f"ALTER TABLE {name}_d CLEAR COLUMN w")  # nothing to clear here
+    assert cluster.rows(name, "groupArray(w)") == [[], ["v!", "x!"]]

@@ -1,13 +1,17 @@
-"""A peer that fails in the middle of an answer, and peers with passwords."""
+"""A peer that fails before or in the middle of an answer, and peers with passwords."""
 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
+import psutil
 import pytest
 
 from tests.node.conftest import USERS, RunningNode, StartNode
@@ -34,10 +38,26 @@ ENDS = {
 }
 
 
+RESET = b"reset"
+"""In the place of an answer: the connection is reset before its first byte."""
+
+
+@dataclass
+class Peer:
+    """`may_end`: the end of its rows waits for it."""
+
+    port: int
+    may_end: threading.Event = field(default_factory=threading.Event)
+    asked_for_rows: int = 0
+
+
 @contextmanager
-def peer(end: bytes) -> Iterator[int]:
-    """A server that knows a table of one column and ends its rows as told; its port."""
+def peer(end: bytes, *, waits: bool = False) -> Iterator[Peer]:
+    """A server that knows a table of one column, answers probes, and ends its rows as told."""
     listening = socket.create_server(("127.0.0.1", 0))
+    peer = Peer(int(listening.getsockname()[1]))
+    if not waits:
+        peer.may_end.set()
 
     def serve() -> None:
         while True:
@@ -48,7 +68,12 @@ def peer(end: bytes) -> Iterator[int]:
             with connection:
                 request = connection.recv(65536)
                 if request.startswith(b"GET"):
-                    connection.sendall(HEAD + end)
+                    peer.asked_for_rows += 1
+                    if end == RESET:
+                        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    else:
+                        connection.sendall(HEAD + end)
+                    peer.may_end.wait(60)
                     continue
                 while b"SELECT" not in request and b"DESCRIBE" not in request:
                     request += connection.recv(65536)
@@ -61,20 +86,114 @@ def peer(end: bytes) -> Iterator[int]:
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
-        yield int(listening.getsockname()[1])
+        yield peer
     finally:
         listening.close()
 
 
 @pytest.mark.parametrize("how", ENDS)
 def test_an_answer_that_breaks_off_is_an_error_and_never_fewer_rows(node: RunningNode, how: str) -> None:
-    with peer(ENDS[how]) as port:
-        reply = node.post(f"SELECT sum(k) FROM remote('127.0.0.1:{port}', default, t) WHERE k > rand() % 1")
+    with peer(ENDS[how]) as broken:
+        table = f"remote('127.0.0.1:{broken.port}', default, t)"
+        reply = node.post(f"SELECT sum(k) FROM {table} WHERE k > rand() % 1")
         if how == "whole":
             assert (reply.status, reply.text) == (200, "15\n")
         else:
             assert reply.status == 500, reply.text
             assert "DB::Exception" in reply.text
+
+
+BREAKS = {
+    "reset before the first byte": RESET,
+    "ends before the first block": b"",
+    "ends inside a block": _chunk(BLOCK)[:-5],
+    "ends between blocks": _chunk(BLOCK),
+}
+
+
+@pytest.fixture(scope="module")
+def three_rows(node: RunningNode) -> RunningNode:
+    node.query("CREATE TABLE three (k UInt8) ENGINE = MergeTree ORDER BY k")
+    node.query("INSERT INTO three VALUES (1), (2), (3)")
+    return node
+
+
+@pytest.mark.parametrize("how", BREAKS)
+@pytest.mark.parametrize("sql", ["SELECT sum(k), count() FROM {}", "SELECT k FROM {} ORDER BY k"])
+def test_a_replica_that_breaks_off_before_a_row_is_out_is_replaced_by_another(
+    three_rows: RunningNode, how: str, sql: str
+) -> None:
+    node = three_rows
+    with peer(BREAKS[how]) as broken:
+        table = f"remote('127.0.0.1:{broken.port}|127.0.0.1:{node.http_port}', default, three)"
+        answer = node.query(sql.format(table), load_balancing="in_order")
+        assert answer == node.query(sql.format("three"))
+        assert broken.asked_for_rows == 2  # by the statement; then by itself, to know that it was this one
+
+
+def test_every_shard_finds_its_own_other_replica(three_rows: RunningNode) -> None:
+    good = f"127.0.0.1:{three_rows.http_port}"
+    with peer(RESET) as one, peer(_chunk(BLOCK)) as other:
+        shards = f"127.0.0.1:{one.port}|{good},{good}|127.0.0.1:1,127.0.0.1:{other.port}|{good}"
+        sql = f"SELECT count(), sum(k) FROM remote('{shards}', default, three)"
+        assert three_rows.query(sql, load_balancing="in_order") == "9\t18\n"
+
+
+def test_when_no_replica_is_left_the_error_is_that_of_the_connection(three_rows: RunningNode) -> None:
+    with peer(RESET) as one, peer(RESET) as other:
+        table = f"remote('127.0.0.1:{one.port}|127.0.0.1:{other.port}', default, three)"
+        reply = three_rows.post(f"SELECT k FROM {table}")
+        assert reply.code == 210, reply.text
+        assert "127.0.0.1" in reply.text
+        assert (one.asked_for_rows, other.asked_for_rows) == (2, 2)
+
+
+def test_rows_that_are_out_are_never_sent_again(three_rows: RunningNode) -> None:
+    rows = 2_000_000  # four bytes of text each, in each of three blocks: far more than is held back
+    block = b"\x01\x80\x89\x7a" + b"\x01k" + b"\x05UInt8" + b"\xc8" * rows
+    with peer(_chunk(block * 3), waits=True) as broken:
+        table = f"remote('127.0.0.1:{broken.port}|127.0.0.1:{three_rows.http_port}', default, three)"
+        connection = http.client.HTTPConnection("127.0.0.1", three_rows.http_port)
+        connection.request("POST", "/?load_balancing=in_order", f"SELECT k FROM {table} WHERE k != rand64()")
+        reply = connection.getresponse()
+        assert reply.status == 200
+        broken.may_end.set()  # the beginning of the answer is out
+        try:
+            body = reply.read()
+        except http.client.IncompleteRead as error:
+            body = error.partial
+        connection.close()
+    answer, mark, message = body.partition(b"__exception__")
+    assert mark, body[-300:]
+    assert b"Code: 210" in message
+    assert answer.count(b"200\n") <= 3 * rows
+    assert b"\n1\n" not in answer
+
+
+def test_many_rows_pass_through_a_node_in_little_memory(three_rows: RunningNode) -> None:
+    rows = 20_000_000  # 188 MB of text, and as much between the nodes
+    process = psutil.Process(three_rows.process.pid)
+    table = f"remote('127.0.0.1:{three_rows.http_port}', system, numbers)"
+    connection = http.client.HTTPConnection("127.0.0.1", three_rows.http_port)
+    before = peak = process.memory_info().rss
+    connection.request("POST", "/", f"SELECT number FROM {table} LIMIT {rows}")
+    reply = connection.getresponse()
+    lines = 0
+    while data := reply.read(1 << 20):
+        lines += data.count(b"\n")
+        peak = max(peak, process.memory_info().rss)
+    connection.close()
+    assert lines == rows
+    assert peak - before < 120 << 20
+
+
+def test_a_statement_that_stores_rows_does_not_begin_anew(three_rows: RunningNode) -> None:
+    three_rows.query("CREATE TABLE stored (k UInt8) ENGINE = MergeTree ORDER BY k")
+    with peer(RESET) as broken:
+        table = f"remote('127.0.0.1:{broken.port}|127.0.0.1:{three_rows.http_port}', default, three)"
+        reply = three_rows.post(f"INSERT INTO stored SELECT k FROM {table}", load_balancing="in_order")
+        assert reply.code == 210, reply.text
+    assert three_rows.query("SELECT count() FROM stored") == "0\n"
 
 
 def test_passwords_of_peers_are_sent_and_never_shown(node: RunningNode) -> None:

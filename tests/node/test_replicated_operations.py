@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -423,6 +424,65 @@ def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n2\tb\n3\tc\n"
 
 
+def test_a_dropped_table_is_undropped_with_what_the_others_did_meanwhile(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'a' FROM numbers(6)")
+    pair.n2.query(f"ALTER TABLE {t} DROP PARTITION 1")
+    pair.n2.query(f"INSERT INTO {t} VALUES (7, 'b')")
+    pair.synced(t)
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8 DEFAULT 1")
+    pair.n1.query(f"INSERT INTO {t} VALUES (9, 'c', 2)")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    rows = "0\ta\t1\n2\ta\t1\n4\ta\t1\n7\tb\t1\n9\tc\t2\n"
+    assert pair.rows(t) == rows
+    assert pair.n1.query(f"SELECT total_replicas FROM system.replicas WHERE table = '{t}'") == "2\n"
+    # The last replica takes the table in Keeper with it, and makes it again.
+    pair.n1.query(f"DROP TABLE {t} SYNC")
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    pair.n2.query(f"INSERT INTO {t} VALUES (11, 'd', 3)")
+    assert pair.n2.query(f"SELECT * FROM {t} ORDER BY ALL") == rows + "11\td\t3\n"
+    # In the meantime somebody has taken its place.
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n2.query(
+        f"CREATE TABLE {t}_2 (k UInt64) ENGINE = ReplicatedMergeTree('/tables/{t}', 'r2') ORDER BY k"
+    )
+    assert error(pair.n2.post(f"UNDROP TABLE {t}")) == 253
+    pair.n2.query(f"DROP TABLE {t}_2 SYNC")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    pair.n2.query(f"DROP TABLE {t} SYNC")
+    assert error(pair.n2.post(f"UNDROP TABLE {t}")) == 60
+
+
+def test_a_table_of_a_backup_is_attached_with_its_whole_definition_and_restored(pair: Pair) -> None:
+    """1. Data directory and definition come from a backup. 2. Keeper knows nothing of the table. 3. RESTORE
+    makes the replica of the parts that are there; after that ATTACH finds it in Keeper."""
+    t, uuid = pair.table(), "0a1b2c3d-0000-4000-8000-000000000077"
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'a' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'm' WHERE k = 1 SETTINGS mutations_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'b{t}'")
+    [data] = json_rows(pair.n1, f"SELECT data_paths FROM system.tables WHERE name = '{t}'")
+    root, _, below = str(data["data_paths"][0]).partition("/store/")
+    shutil.copytree(f"{root}/shadow/b{t}/store/{below}", f"{root}/store/{uuid[:3]}/{uuid}")
+    place = "'/tables/restored', '{replica}'"
+    definition = f"(k UInt64, v String) ENGINE = ReplicatedMergeTree({place}) PARTITION BY k % 2 ORDER BY k"
+    assert error(pair.n1.post(f"ATTACH TABLE a{t} {definition}")) == 80
+    attach = f"ATTACH TABLE a{t} UUID '{uuid}' {definition}"
+    pair.n1.query(attach)
+    assert pair.n1.query(f"SELECT * FROM a{t} ORDER BY k") == "0\ta\n1\tm\n2\ta\n3\ta\n"
+    assert error(pair.n1.post(f"INSERT INTO a{t} VALUES (9, 'c')")) == 242
+    pair.n1.query(f"SYSTEM RESTORE REPLICA a{t}")
+    pair.n1.query(f"INSERT INTO a{t} VALUES (9, 'c')")
+    assert (
+        error(pair.n2.post(f"ATTACH TABLE b{t} UUID '{uuid}' {definition.replace('{replica}', 'n1')}")) == 253
+    )
+    pair.n1.query(f"DETACH TABLE a{t}")
+    pair.n1.query(f"ATTACH TABLE a{t}")
+    assert pair.n1.query(f"SELECT count() FROM a{t}") == "5\n"
+    pair.n1.query(f"DROP TABLE a{t} SYNC")
+
+
 # -- ON CLUSTER ----------------------------------------------------------------------------------------------
 
 
@@ -506,6 +566,13 @@ def test_system_parts_shows_replicated_names_and_aliases(pair: Pair) -> None:
     assert pair.n1.query(sql.format(t)) == f"1_0_0_0\t1_0_0_0\t0\t0\t0\tReplicatedMergeTree\t{nil}\n"
     assert pair.n1.query(sql.format("plain")).startswith("all_1_1_0\tall_1_1_0\t1\t0\t1\tMergeTree\t")
     assert int(pair.n1.query(f"SELECT sum(bytes) FROM system.parts WHERE table = '{t}'")) > 0
+    assert int(pair.n1.query("SELECT count() FROM system.parts")) >= 2
+    nested = f"SELECT p.move_ttl_info.expression, `level` FROM system.parts AS p WHERE p.table = '{t}'"
+    assert pair.n1.query(nested) == "[]\t0\n"
+    [row] = json_rows(pair.n1, f"SELECT * FROM system.parts WHERE table = '{t}' AND active")
+    assert (row["name"], row["part_name"]) == ("1_0_0_0", "1_0_0_0")
+    assert "part_type" in pair.n1.query("DESCRIBE TABLE system.parts")
+    assert int(pair.n1.query("SELECT count() FROM (SELECT COLUMNS('disk') FROM system.parts)")) >= 2
     columns = f"SELECT name, column FROM system.parts_columns WHERE table = '{t}' ORDER BY column"
     assert pair.n1.query(columns) == "1_0_0_0\tk\n1_0_0_0\tv\n"
 

@@ -2,8 +2,9 @@
 of its rows afterwards.
 
 Partitions tell how rows came in. 0, 1: with a token of their own, repeated until acknowledged. 2: without a
-token, likewise. 3: without deduplication, once. 4: with a token and a quorum of two. From 100 on each
-partition is inserted and then has one command, once: DROP, DETACH and ATTACH, REPLACE, MOVE, DELETE.
+token, likewise, unless columns come and go: repeated behind an ALTER the same rows are another block. 3:
+without deduplication, once. 4: with a token and a quorum of two. From 100 on each partition is inserted and
+then has one command, once: DROP, DETACH and ATTACH, REPLACE, MOVE, DELETE.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class Workload:
                 block.done_s = ENV.monotonic_s()
             self.done[f"insert once {said.is_acknowledged}"] += 1
             return block
-        settings = {} if partition == 2 else {"insert_deduplication_token": f"block {block.number}"}
+        has_token = partition != 2 or self._has_alters
+        settings = {"insert_deduplication_token": f"block {block.number}"} if has_token else {}
         if partition == 4:
             settings |= {"insert_quorum": "2", "insert_quorum_timeout": "8000"}
         await replicas.until_done(partial(rng.choice, replicas.hosts), sql, **settings)

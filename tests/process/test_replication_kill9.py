@@ -139,7 +139,8 @@ async def test_what_was_lost_is_made_again_by_those_who_have_it_though_they_are_
 ) -> None:
     """1. A node takes inserts with a quorum of two and loses its whole disk. 2. It is a replica again, from
     the others' parts. 3. It misses so much of the log that it is lost, and clones another. 4. Keeper loses
-    it, and RESTORE REPLICA makes it again. During 2, 3 and 4 nodes are killed."""
+    it, and RESTORE REPLICA makes it again. 5. Keeper loses the table, and RESTORE REPLICA makes it of one
+    replica's parts, which the others join. During 2 to 5 nodes are killed."""
     print(f"seed {seed}")
     rng = random.Random(f"lost {seed}")
     async with Replicas(tmp_path) as replicas:
@@ -177,16 +178,14 @@ async def test_what_was_lost_is_made_again_by_those_who_have_it_though_they_are_
 
         # 4.
         await lose_in_keeper(replicas, second)
-        for _ in range(3):
-            asking = asyncio.create_task(replicas.ask(second, f"SYSTEM RESTORE REPLICA {TABLE}"))
-            await ENV.sleep(rng.uniform(0.0, 0.6))
-            await replicas.node(second).kill9()
-            await asking
-            await replicas.start_again(second)
-        async with asyncio.timeout(60):
-            while "\t0" not in (status := (await readonly(replicas, second))):
-                await replicas.ask(second, f"SYSTEM RESTORE REPLICA {TABLE}")
-                print(status)
+        await restore(replicas, second, rng, kills=3)
+        await check_all(replicas, TABLE, PATH, detached=was_cloned)
+
+        # 5.
+        await lose_in_keeper(replicas, *HOSTS)
+        await restore(replicas, first, rng, kills=1)
+        await restore(replicas, second, rng, kills=0)
+        await restore(replicas, third, rng, kills=0)
         await check_all(replicas, TABLE, PATH, detached=was_cloned)
         for host in HOSTS:
             assert await rows_by_partition(replicas, host, TABLE) == expected
@@ -218,12 +217,29 @@ async def miss_the_log(replicas: Replicas, host: str, others: list[str]) -> None
             )
 
 
-async def lose_in_keeper(replicas: Replicas, host: str) -> None:
-    async with replicas.local.keeper() as keeper:
-        await remove_recursive(keeper, f"{PATH}/replicas/{host}")
-    async with asyncio.timeout(60):
-        while "\t1" not in await readonly(replicas, host):
+async def lose_in_keeper(replicas: Replicas, *hosts: str) -> None:
+    """One replica, or the table with all of them."""
+    path = f"{PATH}/replicas/{hosts[0]}" if len(hosts) == 1 else PATH
+    async with replicas.local.keeper() as keeper, asyncio.timeout(60):
+        while not await remove_recursive(keeper, path):
             await ENV.sleep(0.1)
+        for host in hosts:
+            while "\t1" not in await readonly(replicas, host):
+                await ENV.sleep(0.1)
+
+
+async def restore(replicas: Replicas, host: str, rng: random.Random, *, kills: int) -> None:
+    """Until the replica takes writes; before that the node is killed in the middle of it."""
+    for _ in range(kills):
+        asking = asyncio.create_task(replicas.ask(host, f"SYSTEM RESTORE REPLICA {TABLE}"))
+        await ENV.sleep(rng.uniform(0.0, 0.6))
+        await replicas.node(host).kill9()
+        await asking
+        await replicas.start_again(host)
+    async with asyncio.timeout(60):
+        while "\t0" not in (status := await readonly(replicas, host)):
+            await replicas.ask(host, f"SYSTEM RESTORE REPLICA {TABLE}")
+            print(status)
 
 
 async def readonly(replicas: Replicas, host: str) -> str:

@@ -20,7 +20,7 @@ from engine.distributed.spool_file import FileHead, body_of, check_file, write_f
 from engine.distributed.spool_names import destination_of, is_destination, number_of
 from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
-from engine.errors import Corrupt, NodeUnavailable, ReplyLost, SqlError
+from engine.errors import Code, Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.names import HostId
 
 HEAD = FileHead("token", ("k", "ключ"), 3, {"insert_quorum": "2"})
@@ -128,18 +128,35 @@ def test_only_numbers_are_files_and_only_destinations_are_directories() -> None:
 
 def test_a_file_gives_back_what_was_put_in(tmp_path: Path) -> None:
     async def run() -> None:
-        disk, env = LocalDisk(tmp_path), SystemEnv()
+        disk = LocalDisk(tmp_path)
         await write_file(disk, "a.bin", HEAD, rows(b"one", b"", b"two"))
-        file = await check_file(disk, "a.bin", env)
+        file = await check_file(disk, "a.bin")
         assert file.head == HEAD
         assert b"".join([chunk async for chunk in body_of(disk, file)]) == b"onetwo"
 
     asyncio.run(run())
 
 
+def test_a_large_file_gives_back_what_was_put_in(tmp_path: Path) -> None:
+    async def run() -> None:
+        disk = LocalDisk(tmp_path)
+        pieces = [bytes([n]) * 400_000 for n in range(20)]
+        size = await write_file(disk, "a.bin", HEAD, rows(*pieces))
+        assert disk.size_bytes("a.bin") == size
+        file = await check_file(disk, "a.bin")
+        assert b"".join([chunk async for chunk in body_of(disk, file)]) == b"".join(pieces)
+        with (tmp_path / "a.bin").open("r+b") as changed:
+            changed.seek(5_000_000)
+            changed.write(b"!")
+        with pytest.raises(Corrupt):
+            await check_file(disk, "a.bin")
+
+    asyncio.run(run())
+
+
 def test_any_flipped_bit_and_any_cut_is_recognised(tmp_path: Path) -> None:
     async def run() -> None:
-        disk, env = LocalDisk(tmp_path), SystemEnv()
+        disk = LocalDisk(tmp_path)
         await write_file(disk, "a.bin", HEAD, rows(b"some rows"))
         whole = (tmp_path / "a.bin").read_bytes()
         for at in range(len(whole)):
@@ -147,10 +164,33 @@ def test_any_flipped_bit_and_any_cut_is_recognised(tmp_path: Path) -> None:
             bad[at] ^= 1 << (at % 8)
             (tmp_path / "b.bin").write_bytes(bytes(bad))
             with pytest.raises(Corrupt):
-                await check_file(disk, "b.bin", env)
+                await check_file(disk, "b.bin")
             (tmp_path / "b.bin").write_bytes(whole[:at])
             with pytest.raises(Corrupt):
-                await check_file(disk, "b.bin", env)
+                await check_file(disk, "b.bin")
+
+    asyncio.run(run())
+
+
+def test_nothing_is_in_place_before_the_rest_of_the_insert_is_written(tmp_path: Path) -> None:
+    async def run() -> None:
+        spool = TableSpool(LocalDisk(tmp_path), SpoolOptions())
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        begun = asyncio.Event()
+
+        async def rest() -> None:
+            begun.set()
+            await outcome
+
+        putting = asyncio.create_task(
+            spool.put([SpoolBlock(("shard1_replica1",), HEAD, rows(b"x"))], after=rest())
+        )
+        await begun.wait()
+        assert spool.pending("shard1_replica1") == []
+        outcome.set_exception(SqlError(Code.TABLE_IS_READ_ONLY, "no"))
+        with pytest.raises(SqlError, match="no"):
+            await putting
+        assert not list(tmp_path.rglob("*.bin"))
 
     asyncio.run(run())
 

@@ -55,6 +55,11 @@ async def test_merged_parts_take_the_place_of_their_sources(tmp_path: Path) -> N
         await store.remove(named("0_1_2_1"), fate=Fate.DETACH)
         assert await rows(pool) == ""
         assert [part.directory for part in await store.detached()] == ["0_1_2_1"]
+        await store.relabel_detached("0_1_2_1", "restoring")
+        await store.relabel_detached("not there", "")
+        assert [part.directory for part in await store.detached()] == ["restoring_0_1_2_1"]
+        await store.relabel_detached("restoring_0_1_2_1", "")
+        assert [part.directory for part in await store.detached()] == ["0_1_2_1"]
         await add(pool, store, "SELECT 100, 'a'", "0_9_9_0")
     async with opened(tmp_path) as (pool, store):
         found = await store.load()

@@ -80,3 +80,39 @@ def test_a_node_that_need_not_survive_the_loss_of_power_waits_for_nothing(
 def test_the_file_system_of_a_directory_is_known() -> None:
     assert disk._file_system(Path("/proc").stat().st_dev) == "proc"
     assert disk._file_system(2**60) == ""
+
+
+def test_an_error_of_one_file_is_raised_when_all_have_been_waited_for(
+    monkeypatch: pytest.MonkeyPatch, part: Path, forced: list[str]
+) -> None:
+    on("", monkeypatch)
+    fsync = os.fsync
+
+    def failing(descriptor: int) -> None:
+        fsync(descriptor)
+        if forced[-1].endswith("a.bin"):
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(disk, "_AT_ONCE", 1)
+    disk._threads.cache_clear()
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        disk.force_to_disk(part, Durability.POWER_LOSS)
+    disk._threads.cache_clear()
+    assert len(forced) == len(FILES) + 2
+
+
+@pytest.mark.parametrize(("task", "expected"), [("<none>\n", True), ("211\n", False), (None, False)])
+def test_an_ext_file_system_without_its_log_is_known_by_what_the_kernel_says(
+    tmp_path: Path, task: str | None, expected: bool
+) -> None:
+    device = os.makedev(254, 1)
+    block = tmp_path / "devices" / "vda1"
+    block.mkdir(parents=True)
+    (tmp_path / "dev" / "block").mkdir(parents=True)
+    (tmp_path / "dev" / "block" / "254:1").symlink_to(block)
+    if task is not None:
+        said = tmp_path / "fs" / "ext4" / "vda1" / "journal_task"
+        said.parent.mkdir(parents=True)
+        said.write_text(task)
+    assert disk.is_without_journal(device, kernel=tmp_path) is expected

@@ -20,6 +20,7 @@ from engine.part_storage import (
 from engine.part_storage.part_files import is_file_name
 from engine.part_storage.part_uuid import part_of, part_of_text, uuid_of
 from engine.replication.part_name import PartName
+from engine.replication.part_store import DetachedPart
 from tests.unit.part_store_support import add, opened
 
 NUMBERS = st.integers(min_value=0, max_value=2**30 - 1)
@@ -110,3 +111,25 @@ async def test_a_table_without_key_is_one_partition(tmp_path: Path) -> None:
         assert await store.partition_ids("tuple()") == ["all"] == await store.partition_ids("ALL")
         with pytest.raises(SqlError):
             await store.partition_ids("5")
+
+
+@pytest.mark.parametrize(
+    ("directory", "prefix", "part"),
+    [
+        ("all_0_0_0", "", "all_0_0_0"),
+        ("all_0_0_1_7", "", "all_0_0_1_7"),  # and not 0_0_1_7 behind a prefix "all"
+        ("all_0_1_1_5", "", "all_0_1_1_5"),
+        ("restoring_1_4_9_1", "restoring", "1_4_9_1"),  # and no part of a partition "restoring"
+        ("broken-on-start_all_0_1_1_5", "broken-on-start", "all_0_1_1_5"),
+        ("ignored_all_3_3_0_try2", "ignored", "all_3_3_0"),
+        ("all_3_3_0_try1", "", "all_3_3_0"),
+        ("mine_all_3_3_0", "mine", "all_3_3_0"),
+    ],
+)
+def test_what_the_name_of_a_detached_directory_says(directory: str, prefix: str, part: str) -> None:
+    assert DetachedPart.of(directory) == DetachedPart(directory, prefix, PartName.parse(part))
+
+
+def test_a_detached_directory_without_a_part_in_its_name_has_none() -> None:
+    for directory in ("", "x", "broken_x", "broken_all_5", "_try1"):
+        assert DetachedPart.of(directory).name is None

@@ -10,7 +10,9 @@ import pytest
 
 from engine.errors import SqlError
 from engine.names import TableName
-from engine.part_storage import ChdbPartStore, open_plain
+from engine.node.interserver.protocol import NEWEST_VERSION
+from engine.node.interserver.sending import PartSender
+from engine.part_storage import ChdbPartStore, open_plain, transfer
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_header import PartHeader
@@ -61,6 +63,28 @@ async def test_a_part_with_a_projection_arrives_whole(made: Made) -> None:
     await store.publish([NAME])
     assert await rows(pool, "count(), uniq(k)") == "1000\t500"
     await store.verify(NAME)
+
+
+async def test_a_small_part_from_memory_is_the_same_on_the_wire_as_one_from_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def sent(version: int) -> bytes:
+        async with store.send(part.name) as outgoing:
+            sender = await PartSender.prepare(outgoing, version)
+            body = b"".join([piece async for piece in sender.write()])
+            assert len(body) == sender.size_bytes
+            kinds.append(type(outgoing).__name__)
+            return body
+
+    kinds: list[str] = []
+    plain = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, plain) as (pool, store):
+        await store.load()
+        (part,) = await insert(pool, store, "SELECT number, 'text' FROM numbers(500)", "all_0_0_0")
+        from_memory = [await sent(version) for version in range(NEWEST_VERSION + 1)]
+        monkeypatch.setattr(transfer, "_MAX_HELD_BYTES", 0)
+        assert [await sent(version) for version in range(NEWEST_VERSION + 1)] == from_memory
+    assert set(kinds[:11]) == {"HeldOutgoing"} and set(kinds[11:]) == {"Outgoing"}
 
 
 def flipped(name: str) -> Callable[[Files], None]:

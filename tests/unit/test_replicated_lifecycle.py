@@ -17,12 +17,15 @@ from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
-from engine.node.replicated.create import CreateStatements, Defaults
+from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.drop_rename import DropRenameStatements
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.shard_check import Defaults
+from engine.node.replicated.undrop import UndropStatements, forget_dropped
 from engine.node.statement import Asked
+from engine.replication.commands.create import Created, create_replica
 from engine.replication.host import ReplicaHost
 from engine.replication.replica.context import Broadcast
 from engine.sql import parse_statement
@@ -32,6 +35,7 @@ NAME = TableName("d", "t")
 ROOT = "/t"
 CREATE = "CREATE TABLE IF NOT EXISTS d.t (a Int8) ENGINE = ReplicatedMergeTree('/t', 'r') ORDER BY a"
 DROP = "DROP TABLE IF EXISTS d.t SYNC"
+UNDROP = "UNDROP TABLE d.t"
 DETACH = f"DETACH TABLE {NAME}"
 SERVER = UUID(int=99)
 _WRITES = ("create", "remove", "set", "multi")
@@ -61,6 +65,7 @@ class Disk(LocalTables):
 
     def __init__(self) -> None:
         self.tables: dict[UUID, TableName] = {}
+        self.dropped_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
         self.refuses_drop = False
 
@@ -84,6 +89,12 @@ class Disk(LocalTables):
         self.tables.pop(uuid, None)
         self.bomb.tick()
 
+    async def last_dropped(self, name: TableName, uuid: str | None = None) -> UUID | None:
+        return next((u for u, n in self.dropped_tables.items() if n == name and uuid in (None, str(u))), None)
+
+    async def dropped(self) -> set[UUID]:
+        return set(self.dropped_tables)
+
     async def forget(self, uuid: UUID) -> None:
         assert uuid not in self.tables
 
@@ -91,7 +102,11 @@ class Disk(LocalTables):
         """What a client's session does."""
         statement = parse_statement(sql)
         self.bomb.tick()
-        if statement.uuid is not None:
+        if sql.startswith("UNDROP"):
+            uuid = await self.last_dropped(statement.tables[0])
+            assert uuid is not None
+            self.tables[uuid] = self.dropped_tables.pop(uuid)
+        elif statement.uuid is not None:
             self.tables[UUID(statement.uuid)] = statement.tables[0]
         else:
             if self.refuses_drop:
@@ -99,6 +114,8 @@ class Disk(LocalTables):
             found = await self.named(statement.tables[0])
             if found is not None:
                 del self.tables[found.uuid]
+                if "SYNC" not in sql:
+                    self.dropped_tables[found.uuid] = found.name
         self.bomb.tick()
 
 
@@ -158,12 +175,32 @@ class _Part:
     async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
         return True
 
+    def __init__(self, life: TableLifecycle, record: TableRecord, local: LocalTable) -> None:
+        self._life, self._record, self._local = life, record, local
+
+    async def restore(self, table_uuid: UUID) -> Created:
+        """Keeper's side of it."""
+        life, record = self._life, self._record
+        keeper = await life.holder.get()
+        if await keeper.exists(record.me.root) is not None:
+            raise SqlError(36, "nothing to restore")
+        definition = life.definition_of(self._local)
+        new = life.new_replica(record, definition)
+        return await create_replica(keeper, record.paths, record.me, new, definition)
+
 
 class Maker:
+    life: TableLifecycle
+
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
-        part: Any = _Part()
+        part: Any = _Part(self.life, record, local)
         ctx: Any = SimpleNamespace(
-            name=local.name, me=record.me, readonly_reason="", is_ending=False, term_began=Broadcast()
+            name=local.name,
+            me=record.me,
+            readonly_reason="",
+            is_readonly=True,
+            is_ending=False,
+            term_began=Broadcast(),
         )
         return RunningTable(record, ctx, part, part)
 
@@ -199,28 +236,38 @@ class Process:
         self.holder = SessionHolder(connect, env)
         self.catalog = Catalog(world.directory, bomb)
         self.tables = ReplicatedTables()
+        maker = Maker()
         self.life = TableLifecycle(
             env=env,
             catalog=self.catalog,
+            dropped=Catalog(world.directory / "dropped", bomb),
             tables=self.tables,
             local=world.disk,
             holder=self.holder,
-            factory=Maker(),
+            factory=maker,
             server_uuid=SERVER,
             on_change=lambda: None,
         )
+        maker.life = self.life
         defaults = Defaults("/x/{uuid}", "r", SERVER, HostId("n", 9000))
         self._create = CreateStatements(
             self.life, env=env, topology=Topology, defaults=defaults, run_insert=_no_insert
         )
         self._drop = DropRenameStatements(self.life)
+        self._undrop = UndropStatements(self.life, env)
 
     async def run(self, sql: str) -> None:
         session: Any = self.world.disk
         asked = Asked(sql=sql, user=User("u"), session=session, database="d")
-        for handler in (self._create, self._drop):
+        for handler in (self._create, self._undrop, self._drop):
             if await handler.run(asked, parse_statement(sql)) is not None:
                 return
+
+    async def start(self) -> None:
+        """As the node does."""
+        await self.life.start()
+        await forget_dropped(self.life)
+        await self._undrop.finish_interrupted()
 
     async def end(self) -> None:
         """Ends as killed: its session with Keeper is found out later."""
@@ -312,6 +359,59 @@ def test_a_create_that_was_killed_can_be_repeated_at_once(tmp_path: Path) -> Non
         return was_killed
 
     assert _each_step(tmp_path, create_again) > 20
+
+
+def test_undrop_killed_anywhere_ends_in_there_or_not_there_and_can_be_repeated(tmp_path: Path) -> None:
+    seen = set()
+
+    async def undrop(world: World, at: int) -> bool:
+        zeroth = Process(world, Bomb())
+        await zeroth.start()
+        await zeroth.run(CREATE)
+        await zeroth.run("DROP TABLE d.t")
+        assert await zeroth.state() == GONE
+        await zeroth.end()
+        await world.env.sleep(60)
+        first = Process(world, Bomb(at))
+        await first.start()
+        was_killed = await _killed_at(first, UNDROP)
+        await first.end()
+        second = Process(world, Bomb())
+        await second.start()
+        await world.env.sleep(60)
+        state = await second.state()
+        assert state in (THERE, GONE)
+        seen.add(state)
+        if state == GONE:
+            await second.run(UNDROP)
+        assert await second.state() == THERE
+        assert len(world.disk.tables) == len(second.catalog.all()) == 1
+        assert not [each for each in second.life.dropped.all() if each.uuid not in world.disk.tables]
+        await second.end()
+        return was_killed
+
+    assert _each_step(tmp_path, undrop) > 20
+    assert seen == {THERE, GONE}
+
+
+def test_what_is_kept_for_undrop_goes_with_the_data(tmp_path: Path) -> None:
+    async def story(world: World, at: int) -> bool:
+        process = Process(world, Bomb())
+        await process.start()
+        await process.run(CREATE)
+        await process.run("DROP TABLE d.t")
+        await forget_dropped(process.life)
+        assert len(process.life.dropped.all()) == 1
+        world.disk.dropped_tables.clear()  # chDB has waited long enough
+        await forget_dropped(process.life)
+        assert not process.life.dropped.all()
+        await process.run(CREATE)
+        await process.run(DROP)
+        assert not process.life.dropped.all(), "SYNC leaves nothing"
+        await process.end()
+        return False
+
+    _each_step(tmp_path, story)
 
 
 def test_drop_killed_anywhere_is_finished_by_the_next_process(tmp_path: Path) -> None:
@@ -472,6 +572,11 @@ def test_a_table_of_another_shard_is_refused_while_its_path_names_no_shard(tmp_p
         assert caught.value.hint == "Put {shard} into the path."
         await session.remove("/alive/n1:9000/active")
         await session.set("/t/replicas/r/host", ReplicaHost("n1", 9009, 9000, "d", "t").to_bytes())
+        with pytest.raises(SqlError, match="another shard's table"):
+            await nodes[1].run(CREATE.replace("'r'", "'r2'"))
+        # Its interserver address is no name of a cluster, but it has written that down.
+        await session.set("/t/replicas/r/host", ReplicaHost("10.0.0.1", 9009, 9000, "d", "t").to_bytes())
+        await session.set("/t/replicas/r", b"n1:9000")
         with pytest.raises(SqlError, match="another shard's table"):
             await nodes[1].run(CREATE.replace("'r'", "'r2'"))
         assert await session.exists("/t/replicas/r2") is None

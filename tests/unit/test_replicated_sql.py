@@ -7,10 +7,10 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import SqlError
 from engine.names import HostId, TableName
-from engine.node.replicated.create import shard_conflict
 from engine.node.replicated.definition_sql import Definition, shown_engine
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.inserts import options_of
+from engine.node.replicated.shard_check import shard_conflict
 from engine.node.replicated.view_sql import reading_from
 from engine.replication.commands.insert import AUTO_QUORUM
 

@@ -6,17 +6,18 @@ from collections import Counter
 
 import pytest
 
-from engine.replication.log_actions import Action, DropRange, GetPart, MergeParts, MutatePart
+from engine.replication.log_actions import Action, AttachPart, DropRange, GetPart, MergeParts, MutatePart
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName, drop_range, merged
-from engine.testing.keeper_history import Created
+from engine.testing.keeper_history import Created, Removed
 from engine.testing.replication_checkers import violations
 from engine.testing.replication_disk import Damage, StoredPart, model_definition
 from engine.testing.replication_history import (
     FinalReplica,
     History,
     Insert,
+    LostReplica,
     Outcome,
     Read,
     SeenStaged,
@@ -295,3 +296,61 @@ def test_r7_a_queue_that_never_ends() -> None:
     final = history.final["r1"]
     history.final["r1"] = FinalReplica(final.parts, final.rows, final.in_keeper, queue=("queue-1",))
     assert {violation.promise for violation in violations(history)} == {"R7"}
+
+
+# --- after Keeper has lost the table ------------------------------------------------------------------------
+
+
+def restored(story: Story, *contents: StoredPart) -> Story:
+    """Keeper loses the table; RESTORE on r1 makes it anew with these parts, and r2 joins: numbers begin anew.
+    The log's numbers go on here, which nothing looks at."""
+    history = story.history
+    seen = Counter(row for name in story.active["r1"] for row in story.content[name].rows(""))
+    for replica in ("r1", "r2"):
+        history.lost.append(LostReplica(history.tick(), replica, seen))
+    gone = ["/t/log", "/t/replicas/r1", "/t/replicas/r2"]
+    history.record(0.0, [Removed(path) for path in gone])
+    for replica in ("r1", "r2"):  # step 1 of RESTORE
+        removed, story.active[replica] = tuple(story.active[replica]), []
+        history.visible.append(SeenVisible(history.tick(), replica, (), removed, ()))
+    story.content.clear()
+    history.record(0.0, [Created("/t/log"), Created("/t/replicas/r1")])
+    history.record(0.0, [Created("/t/replicas/r2")])
+    for number, content in enumerate(contents):
+        name = f"all_{number}_{number}_0"
+        story.stage(name, content, Origin.ATTACHED)
+        entry = LogEntry(
+            AttachPart(part(name), "0" * 32), "r1", "2026-01-01 00:00:00", block_id=f"all_{number}_{number}"
+        )
+        history.record(0.0, [Created(f"/t/log/log-{story.logged:010}", entry.to_bytes())])
+        story.logged += 1
+        story.show(name)
+    return story
+
+
+def before_the_loss() -> Story:
+    story = Story()
+    # The table's first birth, of which the simulation's own history tells, too.
+    story.history.record(0.0, [Created("/t/log"), Created("/t/replicas/r1"), Created("/t/replicas/r2")])
+    story.insert("all_0_0_0", 1, 2)
+    story.insert("all_1_1_0", 3)
+    return story
+
+
+def test_a_table_that_was_restored_whole_breaks_nothing_although_names_begin_anew() -> None:
+    assert not violations(restored(before_the_loss(), stored(3), stored(1, 2)).end())
+
+
+def test_r3_a_restored_table_lacks_rows_of_the_replica_that_made_it() -> None:
+    assert restored(before_the_loss(), stored(1, 2)).broken_promises() == ["R3"]
+
+
+def test_r3_a_restored_part_is_attached_twice() -> None:
+    story = restored(before_the_loss(), stored(1, 2), stored(3), stored(3))
+    assert story.broken_promises() == ["R3"]
+
+
+def test_r2_what_was_acknowledged_after_the_restore_has_to_be_there() -> None:
+    story = restored(before_the_loss(), stored(1, 2), stored(3))
+    story.insert("all_2_2_0", 9, stores=False)
+    assert story.broken_promises() == ["R2"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -13,7 +13,7 @@ import pytest
 from engine.errors import Code, OnclusterError, SessionExpired, SqlError, UnknownOutcome
 from engine.keeper.base import CreateMode, Keeper, Op, OpResult
 from engine.keeper.faults import FaultPlan
-from engine.keeper.recipes import create_ancestors
+from engine.keeper.recipes import create_ancestors, remove_recursive
 from engine.replication.commands.create import (
     Created,
     Leadership,
@@ -23,7 +23,12 @@ from engine.replication.commands.create import (
 )
 from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
-from engine.replication.commands.restore import attach_restored, is_founder, restore_replica
+from engine.replication.commands.restore import (
+    attach_restored,
+    give_up_restoring,
+    is_founder,
+    restore_replica,
+)
 from engine.replication.creation import ALL_LEAD, later_nodes, pristine_checks
 from engine.replication.table_definition import TableDefinition
 from engine.testing.replication_disk import model_definition
@@ -309,6 +314,52 @@ def test_a_drop_that_crashes_anywhere_is_finished_by_the_next_drop_or_create(
     run(main)
 
 
+@pytest.mark.parametrize("paused_at", range(1, 24))
+def test_whoever_drops_a_table_leaves_one_alone_that_was_made_at_its_path_since(paused_at: int) -> None:
+    """1. A session drops the table, and is slow. 2. Keeper loses all of the table, the lock included. 3. The
+    table is made anew. 4. The first session goes on."""
+
+    async def main(bench: Bench) -> None:
+        slow, other = await bench.keeper(), await bench.keeper()
+        await create(slow, 1)
+
+        async def meanwhile() -> None:
+            await remove_recursive(other, PATHS.root)
+            assert await create(other, 1, table_uuid=8) is Created.TABLE
+
+        pause_before(slow, paused_at, meanwhile)
+        await drop_replica(slow, PATHS, R1)
+        if bench.has(PATHS.root):  # it was paused
+            assert all(bench.has(node.path) for node in later_nodes(PATHS, new_replica()))
+            for path in (PATHS.temp, PATHS.log, PATHS.block_numbers, R1.queue, R1.parts, R1.host):
+                assert bench.has(path), path
+
+    run(main)
+
+
+@pytest.mark.parametrize("paused_at", range(1, 20))
+def test_whoever_drops_a_dead_replica_leaves_one_alone_that_was_made_in_its_place(paused_at: int) -> None:
+    """1. SYSTEM DROP REPLICA 'r2' on another server, which is slow. 2. The owner's CREATE finishes it off and
+    makes the replica anew. 3. The other server goes on."""
+
+    async def main(bench: Bench) -> None:
+        slow, owner = await bench.keeper(), await bench.keeper()
+        await create(slow, 1)
+        await create(slow, 2)
+        made: list[Created] = []
+
+        async def meanwhile() -> None:
+            if not bench.has(R2.host):
+                made.append(await create(owner, 2))
+
+        pause_before(slow, paused_at, meanwhile)
+        await drop_dead_replica(slow, PATHS, "r2")
+        for path in (R2.queue, R2.parts, R2.host, R2.log_pointer, R2.creator_info, R2.metadata):
+            assert bench.has(path) == bool(made), path
+
+    run(main)
+
+
 def test_a_dead_replica_is_dropped_and_an_active_or_own_one_is_not() -> None:
     async def main(bench: Bench) -> None:
         alive, dead = await bench.replica("r1"), await bench.replica("r2")
@@ -428,12 +479,31 @@ def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -
         await two.activate()
         assert not await is_founder(two.ctx, two.ctx.session())
         assert await attach_restored(two.ctx) == 0
+        await give_up_restoring(two.ctx, two.ctx.session())
         assert list(two.disk.detached) == ["all_0_0_0"]
 
     run(main)
 
 
 # --- helpers ----------------------------------------------------------------------------------------------
+
+
+def pause_before(keeper: Keeper, write: int, meanwhile: Callable[[], Awaitable[None]]) -> None:
+    """Run `meanwhile` before this session's `write`-th write from now on."""
+    left = write
+
+    def pausing(method):  # type: ignore[no-untyped-def]
+        async def call(*args, **kwargs):  # type: ignore[no-untyped-def]
+            nonlocal left
+            left -= 1
+            if left == 0:
+                await meanwhile()
+            return await method(*args, **kwargs)
+
+        return call
+
+    for method in ("create", "remove", "set", "multi"):
+        setattr(keeper, method, pausing(getattr(keeper, method)))
 
 
 def fail_after(keeper: Keeper, requests: int) -> None:

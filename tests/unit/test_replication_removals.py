@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from engine.keeper.recipes import try_remove
 from engine.keeper.session import RequestKind
+from engine.replication.replica.switches import Activity
 from tests.unit.replication_support import PATHS, Bench, Replica, simulated
 
 
@@ -44,8 +45,9 @@ async def test_an_entry_that_somebody_else_removed_does_not_keep_the_others(benc
 
 
 @simulated
-async def test_own_inserts_are_copied_in_the_end_and_at_once_with_those_of_others(bench: Bench) -> None:
+async def test_own_inserts_are_passed_in_the_end_and_at_once_with_those_of_others(bench: Bench) -> None:
     one, two = await bench.cluster(2)
+    before = (await bench.admin.get(PATHS.replica("r1").queue)).stat.cversion
     await one.insert(1)
     pointer = PATHS.replica("r1").log_pointer
     assert (await bench.admin.get(pointer)).data in (b"", b"0")
@@ -58,3 +60,18 @@ async def test_own_inserts_are_copied_in_the_end_and_at_once_with_those_of_other
     assert (await bench.admin.get(pointer)).data == b"3"
     assert not one.ctx.own_inserts
     assert one.values == two.values == [1, 2, 3]
+    after = (await bench.admin.get(PATHS.replica("r1").queue)).stat.cversion
+    assert after - before == 2, "the entry of the other's insert came and went, and no other"
+
+
+@simulated
+async def test_the_term_that_follows_copies_what_was_inserted_in_the_one_before(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    one.ctx.switches.stop(Activity.PULLING)
+    await one.insert(1)
+    assert one.ctx.own_inserts
+    bench.server.expire_session(one.ctx.session().session_id)
+    one.ctx.switches.start(Activity.PULLING)
+    await bench.quiet(one, two)
+    assert not one.ctx.own_inserts and (await bench.admin.get(one.ctx.me.log_pointer)).data == b"1"
+    assert one.values == two.values == [1]

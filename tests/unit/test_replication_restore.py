@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from engine.errors import OnclusterError
+from engine.errors import Code, NoNode, OnclusterError, SqlError
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import create_ancestors
+from engine.keeper.recipes import create_ancestors, remove_recursive
+from engine.replication.commands.alter import alter_table
 from engine.replication.commands.create import Created
-from engine.replication.commands.restore import attach_restored, restore_replica
-from engine.replication.creation import NewReplica
+from engine.replication.commands.restore import attach_restored
+from engine.replication.commands.waiting import Sync
+from engine.replication.replica.background import keep_running
+from engine.replication.replica.context import ReplicaContext
 from engine.replication.replicated_table import LOOPS
 from engine.testing.replication_disk import StoreDisk
 from engine.testing.simulation import SimulationEnv, run_simulation
@@ -39,18 +43,7 @@ async def lose_everything(bench: Bench, replicas: list[Replica]) -> None:
 
 async def restore(replica: Replica) -> Created:
     """As SYSTEM RESTORE REPLICA does it."""
-    definition = await replica.store.definition()
-    new = NewReplica(
-        definition.metadata.to_bytes(),
-        definition.columns.to_bytes(),
-        UUID(int=7),
-        UUID(int=int(replica.name[1:])),
-    )
-    await replica.table.stop()
-    try:
-        made = await restore_replica(replica.ctx, new, definition)
-    finally:
-        await replica.table.start()
+    made = await replica.table.restore(UUID(int=7))
     assert await replica.table.wait_until_active(timeout_s=300), replica.ctx.readonly_reason
     await attach_restored(replica.ctx)
     return made
@@ -137,5 +130,116 @@ def test_a_replica_with_rows_that_the_others_lack_keeps_them_aside() -> None:
         await bench.quiet(one, two)
         assert one.values == two.values == [1]
         assert two.detached == ["all_1_1_0"], "nothing is deleted"
+
+    run(main)
+
+
+def test_rows_come_back_also_where_the_table_is_left_in_keeper_without_any_replica() -> None:
+    async def main(bench: Bench) -> None:
+        replicas = await bench.cluster(2)
+        for key in range(4):
+            await replicas[key % 2].insert(key)
+        await bench.quiet(*replicas)
+        for replica in replicas:
+            await remove_recursive(bench.admin, replica.ctx.me.root)
+        await bench.until(lambda: all(replica.ctx.is_readonly for replica in replicas))
+        made = [await restored(replica) for replica in replicas]
+        assert made == [Created.TABLE, Created.REPLICA], "what was left of the table is made anew"
+        await bench.quiet(*replicas)
+        for replica in replicas:
+            assert replica.values == [0, 1, 2, 3], replica.name
+            assert replica.detached == []
+
+    run(main)
+
+
+def test_what_a_joining_replica_has_put_aside_is_not_attached_when_it_makes_the_table_later() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.cluster(2)
+        await one.insert(1)
+        await bench.quiet(one, two)
+        await one.stop()
+        await two.insert(2)
+        await lose_everything(bench, [two])
+        one = await bench.start("r1", StoreDisk(one.disk.definition, dict(one.disk.active)), is_awaited=False)
+        await restored(one)
+        await restored(two)
+        await bench.quiet(one, two)
+        assert two.detached == ["all_1_1_0"]
+        await lose_everything(bench, [one, two])
+        assert await restored(two) is Created.TABLE
+        await restored(one)
+        await bench.quiet(one, two)
+        assert one.values == two.values == [1]
+
+    run(main)
+
+
+def test_a_replica_takes_over_the_alter_that_it_missed_while_keeper_did_not_have_it() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.cluster(2)
+        await one.insert(1)
+        await bench.quiet(one, two)
+        await remove_recursive(bench.admin, two.ctx.me.root)
+        await bench.until(lambda: two.ctx.is_readonly)
+        await alter_table(one.ctx, "ADD COLUMN c UInt8", sync=Sync.OWN)
+        assert await restored(two) is Created.REPLICA
+        await bench.quiet(one, two)
+        assert two.disk.definition.columns == one.disk.definition.columns
+        await alter_table(two.ctx, "ADD COLUMN d UInt8", sync=Sync.ALL)
+        assert "d" in one.disk.definition.columns.by_name
+
+    run(main)
+
+
+def test_a_table_that_no_alter_can_have_made_is_not_taken_over() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.cluster(2)
+        await remove_recursive(bench.admin, two.ctx.me.root)
+        await bench.until(lambda: two.ctx.is_readonly)
+        metadata = two.disk.definition.metadata
+        two.disk.definition = replace(two.disk.definition, metadata=replace(metadata, primary_key="v"))
+        with pytest.raises(SqlError) as refused:
+            await restore(two)
+        assert refused.value.code == Code.METADATA_MISMATCH
+        assert one.ctx.keeper is not None
+
+    run(main)
+
+
+def test_two_persons_may_say_restore_at_once() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.start("r1")
+        for key in range(5):
+            await replica.insert(key)
+        await lose_everything(bench, [replica])
+        both = await asyncio.gather(restore(replica), restore(replica), return_exceptions=True)
+        assert Created.TABLE in both
+        await bench.quiet(replica)
+        assert replica.values == [0, 1, 2, 3, 4]
+        assert replica.detached == []
+
+    run(main)
+
+
+def test_a_term_ends_although_its_loop_gets_an_error_at_the_moment_of_its_cancellation() -> None:
+    """When Keeper loses a replica, `is_active` and `log_pointer` go at once: the term is over, and copying
+    the log fails in the same instant. The error must not take the place of the cancellation."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.start("r1")
+        missing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def step(_ctx: ReplicaContext) -> None:
+            await asyncio.gather(missing, bench.env.sleep(1000.0))
+
+        loop = asyncio.create_task(keep_running(replica.ctx, "copy", step))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        # 1. Keeper's answer arrives. 2. The term is over. 3. Only now `gather` looks at the answer.
+        missing.set_exception(NoNode("/t/replicas/r1/log_pointer"))
+        loop.cancel()
+        await asyncio.wait([loop], timeout=60.0)
+        assert loop.cancelled()
 
     run(main)

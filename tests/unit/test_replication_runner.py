@@ -17,12 +17,12 @@ from engine.replication.log_actions import (
 )
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import drop_range
-from engine.replication.part_store import MergeOptions
+from engine.replication.part_store import MergeOptions, Part
 from engine.replication.replica import log_puller
 from engine.replication.replica.commit_part import commit_produced
 from engine.replication.replica.queue_view import keeper_status, queue_rows
 from engine.replication.replica.switches import Activity
-from tests.unit.replication_support import PATHS, Bench, P, simulated
+from tests.unit.replication_support import PATHS, Bench, P, Replica, simulated
 
 
 @simulated
@@ -184,6 +184,29 @@ async def test_a_replacement_whose_source_is_elsewhere_is_fetched_and_shown_at_o
         assert replica.active == ["all_2_2_0"] and replica.values == [9]
         assert await bench.parts(replica.name) == ["all_2_2_0"]
     assert one.staged == two.staged == []
+
+
+@simulated
+async def test_what_an_insert_without_an_answer_has_left_in_a_replaced_range_goes(bench: Bench) -> None:
+    """Its parts are staged, nobody holds them in flight any more, and Keeper may have a node of them."""
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    await bench.quiet(one)
+    executed = await _staged(one, 2, "all_1_1_0")
+    await bench.admin.create(PATHS.replica("r1").part(executed.name), executed.header.to_bytes())
+    await _staged(one, 3, "all_2_2_0")
+    new = await _staged(one, 9, "all_4_4_0")
+    span = drop_range("all", 4)
+    assert span is not None
+    await bench.log(ReplaceRange(span, "d", "s", (P("all_7_7_0"),), (new.name,), (new.digest.hash_text,), 0))
+    await bench.quiet(one)
+    assert one.active == await bench.parts("r1") == ["all_4_4_0"]
+    assert one.staged == [] and one.values == [9]
+
+
+async def _staged(replica: Replica, key: int, name: str) -> Part:
+    written = await replica.store.write("all", [{"k": key, "v": 0}])
+    return await replica.store.stage_inserted(written, P(name))
 
 
 @simulated

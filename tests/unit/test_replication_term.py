@@ -35,11 +35,14 @@ async def test_an_active_replica_shows_its_identity_and_its_address(bench: Bench
     assert node.data == f"UUID_{one.ctx.server_uuid}".encode()
     assert node.stat.ephemeral_owner == one.ctx.session().session_id
     assert (await bench.admin.get(one.ctx.me.host)).data.startswith(b"host: r1\nport: 9009\n")
+    assert (await bench.admin.get(one.ctx.me.root)).data == b""
+    one.ctx.host_id = "n1:9000"  # its name in the clusters
     await one.table.stop()
     assert await bench.admin.exists(one.ctx.me.is_active) is None
     assert one.ctx.is_readonly
     await one.table.start()
     assert await one.table.wait_until_active(timeout_s=5)
+    assert (await bench.admin.get(one.ctx.me.root)).data == b"n1:9000"
 
 
 @simulated
@@ -387,13 +390,13 @@ async def test_the_relative_delay_is_that_behind_the_best_active_replica(bench: 
 
 @simulated
 async def test_the_queue_is_shown_entry_by_entry(bench: Bench) -> None:
-    (one,) = await bench.cluster(1)
-    one.ctx.switches.stop(Activity.QUEUES)
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.QUEUES)
     await one.insert(1)
     await bench.log(MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1")), source="r9")
     await bench.log(DropRange(P("all_5_5_0"), RangeFate.DETACH))
-    await bench.until(lambda: len(one.ctx.queue.entries) == 3)
-    rows = {row.type: row for row in queue_rows(one.ctx)}
+    await bench.until(lambda: len(two.ctx.queue.entries) == 3)
+    rows = {row.type: row for row in queue_rows(two.ctx)}
     assert [row.position for row in rows.values()] == [0, 1, 2]
     assert rows["DROP_PART"].is_detach and rows["DROP_PART"].position == 0, "drops go first"
     merge = rows["MERGE_PARTS"]

@@ -1,0 +1,68 @@
+"""Settings of a SELECT over Distributed tables: they hold on the shards too, or are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.errors import SqlError
+from engine.node.distributed.read_settings import check_reading, forwarded
+
+
+def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
+    settings = {"session_timezone": "Asia/Tokyo", "final": "1", "max_threads": "2", "transform_null_in": ""}
+    assert forwarded(settings) == "&final=1&session_timezone=Asia%2FTokyo"
+    assert forwarded({"max_block_size": "1"}) == ""
+
+
+def refusal(settings: dict[str, str], sql: str = "SELECT 1 FROM @", shards: int = 2) -> int:
+    """The code of the error for a text in which `@` stands for Distributed tables; 0 for none."""
+    starts = [at for at, character in enumerate(sql) if character == "@"]
+    try:
+        check_reading(settings, sql.replace("@", "t"), starts, shards=shards)
+    except SqlError as error:
+        return error.code
+    return 0
+
+
+def test_what_asks_for_another_answer_is_refused() -> None:
+    for value in ("1", "2"):
+        assert refusal({"distributed_group_by_no_merge": value}) == 48
+        assert refusal({"distributed_group_by_no_merge": value}, shards=1) == 0
+    assert refusal({"distributed_group_by_no_merge": "0"}) == 0
+    assert refusal({"additional_table_filters": "{'t':'k = 1'}"}, shards=1) == 48
+    assert refusal({"additional_table_filters": "{}"}) == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 FROM @ WHERE k IN (SELECT k FROM @)",
+        "SELECT 1 FROM @ WHERE k NOT IN (SELECT k FROM (SELECT k FROM @))",
+        "SELECT 1 FROM @ WHERE k IN @",
+        "SELECT 1 FROM @ AS a ANY LEFT JOIN @ AS b USING k",
+        "SELECT 1 FROM @ AS a JOIN (SELECT k FROM @) AS b ON a.k = b.k",
+        "SELECT 1 FROM @ AS a, @ AS b WHERE a.k = b.k",
+    ],
+)
+def test_a_product_of_distributed_tables_is_denied_where_that_was_asked_for(sql: str) -> None:
+    assert refusal({"distributed_product_mode": "deny"}, sql) == 288
+    assert refusal({"distributed_product_mode": "local"}, sql) == 48
+    for settings in ({}, {"distributed_product_mode": "global"}, {"distributed_product_mode": "allow"}):
+        assert refusal(settings, sql) == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1 FROM @",
+        "SELECT 1 FROM @ WHERE k GLOBAL IN (SELECT k FROM @)",
+        "SELECT 1 FROM @ WHERE k GLOBAL NOT IN (SELECT k FROM @)",
+        "SELECT 1 FROM @ AS a GLOBAL ANY LEFT JOIN @ AS b USING k",
+        "SELECT 1 FROM here WHERE k IN (SELECT k FROM @)",
+        "SELECT 1 FROM @ UNION ALL SELECT 1 FROM @",
+        "SELECT k, (SELECT max(k) FROM @) FROM @ WHERE k > (SELECT min(k) FROM @)",
+        "SELECT 1 FROM here JOIN there USING k WHERE k < (SELECT max(k) FROM @)",
+    ],
+)
+def test_what_is_no_product_is_left_alone(sql: str) -> None:
+    assert refusal({"distributed_product_mode": "deny"}, sql) == 0
