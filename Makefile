@@ -8,6 +8,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-builtin-rules
+# Hundreds of processes are started by the tests. Where this is set, each would compile every module anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 VENV ?= .venv
 # The first Python that will do: 3.11 to 3.14. With none of them, python3 is run and says what is wrong.
