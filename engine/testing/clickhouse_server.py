@@ -43,6 +43,7 @@ from engine.testing.processes import ChildProcess
 _CANDIDATES = ("clickhouse-server", "/usr/sbin/clickhouse-server", "/usr/bin/clickhouse-server")
 _ERROR_CODE = re.compile(r"Code: (\d+)")
 _LOG_TAIL_BYTES = 2000
+_FATAL = b"Received signal Segmentation fault"
 
 
 def find_server() -> Path | None:
@@ -177,14 +178,24 @@ class RealClickHouse:
                     return self.process.is_running
         return False
 
+    @property
+    def has_crashed(self) -> bool:
+        """Whether it got a fatal signal that nobody here sent: it writes so, and ends ten seconds later."""
+        code = self.process.return_code
+        ended_by_itself = code is not None and code < 0 and not self.process.expected_to_end
+        return ended_by_itself or _FATAL in self._read("server.err.log")
+
     def log_tail(self) -> str:
         """The end of the server's own error log and of its output."""
-        parts = []
-        for name in ("server.err.log", "stdout.log"):
-            file = self.directory / name
-            if file.exists():
-                parts.append(file.read_bytes()[-_LOG_TAIL_BYTES:].decode("utf-8", "replace"))
-        return "\n".join(parts)
+        return "\n".join(
+            self._read(name)[-_LOG_TAIL_BYTES:].decode("utf-8", "replace")
+            for name in ("server.err.log", "stdout.log")
+        ).strip()
+
+    def _read(self, name: str) -> bytes:
+        with contextlib.suppress(FileNotFoundError):
+            return (self.directory / name).read_bytes()
+        return b""
 
     async def _close_http(self) -> None:
         if self._http is not None:

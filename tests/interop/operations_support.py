@@ -103,8 +103,13 @@ class Stand:
 
 
 @asynccontextmanager
-async def running(kind: Kind, zookeeper_config: ZooKeeper, directory: Path) -> AsyncIterator[Stand]:
-    """Two real servers, two nodes, or one more of both; everything is stopped in the end."""
+async def running(
+    kind: Kind, zookeeper_config: ZooKeeper, directory: Path, real_clusters: list[RealCluster]
+) -> AsyncIterator[Stand]:
+    """Two real servers, two nodes, or one more of both; everything is stopped in the end.
+
+    Real servers are also put into `real_clusters`.
+    """
     count_of_real = {Kind.REAL: 2, Kind.NODES: 0, Kind.MIXED: 2}[kind]
     count_of_nodes = {Kind.REAL: 0, Kind.NODES: 2, Kind.MIXED: 1}[kind]
     real = plan_servers(count_of_real, env=ENV) if count_of_real else ()
@@ -123,6 +128,7 @@ async def running(kind: Kind, zookeeper_config: ZooKeeper, directory: Path) -> A
             servers = RealCluster(
                 real, clusters=clusters, zookeeper=zookeeper_config, directory=directory, env=ENV, queue=queue
             )
+            real_clusters.append(servers)
             await stack.enter_async_context(servers)
             processes |= {server.spec.name: server.process for server in servers.servers}
         for spec in nodes:

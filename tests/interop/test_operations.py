@@ -38,7 +38,7 @@ from engine.operations.repair import prove
 from engine.operations.site import Site
 from engine.testing.clickhouse_server import find_server
 from tests.interop.cluster import ENV
-from tests.interop.conftest import NO_SERVER
+from tests.interop.conftest import NO_SERVER, REAL_CLUSTERS
 from tests.interop.operations_support import Kind, Stand, running
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,8 @@ async def stand(
     kind: Kind = request.param
     if kind is not Kind.NODES and find_server() is None:
         pytest.skip(NO_SERVER)
-    async with running(kind, zookeeper_config, tmp_path) as stand:
+    real_clusters = request.node.stash[REAL_CLUSTERS] = []
+    async with running(kind, zookeeper_config, tmp_path, real_clusters) as stand:
         yield stand
 
 
