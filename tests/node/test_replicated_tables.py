@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 HOSTS = ("n1", "n2")
 SMALL = "(a Int8) ENGINE = ReplicatedMergeTree('/small', 'r') ORDER BY a"
+ANY_UUID = "00000000-0000-0000-0000-0000000000b1"
 OWN_PATH = "'/t/{shard}/{database}/{table}', '{replica}'"
 
 
@@ -332,7 +333,12 @@ def test_create_or_replace_of_a_plain_table_and_on_cluster(nodes: Nodes) -> None
         "TRUNCATE TABLE d.past_v",
         "ALTER TABLE d.past_v DELETE WHERE 1",
         "CREATE TABLE d.past_b AS d.past ENGINE = Buffer(d, past, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_b AS d.past ENGINE = Buffer(d, concat('pa', 'st'), 1, 1, 2, 1, 2, 1, 2)",
+        f"ATTACH TABLE d.past_b UUID '{ANY_UUID}' (a UInt64) ENGINE = Buffer(d, past, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_b AS d.past_s ENGINE = Buffer(d, past_s, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_a ENGINE = Alias('d', 'past')",
         "CREATE MATERIALIZED VIEW d.past_r REFRESH EVERY 1 DAY TO d.past AS SELECT 1 AS a",
+        "CREATE MATERIALIZED VIEW d.past_r REFRESH EVERY 1 DAY APPEND TO d.past_s AS SELECT 1 AS a",
         "ALTER TABLE d.past_s MOVE PARTITION ID 'all' TO TABLE d.past",
     ],
 )
@@ -343,6 +349,21 @@ def test_nothing_reaches_a_replicated_table_through_another_object(nodes: Nodes,
     nodes.n1.query("CREATE TABLE IF NOT EXISTS d.past_s (a UInt64) ENGINE = MergeTree ORDER BY a")
     nodes.n1.query("CREATE MATERIALIZED VIEW IF NOT EXISTS d.past_v TO d.past AS SELECT a FROM d.past_s")
     refused(nodes.n1.post(sql), 48)
+
+
+def test_what_a_buffer_writes_into_does_not_become_a_replicated_table(nodes: Nodes) -> None:
+    n1 = nodes.n1
+    n1.query("CREATE TABLE d.fed (a UInt64) ENGINE = MergeTree ORDER BY a")
+    n1.query("CREATE TABLE d.fed_b AS d.fed ENGINE = Buffer(d, fed, 1, 1, 2, 1, 2, 1, 2)")
+    n1.query("CREATE TABLE d.fed_r (a UInt64) ENGINE = ReplicatedMergeTree('/fed', 'r') ORDER BY a")
+    refused(n1.post("EXCHANGE TABLES d.fed AND d.fed_r"), 48, "Buffer d.fed_b")
+    refused(
+        n1.post("CREATE MATERIALIZED VIEW d.fed_v TO d.fed_r AS SELECT a FROM d.fed"), 48, "Buffer d.fed_b"
+    )
+    n1.query("DROP TABLE d.fed SYNC")
+    refused(n1.post(f"CREATE TABLE d.fed {SMALL}"), 48, "Buffer d.fed_b")
+    n1.query("DROP TABLE d.fed_b")
+    n1.query("RENAME TABLE d.fed_r TO d.fed")
 
 
 def test_rows_for_a_view_go_to_its_replicated_target(nodes: Nodes) -> None:

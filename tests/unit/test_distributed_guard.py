@@ -40,6 +40,8 @@ def refusal(sql: str) -> int:
     [
         "CREATE TABLE b AS d ENGINE = Buffer(default, d, 1, 1, 1, 1, 1, 1, 1)",
         "CREATE TABLE b (k UInt8) ENGINE = Buffer(currentDatabase(), 'd', 1, 1, 1, 1, 1, 1, 1)",
+        "CREATE TABLE a ENGINE = Alias('d')",
+        "CREATE TABLE a ENGINE = Alias(other, d2)",
         "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^d')",
         "CREATE TABLE m (k UInt8) ENGINE = Merge(REGEXP('oth'), '2$')",
         "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k SOURCE(CLICKHOUSE(TABLE 'd')) LAYOUT(FLAT())",

@@ -19,7 +19,7 @@ from engine.sql.cursor import Cursor
 
 _K = StatementKind
 _CREATES = frozenset({_K.CREATE_TABLE, _K.ATTACH_TABLE})
-_ENGINES = frozenset({"Buffer", "Merge"})
+_ENGINES = frozenset({"Alias", "Buffer", "Merge"})
 _DICTIONARIES = frozenset({_K.CREATE_DICTIONARY, _K.ATTACH_DICTIONARY})
 _MERGE = re.compile(r"\bmerge\s*\(", re.IGNORECASE)
 _BEFORE = ("FROM", "JOIN", ",", "(")
@@ -84,6 +84,8 @@ def _named_by_engine(asked: Asked, names: Collection[TableName]) -> TableName | 
     arguments = engine_arguments(cursor)
     if engine == "Merge":
         return _matched(arguments, names, asked.current_database)
+    if engine == "Alias" and len(arguments) == 1:
+        arguments = ["''", *arguments]
     try:
         database, table = (argument_name(text, "", asked.current_database) for text in arguments[:2])
     except (SqlError, ValueError):

@@ -28,6 +28,7 @@ from engine.node.replicated.convert import Converter
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.drop_rename import DropRenameStatements
 from engine.node.replicated.executor import ReplicatedExecutor
+from engine.node.replicated.feeders import FeederGuard
 from engine.node.replicated.guard import ReplicatedGuard
 from engine.node.replicated.inserts import ReplicatedInserts
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -44,7 +45,7 @@ from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
 from engine.node.replicated.undrop import UndropStatements
-from engine.node.replicated.view_catalog import read_views
+from engine.node.replicated.view_catalog import read_links
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.statement import Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
@@ -87,7 +88,7 @@ class ReplicatedNode:
         self._local = LocalTables(pool)
         self._server = server_of(config, find=self._context_at, version=pool.version)
         self._fetcher = fetcher_of(config)
-        self._graph = ViewGraph(lambda: read_views(self._local))
+        self._graph = ViewGraph(lambda: read_links(self._local))
         self._defaults = Defaults(
             config.default_replica_path,
             config.default_replica_name,
@@ -106,6 +107,8 @@ class ReplicatedNode:
             server_uuid=identity.server_uuid,
             on_change=self._graph.changed,
         )
+        feeders = FeederGuard(self.tables, self._graph)
+        self.life.check_new_name = feeders.check_new_table
         self.views = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
         self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
         """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
@@ -118,6 +121,7 @@ class ReplicatedNode:
         self._undrop = UndropStatements(self.life, env)
         self.handlers = StatementHandlers(
             [
+                feeders,
                 AttachAsStatements(self.life, self._converter),
                 AttachDefinitionStatements(self.life, self._create, self._converter),
                 self._undrop,

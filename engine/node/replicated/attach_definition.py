@@ -109,6 +109,7 @@ class AttachDefinitionStatements:
     async def _check_place(self, record: TableRecord) -> None:
         life = self._life
         await self._create.check_database(record.name)
+        await life.check_new_name(record.name)
         other = life.catalog.at(record.me)
         if other is not None:
             raise SqlError(

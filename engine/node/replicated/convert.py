@@ -98,6 +98,7 @@ class Converter:
             raise SqlError(
                 Code.BAD_ARGUMENTS, f"Table {name} is replicated already.", hint="ATTACH TABLE is enough."
             )
+        await life.check_new_name(name)
         keeper = await life.holder.get(timeout_s=_KEEPER_WAIT_S)
         await life.local.run(f"ATTACH TABLE {name.quoted}")
         try:
@@ -128,6 +129,7 @@ class Converter:
         if self._life.catalog.get(local.uuid) is not None:
             return
         try:
+            await self._life.check_new_name(local.name)
             self._life.catalog.put(self._record_of(local))
         except SqlError as error:
             log.error("replicated.not_converted table=%s error=%s", local.name, error)

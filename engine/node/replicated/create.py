@@ -168,6 +168,7 @@ class CreateStatements:
         self, asked: Asked, definition: Definition, name: TableName, uuid: UUID, place: Place
     ) -> None:
         life = self._life
+        await life.check_new_name(name)
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
         await check_shard(keeper, place.paths, self._topology(), self._defaults)

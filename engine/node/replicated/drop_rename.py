@@ -154,6 +154,9 @@ class DropRenameStatements:
                         Code.NOT_IMPLEMENTED,
                         f"Replicated tables need a database with engine Atomic; {database} has {engine}.",
                     )
+            for name in names:
+                if self._life.tables.find(name) is None:  # perhaps the new name of one
+                    await self._life.check_new_name(name)
             await self._in_chdb(asked, asked.sql)
             await self._life.announce_names()
         return True

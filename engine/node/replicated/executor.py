@@ -29,6 +29,7 @@ from engine.keeper.base import Node
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
 from engine.node.replicated.definition_sql import REPLICATED, is_create_of_replicated
+from engine.node.replicated.feeders import makes_feeder
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import ReplicatedStatements
@@ -141,7 +142,7 @@ class ReplicatedExecutor:
 
     def _may_concern(self, statement: Statement, database: str) -> bool:
         """False: it is chDB's alone, without a doubt."""
-        if is_create_of_replicated("", statement.kind, statement.engine):
+        if is_create_of_replicated("", statement.kind, statement.engine) or makes_feeder(statement):
             return True
         records = self._life.catalog.all()
         if not records:

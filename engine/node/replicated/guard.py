@@ -1,20 +1,17 @@
 """The last of the handlers: what nobody handles and chDB must not do to a replicated table is refused.
 
 chDB knows nothing of Keeper: an ALTER that it ran would change one replica and no other. The same goes for
-what reaches a replicated table through another object: a materialized view passes commands on to its target,
-a Buffer table and a refreshable view insert into theirs at times of their own.
+what reaches a replicated table through a materialized view, which passes commands on to its target.
 """
 
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.views import ViewGraph
 from engine.node.statement import Answer, Asked
-from engine.sql import AlterCommand, Statement, StatementKind, literal_value
-from engine.sql.cursor import Cursor
+from engine.sql import AlterCommand, Statement, StatementKind
 
 _K = StatementKind
 _A = AlterCommand
@@ -51,10 +48,6 @@ class ReplicatedGuard:
                 "PARALLEL WITH is not supported on a node that has replicated tables.",
                 hint="Send the statements one by one.",
             )
-        if statement.kind is _K.CREATE_TABLE and statement.engine == "Buffer":
-            self._check_buffer(asked)
-        if statement.kind is _K.CREATE_MATERIALIZED_VIEW and statement.targets:
-            self._check_refresh(asked, statement)
         if statement.kind in _READS_OR_NAMES:
             return None
         for name in _changed(statement):
@@ -76,31 +69,12 @@ class ReplicatedGuard:
         if table is not None:
             raise _unsupported(f"{statement.kind} through the view {whole}", table)
 
-    def _check_buffer(self, asked: Asked) -> None:
-        engine = Definition(asked.sql).engine
-        names = [_name(text) for text in engine.arguments[:2]] if engine is not None else []
-        table = self._tables.find_for(asked, TableName(names[0], names[1])) if len(names) == 2 else None
-        if table is not None:
-            raise _unsupported("A Buffer table in front", table)
-
-    def _check_refresh(self, asked: Asked, statement: Statement) -> None:
-        cursor = Cursor(asked.sql)
-        cursor.skip_to("REFRESH", "AS")
-        table = self._tables.find_for(asked, statement.targets[0])
-        if cursor.word == "REFRESH" and table is not None:
-            raise _unsupported("REFRESH of a view into it", table)
-
 
 def _changed(statement: Statement) -> tuple[TableName, ...]:
     """The tables that the statement changes: other tables of REPLACE and ATTACH PARTITION FROM are read."""
     if statement.kind is _K.ALTER_TABLE and _A.MOVE_PARTITION_TO_TABLE not in statement.alter_commands:
         return statement.tables
     return (*statement.tables, *statement.targets)
-
-
-def _name(text: str) -> str:
-    cursor = Cursor(text)
-    return literal_value(cursor.token) if len(cursor.tokens) == 1 else ""
 
 
 def _unsupported(what: str, table: RunningTable) -> SqlError:

@@ -101,6 +101,8 @@ class TableLifecycle:
         self._server_uuid = server_uuid
         self.rollups: Mapping[str, GraphiteRollup] = {}
         """The rules of GraphiteMergeTree tables, functions by their own names."""
+        self.check_new_name: Callable[[TableName], Awaitable[None]] = _nothing_to_check
+        """Raises SqlError for a name that a replicated table must not have."""
         self._tasks: set[asyncio.Task[None]] = set()
         tables.recorded = self._recorded
 
@@ -389,3 +391,7 @@ class TableLifecycle:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _nothing_to_check(name: TableName) -> None:
+    return None

@@ -109,6 +109,7 @@ class UndropStatements:
 
     async def _check_place(self, record: TableRecord) -> None:
         life = self._life
+        await life.check_new_name(record.name)
         if life.catalog.get(record.uuid) is not None:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,

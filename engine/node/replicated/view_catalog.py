@@ -1,21 +1,25 @@
-"""Which materialized views this node has, read from chDB."""
+"""Which materialized views this node has, and what else writes into tables; read from chDB."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from uuid import UUID
 
-from engine.names import TableName
+from engine.names import TableName, quote_string
+from engine.node.replicated.feeders import FEEDER_ENGINES, feeder_of
 from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.views import View
+from engine.node.replicated.views import Links, View
+from engine.sql.cursor import Cursor
 
 _EDGES = """
 SELECT database, name, dependencies_database, dependencies_table
 FROM system.tables WHERE notEmpty(dependencies_table)
 """
-_VIEWS = """
-SELECT database, name, toString(uuid), target_database, target_table, as_select
-FROM system.tables WHERE engine = 'MaterializedView'
+_WRITERS = f"""
+SELECT database, name, engine, toString(uuid), target_database, target_table, as_select, engine_full,
+    create_table_query
+FROM system.tables
+WHERE engine IN ('MaterializedView', {", ".join(map(quote_string, sorted(FEEDER_ENGINES)))})
 """
 _COLUMNS = """
 SELECT database, table, groupArray(name) FROM (
@@ -29,11 +33,22 @@ SELECT database, table, groupArray(name) FROM (
 """
 
 
-async def read_views(local: LocalTables) -> Sequence[View]:
-    """Every materialized view that runs on INSERT, ordered by name. Raises SqlError."""
-    views = await local.rows(_VIEWS)
-    if not views:
-        return ()
+async def read_links(local: LocalTables) -> Links:
+    """Materialized views that run on INSERT, ordered by name, and feeders. Raises SqlError."""
+    views, feeders = [], []
+    for database, name, engine, uuid, *target, select, engine_full, text in await local.rows(_WRITERS):
+        table, written = TableName(database, name), TableName(*target)
+        if engine != "MaterializedView" or _is_refreshed(text):
+            feeder = feeder_of(table, engine, engine_full, written)
+            feeders += [feeder] if feeder is not None else []
+        if engine == "MaterializedView":
+            views.append((table, UUID(uuid), written, select))
+    return Links(await _runs(local, views) if views else (), feeders)
+
+
+async def _runs(
+    local: LocalTables, views: Sequence[tuple[TableName, UUID, TableName, str]]
+) -> Sequence[View]:
     sources: dict[TableName, list[TableName]] = {}
     for database, table, view_databases, view_tables in await local.rows(_EDGES):
         for view in map(TableName, view_databases, view_tables):
@@ -42,11 +57,15 @@ async def read_views(local: LocalTables) -> Sequence[View]:
         TableName(database, table): tuple(names) for database, table, names in await local.rows(_COLUMNS)
     }
     found = []
-    for database, name, uuid, target_database, target_table, select in views:
-        view = TableName(database, name)
-        target = TableName(target_database, target_table)
+    for view, uuid, target, select in views:
         wanted = set(columns.get(target, ()))
         common = tuple(column for column in columns.get(view, ()) if column in wanted)
         for source in sources.get(view, ()):
-            found.append(View(view, UUID(uuid), source, target, common, select))
+            found.append(View(view, uuid, source, target, common, select))
     return sorted(found, key=lambda view: (view.name, view.source))
+
+
+def _is_refreshed(create_query: str) -> bool:
+    cursor = Cursor(create_query)
+    cursor.skip_to("REFRESH", "AS")
+    return cursor.word == "REFRESH"

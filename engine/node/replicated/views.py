@@ -65,13 +65,34 @@ class View:
     select: str
 
 
+@dataclass(frozen=True, slots=True)
+class Feeder:
+    """What writes into `target` inside chDB (`feeders`); of a streaming source that is the source itself."""
+
+    name: TableName
+    kind: str
+    target: TableName
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """What of this node's objects writes into other tables."""
+
+    views: Sequence[View] = ()
+    feeders: Sequence[Feeder] = ()
+
+
 class ViewGraph:
     """The views of this node by their source; read from chDB when it was changed since."""
 
-    def __init__(self, read: Callable[[], Awaitable[Sequence[View]]]) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Links]]) -> None:
         self._read = read
         self._views: dict[TableName, list[View]] | None = None
         self._targets: dict[TableName, TableName] = {}
+        self._feeders: Sequence[Feeder] = ()
         self._generation = 0
 
     def changed(self) -> None:
@@ -85,11 +106,12 @@ class ViewGraph:
             generation = self._generation
             views: dict[TableName, list[View]] = {}
             targets: dict[TableName, TableName] = {}
-            for view in await self._read():
+            links = await self._read()
+            for view in links.views:
                 views.setdefault(view.source, []).append(view)
                 targets[view.name] = view.target
             if generation == self._generation:
-                self._views, self._targets = views, targets
+                self._views, self._targets, self._feeders = views, targets, links.feeders
         return self._views.get(source, ())
 
     async def target_of(self, name: TableName) -> TableName | None:
@@ -97,20 +119,31 @@ class ViewGraph:
         await self.of(name)
         return self._targets.get(name)
 
+    async def end_of(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> TableName | None:
+        """The first wanted table among `source` and all that rows inserted into it come to."""
+        return next((table for table in await self._reached(source) if is_wanted(table)), None)
+
     async def reaches(self, source: TableName, is_wanted: Callable[[TableName], bool]) -> bool:
-        """Whether rows inserted into `source` come, through views, to a table that is wanted."""
-        seen: set[TableName] = set()
-        open_ = [source]
-        while open_:
-            table = open_.pop()
-            if table in seen:
-                continue
-            seen.add(table)
-            for view in await self.of(table):
-                if is_wanted(view.target):
-                    return True
-                open_.append(view.target)
-        return False
+        """Whether rows inserted into `source` come, by way of others, to a table that is wanted."""
+        return any(is_wanted(table) for table in (await self._reached(source))[1:])
+
+    async def feeding(self, name: TableName) -> Feeder | None:
+        """Something whose rows come to `name`."""
+        await self.of(name)
+        for feeder in self._feeders:
+            if name in await self._reached(feeder.target):
+                return feeder
+        return None
+
+    async def _reached(self, source: TableName) -> Sequence[TableName]:
+        reached = [source]
+        for table in reached:
+            next_ = [view.target for view in await self.of(table)]
+            next_ += [feeder.target for feeder in self._feeders if feeder.name == table]
+            if table in self._targets:
+                next_.append(self._targets[table])
+            reached += [each for each in dict.fromkeys(next_) if each not in reached]
+        return reached
 
 
 class ViewPush:
@@ -209,9 +242,9 @@ class ViewPush:
         if engine != "Null" and not engine.endswith("MergeTree"):
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
-                f"Table {name} has engine {engine} and a materialized view into a replicated or Distributed "
-                "table.",
-                hint="Make it a table of the MergeTree family or of engine Null.",
+                f"Table {name} has engine {engine}, and its rows come to a replicated or Distributed table.",
+                hint="INSERT INTO that table, or make this one a table of the MergeTree family or of engine "
+                "Null.",
             )
         stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
         made = "ENGINE = MergeTree ORDER BY tuple()" if engine == "Null" else ""
