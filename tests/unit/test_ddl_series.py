@@ -17,8 +17,8 @@ from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import SystemEnv
 from engine.names import HostId, TableName
 from engine.sql import Statement
-from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
+from tests.unit.chdb_support import running_executor
 
 QUEUE = "/q"
 HOST = HostId("node01", 9000)
@@ -41,11 +41,8 @@ def clock() -> Clock:
 
 @pytest.fixture
 async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
-    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
-    executor = ChdbExecutor(pool, lanes=1)
-    yield executor
-    await executor.close()
-    await pool.close()
+    async with running_executor(tmp_path, lanes=1) as executor:
+        yield executor
 
 
 @pytest.fixture

@@ -13,19 +13,16 @@ from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.errors import Corrupt, SqlError
 from engine.names import TableName
 from engine.sql import parse_statement
-from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
+from tests.unit.chdb_support import running_executor
 
 QUEUE = "/q"
 
 
 @pytest.fixture
 async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
-    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
-    executor = ChdbExecutor(pool, lanes=1)
-    yield executor
-    await executor.close()
-    await pool.close()
+    async with running_executor(tmp_path, lanes=1) as executor:
+        yield executor
 
 
 async def _run(executor: ChdbExecutor, sql: str, record: list[str] | None = None, **settings: str) -> None:

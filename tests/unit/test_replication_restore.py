@@ -59,6 +59,21 @@ async def restored(replica: Replica) -> Created:
     raise AssertionError("not restored")
 
 
+async def two_of_which_the_first_makes_the_table_with_less(bench: Bench) -> tuple[Replica, Replica]:
+    """Keeper loses all; the replica that makes the table anew lacks row 2, which the other has."""
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    await one.stop()
+    await two.insert(2)
+    await lose_everything(bench, [two])
+    one = await bench.start("r1", StoreDisk(one.disk.definition, dict(one.disk.active)), is_awaited=False)
+    await restored(one)
+    await restored(two)
+    await bench.quiet(one, two)
+    return one, two
+
+
 @pytest.mark.parametrize("at_once", [True, False], ids=["all at once", "one after another"])
 def test_all_replicas_get_all_rows_back_without_fetching_what_they_have(at_once: bool) -> None:
     async def main(bench: Bench) -> None:
@@ -118,16 +133,7 @@ def test_a_restore_that_is_killed_is_finished_by_the_next_start(seed: int) -> No
 
 def test_a_replica_with_rows_that_the_others_lack_keeps_them_aside() -> None:
     async def main(bench: Bench) -> None:
-        one, two = await bench.cluster(2)
-        await one.insert(1)
-        await bench.quiet(one, two)
-        await one.stop()
-        await two.insert(2)
-        await lose_everything(bench, [two])
-        one = await bench.start("r1", StoreDisk(one.disk.definition, dict(one.disk.active)), is_awaited=False)
-        await restored(one)
-        await restored(two)
-        await bench.quiet(one, two)
+        one, two = await two_of_which_the_first_makes_the_table_with_less(bench)
         assert one.values == two.values == [1]
         assert two.detached == ["all_1_1_0"], "nothing is deleted"
 
@@ -155,16 +161,7 @@ def test_rows_come_back_also_where_the_table_is_left_in_keeper_without_any_repli
 
 def test_what_a_joining_replica_has_put_aside_is_not_attached_when_it_makes_the_table_later() -> None:
     async def main(bench: Bench) -> None:
-        one, two = await bench.cluster(2)
-        await one.insert(1)
-        await bench.quiet(one, two)
-        await one.stop()
-        await two.insert(2)
-        await lose_everything(bench, [two])
-        one = await bench.start("r1", StoreDisk(one.disk.definition, dict(one.disk.active)), is_awaited=False)
-        await restored(one)
-        await restored(two)
-        await bench.quiet(one, two)
+        one, two = await two_of_which_the_first_makes_the_table_with_less(bench)
         assert two.detached == ["all_1_1_0"]
         await lose_everything(bench, [one, two])
         assert await restored(two) is Created.TABLE

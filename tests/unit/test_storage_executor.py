@@ -9,17 +9,14 @@ from engine.ddl.executor import Execution, Fingerprint
 from engine.errors import SqlError
 from engine.names import TableName
 from engine.sql import parse_statement
-from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
+from tests.unit.chdb_support import running_executor
 
 
 @pytest.fixture
 async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:
-    pool = await ChdbPool.open(tmp_path / "data", max_running=2)
-    executor = ChdbExecutor(pool, lanes=2)
-    yield executor
-    await executor.close()
-    await pool.close()
+    async with running_executor(tmp_path, lanes=2) as executor:
+        yield executor
 
 
 async def run(executor: ChdbExecutor, sql: str, **settings: str) -> None:

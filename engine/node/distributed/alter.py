@@ -21,10 +21,11 @@ from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.catalog import DistributedRecord
 from engine.node.distributed.create_sql import CreateText, on_scratch
-from engine.node.distributed.replacing import Replacing, Taking
+from engine.node.distributed.replacing import Replacing
 from engine.node.distributed.stage import Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.name_locks import NameLocks
+from engine.node.replicated.taking_place import Taking
 from engine.node.statement import Asked
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql import AlterCommand, Statement

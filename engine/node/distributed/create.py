@@ -25,12 +25,13 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.distributed.catalog import DistributedRecord
 from engine.node.distributed.create_sql import CreateText, as_create
-from engine.node.distributed.replacing import Replacing, RunOther, Taking
+from engine.node.distributed.replacing import Replacing, RunOther
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
 from engine.node.distributed.tables import DistributedTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
+from engine.node.replicated.taking_place import Taking
 from engine.node.replicated.waiting import settings_of
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, expand_macros

@@ -12,34 +12,23 @@ Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 
 from __future__ import annotations
 
-import enum
-import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
 from uuid import UUID
 
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import OnclusterError
 from engine.names import TableName
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.tables import DistributedTable, DistributedTables
-from engine.node.replicated.replacing import temporary_name
+from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
 from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Asked
 
-_TEMPORARY = re.compile(r"_tmp_replace_[0-9a-f]{32}\Z")
 _LOCK_TIMEOUT_S = 120.0
 
 RunOther = Callable[[Asked], Awaitable[None]]
 """Runs a statement about tables that are not Distributed, or about names only."""
-
-
-class Taking(enum.Enum):
-    """What a new table's name has to be before."""
-
-    A_FREE_NAME = "CREATE"
-    WHATEVER_IS_THERE = "CREATE OR REPLACE"
-    A_TABLES_PLACE = "REPLACE"
 
 
 class Replacing:
@@ -69,16 +58,7 @@ class Replacing:
         if old is not None and old.uuid == uuid:  # the queue executes its entry once more
             await self.drop(asked, temporary)
             return
-        if old is None and taking is Taking.A_TABLES_PLACE:
-            raise SqlError(Code.UNKNOWN_TABLE, f"Table {name} does not exist.")
-        if old is not None and taking is Taking.A_FREE_NAME:
-            raise SqlError(Code.TABLE_ALREADY_EXISTS, f"Table {name} already exists.")
-        if old is not None and (old.engine.endswith("View") or old.engine == "Dictionary"):
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"{name} is no table but a {old.engine}: it cannot be replaced by a table.",
-                hint="DROP it, then CREATE TABLE.",
-            )
+        check_place(name, old, taking)
         await self.drop(asked, temporary)
         await make(temporary)
         try:
@@ -128,7 +108,7 @@ class Replacing:
     async def drop_leftovers(self) -> None:
         """At the node's start: what a crash left under a temporary name."""
         for table in await self._tables.all():
-            if _TEMPORARY.match(table.name.table):
+            if is_temporary(table.name):
                 await self.forget(table.uuid, table.name)
 
     async def _plain(self, asked: Asked, sql: str) -> None:

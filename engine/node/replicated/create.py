@@ -30,6 +30,7 @@ from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refus
 from engine.node.replicated.replacing import replace_table
 from engine.node.replicated.shard_check import Defaults, check_shard
 from engine.node.replicated.statements import done
+from engine.node.replicated.taking_place import Taking
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.replication.paths import ReplicaPaths, TablePaths
@@ -161,7 +162,7 @@ class CreateStatements:
             uuid,
             place.me,
             make=lambda temporary: self._make(asked, definition, temporary, uuid, place),
-            has_to_exist=definition.is_bare_replace,
+            taking=Taking.A_TABLES_PLACE if definition.is_bare_replace else Taking.WHATEVER_IS_THERE,
         )
 
     async def _make(

@@ -17,7 +17,6 @@ Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
@@ -25,21 +24,14 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
+from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
 from engine.replication.paths import ReplicaPaths
-
-_PREFIX = "_tmp_replace_"
-_TEMPORARY = re.compile(r"_tmp_replace_[0-9a-f]{32}\Z")
-
-
-def temporary_name(name: TableName, uuid: UUID) -> TableName:
-    """Of the table with this UUID, until it takes the place of `name`."""
-    return TableName(name.database, f"{_PREFIX}{uuid.hex}")
 
 
 async def drop_leftovers(life: TableLifecycle) -> None:
     """At the node's start: what a crash left under a temporary name goes, Keeper's side in the background."""
     for known in life.catalog.all():
-        if not _TEMPORARY.match(known.name.table):
+        if not is_temporary(known.name):
             continue
         async with life.names.hold([known.name]):
             record = life.catalog.get(known.uuid)
@@ -54,7 +46,7 @@ async def replace_table(
     me: ReplicaPaths,
     *,
     make: Callable[[TableName], Awaitable[None]],
-    has_to_exist: bool,
+    taking: Taking,
 ) -> None:
     """All steps. `make` creates and fills the table under the name that it is given, or leaves nothing. The
     caller holds the lock of `name`.
@@ -68,14 +60,7 @@ async def replace_table(
         if old is not None and old.uuid == uuid:  # the queue executes its entry once more
             await _drop(life, temporary)
             return
-        if old is None and has_to_exist:
-            raise SqlError(Code.UNKNOWN_TABLE, f"Table {name} does not exist.")
-        if old is not None and (old.engine.endswith("View") or old.engine == "Dictionary"):
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"{name} is no table but a {old.engine}: it cannot be replaced by a table.",
-                hint="DROP it, then CREATE TABLE.",
-            )
+        check_place(name, old, taking)
         await _drop(life, temporary)
         _refuse_conflict(life, me)
         await make(temporary)
