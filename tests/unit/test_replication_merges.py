@@ -212,6 +212,31 @@ def test_a_part_that_is_not_in_keeper_is_not_merged() -> None:
     run(main)
 
 
+def test_parts_are_merged_as_soon_as_no_more_come() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings(merge_selecting_sleep_ms=60_000))
+        for value in range(12):
+            await replica.insert(value)
+        assert not live.actions(MergeParts)
+        await live.env.sleep(2)
+        assert live.actions(MergeParts)
+
+    run(main)
+
+
+def test_a_few_parts_wait_for_more_although_none_come() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1, ReplicatedSettings(merge_selecting_sleep_ms=60_000))
+        for value in range(8):
+            await replica.insert(value)
+        await live.env.sleep(20)
+        assert not live.actions(MergeParts)
+        await live.env.sleep(100)
+        assert live.actions(MergeParts)
+
+    run(main)
+
+
 def test_where_an_old_server_elects_nobody_else_assigns() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1, ReplicatedSettings(max_merge_selecting_sleep_ms=5000))

@@ -23,7 +23,7 @@ import asyncio
 import enum
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty
@@ -51,10 +51,13 @@ _MULTIPLE_LEADERS = b"(multiple leaders Ok)"
 _BATCH = 100
 _SETTLE_S = 0.01
 """After a wake-up replicas wait up to this long, so that not all of them choose at the same moment."""
-_LOOK_S = 1.0
+_LOOK_S = 0.25
 """How often the parts are counted meanwhile."""
 _CROWDED = 100
 """Parts of a partition that do not wait to be merged."""
+_WORTH_A_LULL = 10
+"""New parts that are merged as soon as no others come between two looks: nobody is kept waiting then, and a
+replica that comes back fetches their merge instead of each of them."""
 
 
 class NotAssigned(enum.Enum):
@@ -155,6 +158,8 @@ async def assign_round(ctx: ReplicaContext, ttl_merges: TtlMerges | None = None)
     room_for_mutations = min(room, settings.max_replicated_mutations_in_queue - mutations, _BATCH)
     if ttl_merges is not None and not ttl_merges.may_choose(ctx):
         ttl_merges = None
+    if ttl_merges is not None:
+        await ttl_merges.learn(ctx)
     guess = MergePredicate(queue, queue.virtual_parts, {}, frozenset(), -1)
     if ttl_merges is not None and (not ttl_merges.choose(ctx, runs_of(ctx, guess)) or not await has_ttl(ctx)):
         ttl_merges = None
@@ -238,7 +243,7 @@ def runs_of(ctx: ReplicaContext, predicate: MergePredicate) -> list[list[Candida
         if predicate.why_not(name):
             last = None
             continue
-        if last is None or predicate.why_not_together(last, name):
+        if last is None or predicate.why_not_beside(last, name):
             runs.append([])
         runs[-1].append(Candidate(name, part.size_bytes, max(0.0, now_s - part.modified_s)))
         last = name
@@ -318,18 +323,25 @@ async def _woken(ctx: ReplicaContext, leadership_changed: Signal | None) -> None
 
 
 async def _gather(ctx: ReplicaContext) -> None:
-    """Let parts come together before the next merge is looked for, as long as ClickHouse would sleep.
+    """Let parts come together before the next merge is looked for, as long as ClickHouse would sleep, or
+    until no more come.
 
     Looking costs each replica five round trips, and merging five small parts as much as inserting ten.
     """
     left_s = ctx.settings.merge_selecting_sleep_ms / 1e3 * ctx.env.rng.uniform(0.5, 1.0)
-    while left_s > 0 and not _is_crowded(ctx) and not _is_mutation_wanted(ctx):
-        await _wait_at_most(_mutation_wanted(ctx), min(left_s, _LOOK_S))
-        left_s -= _LOOK_S
+    before = seen = ctx.store.active.keys()
+    while left_s > 0 and not _is_mutation_wanted(ctx):
+        look_s = _LOOK_S * ctx.env.rng.uniform(0.7, 1.3)
+        await _wait_at_most(_mutation_wanted(ctx), min(left_s, look_s))
+        left_s -= look_s
+        here = ctx.store.active.keys()
+        if _is_crowded(here) or (here == seen and len(here - before) >= _WORTH_A_LULL):
+            return
+        seen = here
 
 
-def _is_crowded(ctx: ReplicaContext) -> bool:
-    counts = Counter(name.partition_id for name in ctx.store.active)
+def _is_crowded(parts: Iterable[PartName]) -> bool:
+    counts = Counter(name.partition_id for name in parts)
     return max(counts.values(), default=0) >= _CROWDED
 
 

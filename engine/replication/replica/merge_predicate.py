@@ -80,10 +80,12 @@ class MergePredicate:
 
     def why_not_together(self, left: PartName, right: PartName) -> str:
         """Why the neighbours `left` and `right` cannot be merged now; empty if they can."""
+        return self.why_not(left) or self.why_not(right) or self.why_not_beside(left, right)
+
+    def why_not_beside(self, left: PartName, right: PartName) -> str:
+        """As `why_not_together`, of two that may each be merged (`why_not`)."""
         if left.partition_id != right.partition_id:
             return f"parts {left} and {right} belong to different partitions"
-        if reason := self.why_not(left) or self.why_not(right):
-            return reason
         first, last = left.max_block + 1, right.min_block - 1
         if first <= last:
             numbers = self.committing.get(left.partition_id, ())
