@@ -73,6 +73,18 @@ def test_the_shard_of_a_row_is_a_column(cluster: Cluster) -> None:
     assert cluster.n1.query(sql) == "1\t1000\t0\n2\t1000\t1\n"
 
 
+def test_each_shard_answers_by_itself_where_that_is_asked_for(cluster: Cluster) -> None:
+    sql = "SELECT count() FROM {} WHERE id IN (SELECT id + 1 FROM {})"
+    for host in ("n1", "n3"):
+        for table in ("events_d", "cluster(c, default, events)"):
+            text, ask = sql.format(table, table), cluster.nodes[host].query
+            assert ask(text) == "1999\n"
+            assert ask(text, distributed_product_mode="local") == "0\n"
+            assert sorted(ask(text, distributed_group_by_no_merge="1").split()) == ["1000", "999"]
+            settings = {"distributed_group_by_no_merge": "2", "distributed_product_mode": "local"}
+            assert ask(text, **settings) == "0\n0\n"
+
+
 def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> None:
     cluster.n1.query("CREATE VIEW by_city AS SELECT city, count() AS n FROM events_d GROUP BY city")
     cluster.n1.query("CREATE VIEW over_view AS SELECT sum(n) AS total FROM by_city")
@@ -154,8 +166,6 @@ def test_settings_that_ask_for_another_answer_are_refused(cluster: Cluster) -> N
     sql = "SELECT count() FROM events_d WHERE id IN (SELECT id FROM events_d)"
     for settings, code in (
         ({"distributed_product_mode": "deny"}, 288),
-        ({"distributed_product_mode": "local"}, 48),
-        ({"distributed_group_by_no_merge": "2"}, 48),
         ({"additional_table_filters": "{'events_d': 'id = 1'}"}, 48),
     ):
         assert _refused(cluster.n1, sql, **settings).code == code

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from engine.distributed.select import RemoteSelect, SourceColumn, SourceTable, plan_select
+from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, SourceTable, plan_select
 from engine.distributed.select.model import union_all
 from engine.distributed.select.template import Reference, make_template, table_names
 from engine.errors import SqlError
@@ -41,7 +41,7 @@ class DatabasesAsShards:
         self._table = table
         self.reads: list[RemoteSelect] = []
 
-    async def table_expression(self, select: RemoteSelect) -> str:
+    async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         self.reads.append(select)
         parts = [select.sql(f"s{n}.{self._table}", shard_number=n) for n in range(1, SHARDS + 1)]
         return union_all(parts, [column for _, column in select.columns])
@@ -51,6 +51,8 @@ class DatabasesAsShards:
 class Bench:
     pool: ChdbPool
     loop: asyncio.AbstractEventLoop
+    tables: dict[str, Mapping[str, str]] = field(default_factory=lambda: {"events": EVENTS, "people": PEOPLE})
+    """What is Distributed: columns and their types."""
 
     def ask(self, sql: str, database: str = "one") -> str:
         return self.loop.run_until_complete(
@@ -74,11 +76,9 @@ class Bench:
         refs = []
         databases = {}
         for ref in table_names(sql):
-            if ref.name.database not in ("", "one") or ref.name.table not in ("events", "people"):
+            if ref.name.database not in ("", "one") or ref.name.table not in self.tables:
                 continue
-            columns = [
-                SourceColumn(n, t) for n, t in (EVENTS if ref.name.table == "events" else PEOPLE).items()
-            ]
+            columns = [SourceColumn(n, t) for n, t in self.tables[ref.name.table].items()]
             if ref.name.table == "events":
                 columns += [SourceColumn(n, t.split()[0], is_hidden=True) for n, t in HIDDEN.items()]
             table = SourceTable(columns, DatabasesAsShards(ref.name.table))

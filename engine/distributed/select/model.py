@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +22,24 @@ class SourceColumn:
     is_hidden: bool = False
 
 
+TABLE_PLACE = "\x00table\x00"
+"""Stands for the table in a RemoteSelect's block."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherTable:
+    """Another Distributed table in a RemoteSelect's block: its number in the statement, and all it has."""
+
+    slot: int
+    read: RemoteSelect
+    modifiers: str = ""
+
+    @staticmethod
+    def places(slot: int) -> tuple[str, str]:
+        """What stands in the block for the table, and for FINAL and SAMPLE behind its alias."""
+        return f"\x00other {slot}\x00", f"\x00modifiers {slot}\x00"
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteSelect:
     """What one shard is asked. `columns` are the expressions and names of the result, in order.
@@ -37,12 +55,25 @@ class RemoteSelect:
     """Conditions that hold for every row of the result, for choosing shards."""
     has_one_row: bool = False
     """The result is one row of values of bounded size, whatever the table holds."""
+    block: str = ""
+    """A whole query with `TABLE_PLACE` and the places of `others`, which gives the columns."""
+    others: tuple[OtherTable, ...] = ()
+    reads_others_locally: bool = False
+    """On every shard `others` are that shard's own tables."""
 
-    def sql(self, table: str, *, shard_number: int) -> str:
-        """The text for a shard where the table is called `table`."""
+    def sql(self, table: str, *, shard_number: int, others: Mapping[int, str] | None = None) -> str:
+        """The text for a shard where the table is called `table`. `others` are the texts of those tables; a
+        subquery has the modifiers already."""
         expressions = ", ".join(f"{text} AS {quote_identifier(column.name)}" for text, column in self.columns)
         distinct = "DISTINCT " if self.is_distinct else ""
-        sql = f"SELECT {distinct}{expressions} FROM {table}{self.tail}"
+        source = f"({self.block})" if self.block else f"{table}{self.tail}"
+        for other in self.others:
+            place, modifiers = other.places(other.slot)
+            text = (others or {})[other.slot]
+            source = source.replace(place, text)
+            source = source.replace(modifiers, "" if text.startswith("(") else other.modifiers)
+        source = source.replace(TABLE_PLACE, table)
+        sql = f"SELECT {distinct}{expressions} FROM {source}"
         return sql.replace(SHARD_PLACE, f"toUInt32({shard_number})")
 
     @property
@@ -62,8 +93,9 @@ class TooLong(Exception):
 class ShardSource(Protocol):
     """How the shards of one table are read."""
 
-    async def table_expression(self, select: RemoteSelect) -> str:
-        """A subquery, in brackets, that gives the rows of all shards that are needed.
+    async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
+        """A subquery, in brackets, that gives the rows of all shards that are needed. `sources` are those of
+        all places of the statement, which `select.others` names.
 
         Raises TooLong where `select` cannot be sent, SqlError where shards cannot be reached.
         """

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from engine.distributed.select import pushing
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
+from engine.distributed.select.on_shards import USUAL, Spread, on_shards
 from engine.distributed.select.query_tree import QueryTree, parse_query_tree
 from engine.distributed.select.repeatable import is_repeatable
-from engine.distributed.select.template import Template, fill_places
+from engine.distributed.select.template import Template, fill_places, place_text
 from engine.distributed.select.two_phase import PLACE, Describe, two_phases
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
@@ -67,15 +68,22 @@ async def plan_select(
 
 
 async def analyse_select(
-    template: Template, analyse: Analyse, describe: Describe, *, allows_two_phases: bool = True
+    template: Template,
+    analyse: Analyse,
+    describe: Describe,
+    *,
+    allows_two_phases: bool = True,
+    spread: Spread = USUAL,
 ) -> Analysis:
-    """Raises SqlError as `describe` does."""
+    """Raises SqlError as `describe` does, and 48 for what `spread` cannot be done with."""
     begin = select_begins(template.text)
     columns = tuple(slot.columns for slot in template.slots)
     plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
     tree = await _analysed(template, begin, analyse)
     if tree is None:
         return Analysis(template.text, columns, tuple((read,) for read in plain))
+    if spread is not USUAL:
+        return await _spread(template, begin, tree, describe, spread)
     phases = None
     if allows_two_phases and len(template.slots) == 1:
         phases = await _in_two_phases(template, begin, tree, describe)
@@ -84,6 +92,24 @@ async def analyse_select(
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))
     return Analysis(template.text, columns, choices, phases, repeatable)
+
+
+async def _spread(
+    template: Template, begin: int, tree: QueryTree, describe: Describe, spread: Spread
+) -> Analysis:
+    text, reads = await on_shards(template, tree, spread, describe)
+    rest = _rest(template.text[begin:])
+    columns: list[tuple[SourceColumn, ...]] = []
+    choices: list[tuple[RemoteSelect, ...]] = []
+    for number, slot in enumerate(template.slots):
+        if number in reads:
+            columns.append(())
+            choices.append((reads[number],))
+        else:
+            columns.append(slot.columns)
+            is_there = place_text(number) in text
+            choices.append((pushing.read_of(tree, slot, number),) if is_there else ())
+    return Analysis(f"{template.text[:begin]}{text} {rest}", tuple(columns), tuple(choices))
 
 
 async def fill(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
@@ -104,13 +130,15 @@ async def _filled(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
     chosen: list[RemoteSelect] = []
     expressions: list[str] = []
     for columns, choices, source in zip(analysis.columns, analysis.choices, sources, strict=True):
+        if not choices:
+            expressions.append("")
         for at, read in enumerate(choices):
             try:
-                expression = await source.table_expression(read)
+                expression = await source.table_expression(read, sources)
             except TooLong:
                 if at + 1 == len(choices):
                     raise SqlError(
-                        Code.NOT_IMPLEMENTED, "The table has more columns than one request can name."
+                        Code.NOT_IMPLEMENTED, "What a shard would be asked is longer than a request may be."
                     ) from None
                 continue
             chosen.append(read)
@@ -136,11 +164,13 @@ async def _in_two_phases(
     phases = await two_phases(tree, template.slots[0], describe)
     if phases is None:
         return None
-    select = template.text[begin:]
-    bare = without_output_clauses(select).rstrip("; \t\r\n")
-    if not select.startswith(bare):
-        return None
-    return f"{template.text[:begin]}{phases.initiator} {select[len(bare) :]}", phases.remote
+    rest = _rest(template.text[begin:])
+    return f"{template.text[:begin]}{phases.initiator} {rest}", phases.remote
+
+
+def _rest(select: str) -> str:
+    """The clauses about a SELECT's output."""
+    return select[len(without_output_clauses(select).rstrip("; \t\r\n")) :]
 
 
 def _with_all_columns(columns: Sequence[SourceColumn], read: RemoteSelect, expression: str) -> str:

@@ -109,6 +109,11 @@ class Template:
         return fill_places(self.text, expressions)
 
 
+def place_text(number: int) -> str:
+    """What stands in a template's text where slot `number` is read."""
+    return f"\x01{number}\x01"
+
+
 def fill_places(text: str, expressions: Sequence[str]) -> str:
     """A template's text with a table expression in each place."""
     return _PLACE.sub(lambda match: expressions[int(match.group(1))], text)
@@ -148,7 +153,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
             columns.append(SourceColumn(SHARD_NUMBER, SHARD_NUMBER_TYPE, is_hidden=True))
         hidden |= {c.name for c in columns if c.is_hidden}
         modifiers = ""
-        text = f"\x01{number}\x01"
+        text = place_text(number)
         if is_in:
             text = f"(SELECT * FROM {text})"
         else:

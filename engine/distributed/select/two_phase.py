@@ -91,7 +91,7 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
         return None
     where = next((clause for clause in parts if clause.keyword == "WHERE"), None)
     group = next((clause for clause in parts if clause.keyword == "GROUP"), None)
-    keys, behind_keys = _keys(cursor, group)
+    keys, behind_keys = keys_of(cursor, group)
     if any(alias not in clauses.token_texts(key) for key in keys):
         return None
     upper_begin = where.end if where else (group.begin - 2 if group else _first_upper(cursor, place, parts))
@@ -99,7 +99,7 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
     upper = clauses.text_of(cursor, upper_begin, len(cursor.words)) if upper_begin < len(cursor.words) else ""
     if group:
         upper = clauses.text_of(cursor, group.end, len(cursor.words)) if group.end < len(cursor.words) else ""
-    calls = _calls(select, names) | _calls(upper, names)
+    calls = calls_of(select, names) | calls_of(upper, names)
     if calls is None:
         return None
     states: list[tuple[str, str]] = []
@@ -210,7 +210,7 @@ def _first_upper(cursor: Cursor, place: int, parts: list[clauses.Clause]) -> int
     return first.begin - (2 if first.keyword in ("GROUP", "ORDER") else 1)
 
 
-def _keys(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
+def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
     """The keys of GROUP BY, and what stands behind them (WITH TOTALS and so on)."""
     if group is None:
         return [], ""
@@ -229,7 +229,7 @@ def _keys(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]
     return keys, clauses.text_of(cursor, end, group.end)
 
 
-def _calls(text: str, names: set[str]) -> set[_Call]:
+def calls_of(text: str, names: set[str]) -> set[_Call]:
     """Every call of a function of `names`, as it is written."""
     cursor = Cursor(text)
     found: set[_Call] = set()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
+from engine.distributed.select import USUAL, Merging, Spread
 from engine.errors import Code, SqlError
 from engine.node.replicated.waiting import number
 from engine.sql.cursor import Cursor
@@ -84,8 +85,9 @@ def forwarded(settings: Mapping[str, str]) -> str:
     )
 
 
-def check_reading(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, shards: int) -> None:
-    """`starts` are the offsets of the Distributed tables in the text, `shards` the most that one of them has.
+def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, shards: int) -> Spread:
+    """How much the shards shall execute. `starts` are the offsets of the Distributed tables in the text,
+    `shards` the most that one of them has.
 
     Raises SqlError 48 for what cannot be given, 288 for what `distributed_product_mode = 'deny'` denies.
     """
@@ -96,16 +98,11 @@ def check_reading(settings: Mapping[str, str], sql: str, starts: Sequence[int], 
             hint="Write the filter into WHERE.",
         )
     if shards < 2:
-        return
-    if number(settings, "distributed_group_by_no_merge", 0):
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "Setting distributed_group_by_no_merge is not supported: groups of all shards are always merged.",
-            hint="Add _shard_num to GROUP BY for the groups of each shard.",
-        )
+        return USUAL
+    merging = Merging(min(2, int(number(settings, "distributed_group_by_no_merge", 0))))
     mode = settings.get("distributed_product_mode", "")
-    if mode not in ("deny", "local") or not _has_product(sql, starts):
-        return
+    if mode in ("deny", "local") and not _has_product(sql, starts):
+        mode = ""
     if mode == "deny":
         raise SqlError(
             _DENIED,
@@ -113,11 +110,8 @@ def check_reading(settings: Mapping[str, str], sql: str, starts: Sequence[int], 
             hint="Write GLOBAL IN or GLOBAL JOIN, or set distributed_product_mode = 'global'.",
             name="DISTRIBUTED_IN_JOIN_SUBQUERY_DENIED",
         )
-    raise SqlError(
-        Code.NOT_IMPLEMENTED,
-        "Setting distributed_product_mode = 'local' is not supported: both sides are always read whole.",
-        hint="Set it to 'global', whose answer is the same where rows that belong together share a shard.",
-    )
+    spread = Spread(merging, is_local=mode == "local")
+    return USUAL if spread == USUAL else spread
 
 
 def _has_product(sql: str, starts: Sequence[int]) -> bool:

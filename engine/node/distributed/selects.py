@@ -18,16 +18,16 @@ from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.distributed.select import Analysis, SourceColumn, SourceTable, analyse_select, fill
+from engine.distributed.select import Analysis, SourceColumn, SourceTable, Spread, analyse_select, fill
 from engine.distributed.select.plan import Analyse, select_begins
 from engine.distributed.select.template import Reference, Template, make_template, table_names
 from engine.distributed.select.two_phase import Describe
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import HostId, TableName
+from engine.names import HostId, TableName, quote_string
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.read_settings import check_reading
+from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_functions import TableFunction, table_functions
@@ -106,7 +106,7 @@ class DistributedSelects:
             self._remembered.put(key, Remembered(stamp))
             return asked
         refs, names = found
-        self._check_settings(asked, sql, refs)
+        spread = self._spread(asked, sql, refs)
         readers = [ref.table.source for ref in refs if isinstance(ref.table.source, ShardReader)]
         try:
             for reader in readers:
@@ -114,7 +114,9 @@ class DistributedSelects:
             template = make_template(sql, refs, databases=names)
             if asked.session.is_readonly:
                 asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
-            analysis = await analyse_select(template, self._analyse(asked), self._describe(asked))
+            analysis = await analyse_select(
+                template, self._analyse(asked), self._describe(asked), spread=spread
+            )
             plan = await fill(analysis, readers)
             await self._check(asked, plan.sql)
         finally:
@@ -154,10 +156,10 @@ class DistributedSelects:
             before.note_text(chosen, plan.sql, frozenset(failover.reads))
         return replace(asked, sql=plan.sql)
 
-    def _check_settings(self, asked: Asked, sql: str, refs: Sequence[Reference]) -> None:
+    def _spread(self, asked: Asked, sql: str, refs: Sequence[Reference]) -> Spread:
         sources = [ref.table.source for ref in refs]
         shards = max(len(source.shards) for source in sources if isinstance(source, ShardReader))
-        check_reading(settings_of(asked), sql, [ref.start for ref in refs], shards=shards)
+        return spread_of(settings_of(asked), sql, [ref.start for ref in refs], shards=shards)
 
     def _stamp(self) -> Stamp:
         return Stamp(self._tables.version, self._views.generation, self._topology())
@@ -216,6 +218,7 @@ class DistributedSelects:
                     depth,
                     is_distributed_here=known.__contains__,
                     current_database=asked.current_database,
+                    elsewhere=sql[call.start : call.end],
                 )
                 columns = await self._described(call, reader)
                 refs.append(Reference(call.start, call.end, "", SourceTable(columns, reader)))
@@ -244,6 +247,7 @@ class DistributedSelects:
             is_distributed_here=known.__contains__,
             current_database=asked.current_database,
             skips_unavailable=definition.number("skip_unavailable_shards", 0) != 0,
+            elsewhere=_elsewhere(table),
         )
 
     async def _described(self, call: TableFunction, reader: ShardReader) -> Sequence[SourceColumn]:
@@ -328,6 +332,15 @@ def _with_one_row(asked: Asked) -> Asked:
         return replace(asked, has_one_row=True)
     settings = {**_FOR_ONE_ROW, **asked.settings}
     return replace(asked, settings=settings, is_readonly=False, has_one_row=True)
+
+
+def _elsewhere(table: DistributedTable) -> str:
+    """The table in a statement on another node."""
+    definition = table.definition
+    if not definition.database:
+        return table.name.quoted
+    arguments = (definition.cluster, definition.database, definition.table)
+    return f"cluster({', '.join(map(quote_string, arguments))})"
 
 
 def _scope(asked: Asked) -> Scope:

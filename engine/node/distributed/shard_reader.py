@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from engine.distributed.peers import Peer, PeerShard
-from engine.distributed.select import RemoteSelect, SourceColumn, TooLong
+from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, TooLong
 from engine.distributed.select.model import union_all
 from engine.distributed.select.shard_choice import is_deterministic, key_columns, rows_of_constants
 from engine.distributed.sharding import slot_expression, slots
@@ -29,8 +29,8 @@ from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import forwarded
 from engine.node.replicated.waiting import flag, number
 
-MAX_URL_BYTES = 7000
-"""The request line of a node may have 8190."""
+MAX_URL_BYTES = 250_000
+"""The request line of a node may have 1 MiB, as with ClickHouse."""
 MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer."""
@@ -55,6 +55,8 @@ class ShardReader:
     is_distributed_here: Callable[[TableName], bool] = lambda _: False
     current_database: str = "default"
     skips_unavailable: bool = False
+    elsewhere: str = ""
+    """What is the same table, with all shards, in a statement on another node."""
     _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
 
     def choose_ahead(self) -> None:
@@ -98,7 +100,7 @@ class ShardReader:
         if self._choices:
             await asyncio.gather(*self._choices.values(), return_exceptions=True)
 
-    async def table_expression(self, select: RemoteSelect) -> str:
+    async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         if self.depth >= MAX_DEPTH:
             raise SqlError(
                 _TOO_DEEP, "Maximum distributed depth exceeded", name="TOO_LARGE_DISTRIBUTED_DEPTH"
@@ -108,14 +110,34 @@ class ShardReader:
         peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
         for shard, peer in zip(shards, peers, strict=True):
             if peer is not None:
-                parts.append(await self._read(shard, peer, select))
+                parts.append(await self._read(shard, peer, select, sources))
         return union_all(parts, [column for _, column in select.columns])
 
-    async def _read(self, shard: PeerShard, peer: Peer, select: RemoteSelect) -> str:
+    async def _others(
+        self, peer: Peer, select: RemoteSelect, sources: Sequence[ShardSource]
+    ) -> Mapping[int, str]:
+        """The texts of other Distributed tables in what `peer` is asked."""
+        texts = {}
+        for other in select.others:
+            source = sources[other.slot]
+            if not isinstance(source, ShardReader):
+                raise TypeError(source)
+            if select.reads_others_locally:
+                texts[other.slot] = peer.table(source.database, source.table)
+            elif self._is_here(peer):
+                texts[other.slot] = await source.table_expression(other.read)
+            else:
+                texts[other.slot] = source.elsewhere
+        return texts
+
+    async def _read(
+        self, shard: PeerShard, peer: Peer, select: RemoteSelect, sources: Sequence[ShardSource]
+    ) -> str:
         table = peer.table(self.database, self.table)
+        others = await self._others(peer, select, sources)
         if self._is_here(peer):
-            return _as_declared(select).sql(table, shard_number=shard.number)
-        sql = select.sql(table, shard_number=shard.number)
+            return _as_declared(select).sql(table, shard_number=shard.number, others=others)
+        sql = select.sql(table, shard_number=shard.number, others=others)
         columns = [column for _, column in select.columns]
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"

@@ -1,0 +1,195 @@
+"""distributed_group_by_no_merge and distributed_product_mode: each shard's own answers, put together.
+
+The oracle reads the tables of the shards one by one, and knows nothing of plans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from engine.errors import Code, SqlError
+from tests.unit.test_distributed_select_remembered import World
+from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, bench
+
+__all__ = ["bench"]
+
+
+@pytest.fixture(scope="module")
+def world(bench: object) -> Iterator[World]:
+    world = World(bench)  # type: ignore[arg-type]
+    world.make()
+    world.make("people", table="people", columns=PEOPLE)
+    yield world
+    bench.ask("DROP DATABASE d SYNC", "default")  # type: ignore[attr-defined]
+    world.call(world.node.stop())
+    for record in world.node.tables.catalog.all():
+        world.node.tables.catalog.remove(record.uuid)
+
+
+def rows(answer: str) -> list[str]:
+    """Sorted, behind names and types."""
+    head, types, *rest = answer.splitlines()
+    return [head, types, *sorted(rest)]
+
+
+def by_shard(world: World, sql: str) -> list[str]:
+    """Every shard's whole answer, one behind the other."""
+    answers = [world.bench.ask(sql, f"s{n}").splitlines() for n in range(1, SHARDS + 1)]
+    return [*answers[0][:2], *sorted(row for answer in answers for row in answer[2:])]
+
+
+NO_MERGE = """
+SELECT count() FROM events
+SELECT city, count() AS c, uniq(name) FROM events GROUP BY city
+SELECT city, sum(price) AS s FROM events WHERE id > 20 GROUP BY city HAVING s > 500 ORDER BY s DESC LIMIT 2
+SELECT id, name FROM events ORDER BY id LIMIT 3
+SELECT DISTINCT city, note FROM events
+SELECT quantile(0.5)(id), groupArray(3)(id % 2) FROM events WHERE city = 'Rome'
+SELECT max(e.id) AS m, any('x') FROM events AS e WHERE e.id > 1000000
+SELECT city, row_number() OVER (ORDER BY city) AS r FROM events GROUP BY city
+SELECT city, arrayJoin(tags) AS t, count() FROM events GROUP BY city, t
+SELECT id, name FROM events FINAL SETTINGS max_threads = 1
+SELECT `id` % 3 AS `a b`, count() FROM events PREWHERE id > 4 WHERE price > 7 GROUP BY `a b` LIMIT 1 BY 2
+SELECT count() FROM people FINAL
+SELECT toUInt8(1) AS one FROM events SAMPLE 1/2 GROUP BY one
+"""
+
+
+@pytest.mark.parametrize(
+    "sql", NO_MERGE.replace("FROM events FINAL", "FROM people FINAL").strip().splitlines()
+)
+def test_without_merging_every_shard_answers_by_itself(world: World, sql: str) -> None:
+    settings = {"distributed_group_by_no_merge": "1"}
+    assert rows(world.ask(sql, settings=settings)) == by_shard(world, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "same"),
+    [
+        (
+            "SELECT sum(c), count() FROM (SELECT city, count() AS c FROM events GROUP BY city)",
+            "SELECT sum(c), count() FROM (@)|SELECT city, count() AS c FROM events GROUP BY city",
+        ),
+        (
+            "SELECT city, c FROM (SELECT city, count() c FROM events GROUP BY city) WHERE c > 9 ORDER BY ALL",
+            "SELECT city, c FROM (@) WHERE c > 9|SELECT city, count() AS c FROM events GROUP BY city",
+        ),
+        (
+            "SELECT count() AS n FROM events UNION ALL SELECT count() FROM extra FORMAT TSVWithNamesAndTypes",
+            "SELECT * FROM (@) UNION ALL SELECT count() FROM one.extra|SELECT count() AS n FROM events",
+        ),
+    ],
+)
+def test_a_subquery_is_not_merged_and_what_is_around_it_is(world: World, sql: str, same: str) -> None:
+    outer, inner = same.split("|")
+    parts = [inner.replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
+    expected = world.bench.ask(outer.replace("@", " UNION ALL ".join(parts)))
+    settings = {"distributed_group_by_no_merge": "1"}
+    assert rows(world.ask(sql.replace("extra", "one.extra"), settings=settings)) == rows(expected)
+
+
+NO_MERGE_BUT_ORDER = """
+SELECT city, count() AS c FROM events GROUP BY city|ORDER BY c, city
+SELECT city AS k, sum(price) AS s FROM events WHERE id > 20 GROUP BY k HAVING count() > 20|ORDER BY s LIMIT 4
+SELECT count() AS c FROM events|ORDER BY c LIMIT 2
+SELECT max(id) AS m FROM events WHERE id > 1000000|
+SELECT city, max(id) AS m FROM events GROUP BY city|ORDER BY city, m DESC LIMIT 1 BY city
+SELECT note, uniq(name) AS u FROM events GROUP BY note|ORDER BY ALL LIMIT 3 OFFSET 1
+"""
+
+
+@pytest.mark.parametrize("sql", NO_MERGE_BUT_ORDER.strip().splitlines())
+def test_groups_that_are_not_merged_are_ordered_and_limited_together(world: World, sql: str) -> None:
+    query, order = sql.split("|")
+    parts = [query.replace("FROM events", f"FROM s{n}.events") for n in range(1, SHARDS + 1)]
+    expected = world.bench.ask(f"SELECT * FROM ({' UNION ALL '.join(parts)}) {order}")
+    asked = world.ask(f"{query} {order}", settings={"distributed_group_by_no_merge": "2"})
+    assert asked == expected if order else rows(asked) == rows(expected)
+
+
+def test_windows_and_expressions_of_groups_are_for_all_shards(world: World) -> None:
+    settings = {"distributed_group_by_no_merge": "2"}
+    window = "sum(count()) OVER (PARTITION BY city)"
+    sql = f"SELECT DISTINCT city, {window} AS c, 1 + 1 AS two FROM events GROUP BY city"
+    expected = "SELECT city, count() AS c, 2 AS two FROM events GROUP BY city"
+    lines = rows(world.ask(sql, settings=settings))[2:]
+    assert lines == rows(world.bench.ask(expected))[2:]
+
+
+def test_rows_are_merged_as_ever_where_there_are_no_groups(world: World) -> None:
+    sql = "SELECT DISTINCT city FROM events ORDER BY city LIMIT 3"
+    for value in ("0", "2"):
+        assert world.ask(sql, settings={"distributed_group_by_no_merge": value}) == world.bench.ask(sql)
+
+
+LOCAL = """
+SELECT id FROM events WHERE id IN (SELECT id * 3 FROM people)
+SELECT id, city FROM events WHERE id NOT IN (SELECT id + 1 FROM people WHERE age > 20) AND price > 9
+SELECT id FROM events WHERE id IN people_ids
+SELECT e.id, p.id AS o FROM events AS e JOIN people AS p ON e.id + 1 = p.id
+SELECT e.id, age FROM events AS e LEFT JOIN (SELECT id, age FROM people WHERE age > 9) p ON e.id + 2 = p.id
+SELECT e.id, e.note, p.name FROM events AS e ANY LEFT JOIN people AS p USING (name)
+SELECT id FROM events WHERE id + 1 IN (SELECT id FROM people WHERE id IN (SELECT id FROM events WHERE id > 9))
+"""
+
+
+@pytest.mark.parametrize(
+    "sql", LOCAL.replace("people_ids", "(SELECT id + 1 FROM people)").strip().splitlines()
+)
+def test_every_shard_joins_its_own_tables(world: World, sql: str) -> None:
+    assert rows(world.ask(sql, settings={"distributed_product_mode": "local"})) == by_shard(world, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "of_all"),
+    [
+        (
+            "SELECT count() AS c, sum(id) AS s FROM events WHERE id IN (SELECT id * 3 FROM people)",
+            "SELECT sum(c) AS c, sum(s) AS s FROM (@)",
+        ),
+        (
+            "SELECT city, count() AS c FROM events AS e JOIN people AS p ON e.id + 1 = p.id GROUP BY city",
+            "SELECT city, sum(c) AS c FROM (@) GROUP BY city ORDER BY city LIMIT 3",
+        ),
+    ],
+)
+def test_what_shards_join_by_themselves_is_merged(world: World, sql: str, of_all: str) -> None:
+    def on_shard(n: int) -> str:
+        return sql.replace("FROM events", f"FROM s{n}.events").replace("people", f"s{n}.people")
+
+    expected = world.bench.ask(of_all.replace("@", " UNION ALL ".join(map(on_shard, range(1, SHARDS + 1)))))
+    tail = " ORDER BY city LIMIT 3" if "GROUP" in sql else ""
+    asked = world.ask(sql + tail, settings={"distributed_product_mode": "local"})
+    assert asked == expected
+    everything = world.ask(sql + tail, settings={"distributed_product_mode": "global"})
+    assert everything == world.bench.ask(sql + tail)
+    assert everything != asked
+
+
+def test_without_merging_other_tables_are_read_whole_or_locally(world: World) -> None:
+    sql = "SELECT count() FROM events WHERE id IN (SELECT id * 3 FROM people)"
+    whole = [
+        world.bench.ask(sql.replace("FROM people", "FROM one.people"), f"s{n}").splitlines()[2]
+        for n in range(1, SHARDS + 1)
+    ]
+    settings = {"distributed_group_by_no_merge": "1"}
+    assert rows(world.ask(sql, settings=settings))[2:] == sorted(whole)
+    settings["distributed_product_mode"] = "local"
+    assert rows(world.ask(sql, settings=settings)) == by_shard(world, sql)
+
+
+@pytest.mark.parametrize(
+    ("sql", "value"),
+    [
+        ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "1"),
+        ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "2"),
+        ("SELECT city, count() FROM events GROUP BY city WITH ROLLUP", "2"),
+        ("WITH c AS (SELECT count() AS n FROM events) SELECT a.n, b.n FROM c AS a, c AS b", "1"),
+    ],
+)
+def test_what_has_no_meaning_without_merging_is_refused(world: World, sql: str, value: str) -> None:
+    with pytest.raises(SqlError) as refused:
+        world.ask(sql, settings={"distributed_group_by_no_merge": value})
+    assert refused.value.code == Code.NOT_IMPLEMENTED
