@@ -10,43 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier, quote_string
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.insert_pieces import PIECE_BYTES, append, in_pieces, insert_whole
 from engine.storage.insert_pieces import cancel as cancel_insert
-from engine.storage.pipe import ReadEnd, open_pipe
-from engine.storage.scope import PLAIN, QueryResult, Scope, set_statement
+from engine.storage.pipe import open_pipe
+from engine.storage.result_stream import ResultStream
+from engine.storage.scope import PLAIN, QueryResult, Scope
+from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
 from engine.storage.statement_text import select_into
 
 T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
-_FIRST_SETTINGS = {"implicit_select": "0"}
-"""As on a server: chDB would take `1 + 1` for a statement."""
-
-
-class ResultStream:
-    """A result on its way. Read until empty, then `finish` to learn whether it is whole."""
-
-    def __init__(self, format: str, reader: ReadEnd, task: asyncio.Task[QueryResult]) -> None:
-        self.format = format
-        self._reader = reader
-        self._task = task
-
-    async def read(self) -> bytes:
-        """The next bytes; empty at the end, whether good or bad."""
-        return await self._reader.read()
-
-    async def finish(self) -> QueryResult:
-        """Raises SqlError if the statement failed, at whatever time."""
-        return await asyncio.shield(self._task)
 
 
 class Threads(Protocol):
@@ -81,30 +63,26 @@ class ChdbSession:
         one_shot: bool = False,
     ) -> None:
         self._pool = pool
-        self._database = database
-        self._settings = {**_FIRST_SETTINGS, **settings}
-        self._readonly = self._settings.pop("readonly", "0")
-        self._is_readonly = False
-        self._is_privileged = False
-        self._one_shot = one_shot
-        self._connection: Any = None
+        self._local = SessionConnection(
+            pool.connect, lambda: pool.idle, database=database, settings=settings, one_shot=one_shot
+        )
         self._lock = asyncio.Lock()
         self._is_given_up = False
 
     @property
     def database(self) -> str:
         """The current database as far as this session was told."""
-        return self._database or "default"
+        return self._local.database or "default"
 
     @property
     def settings(self) -> Mapping[str, str]:
         """What the session was set to, without chDB's own defaults and readonly mode."""
-        return {name: value for name, value in self._settings.items() if name not in _FIRST_SETTINGS}
+        return {name: value for name, value in self._local.settings.items() if name not in FIRST_SETTINGS}
 
     @property
     def is_readonly(self) -> bool:
         """The user's profile, or a SET, allows reading only."""
-        return self._readonly != "0" or self._settings.get("readonly", "0") != "0"
+        return self._local.readonly != "0" or self._local.settings.get("readonly", "0") != "0"
 
     @property
     def is_over(self) -> bool:
@@ -147,17 +125,16 @@ class ChdbSession:
 
         A SELECT leaves nothing behind in its connection, so like an INSERT it may run in one that is there.
         """
-        if params or not self._fits_idle(scope):
+        if params:
             return await self.query(sql, format=format, params=params, scope=scope, multi=False)
 
-        def job() -> QueryResult:
-            with self._idle(scope) as connection:
-                if connection.classify_query(sql)["statement_count"] > 1:
-                    raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-                return _result(connection.query(sql, format))
+        def run(connection: Any) -> QueryResult:
+            if connection.classify_query(sql)["statement_count"] > 1:
+                raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+            return _result(connection.query(sql, format))
 
         async with self._lock:
-            return await self._run_job(job, scope)
+            return await self._run(run, scope, is_harmless=True)
 
     @asynccontextmanager
     async def stream(
@@ -170,8 +147,8 @@ class ChdbSession:
     ) -> AsyncIterator[ResultStream]:
         """Run a SELECT and read its result as it is made. Leaving the block early cancels the statement.
 
-        Raises SqlError for a text with INTO OUTFILE; whatever fails later is raised by
-        `ResultStream.finish`.
+        As in `select_small` it may run in a connection that is there. Raises SqlError for a text with INTO
+        OUTFILE; whatever fails later is raised by `ResultStream.finish`.
         """
         reader, writer = open_pipe()
         try:
@@ -198,7 +175,7 @@ class ChdbSession:
         async def work() -> QueryResult:
             try:
                 async with self._lock:
-                    return await self._run(run, scope)
+                    return await self._run(run, scope, is_harmless=not params)
             finally:
                 writer.drop()
 
@@ -244,7 +221,7 @@ class ChdbSession:
     async def _insert_pieces(
         self, scope: Scope, head: str, format: str, first: list[bytes], others: AsyncIterator[list[bytes]]
     ) -> Any:
-        connection = await self._uninterrupted(lambda: self._prepare(scope))
+        connection = await self._uninterrupted(lambda: self._local.prepare(scope))
         try:
             handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
             try:
@@ -256,146 +233,55 @@ class ChdbSession:
                 raise
             return await self._uninterrupted(lambda: connection.insert_done(handle))
         finally:
-            await self._uninterrupted(lambda: self._clean_up(scope))
+            await self._uninterrupted(lambda: self._local.clean_up(scope))
 
     def _insert_all(self, scope: Scope, head: str, format: str, data: list[bytes]) -> Any:
         """On the worker thread."""
-        if self._fits_idle(scope):
-            with self._idle(scope) as connection:
-                return insert_whole(connection, head, format, data)
-        connection = self._prepare(scope)
-        try:
+        with self._local.harmless(scope) as connection:
             return insert_whole(connection, head, format, data)
-        finally:
-            self._clean_up(scope)
 
     def clone(self) -> ChdbSession:
         """A one-shot session with the same database, settings and readonly mode, without temporary tables."""
-        settings = {**self._settings, "readonly": self._readonly}
-        return ChdbSession(self._pool, database=self._database, settings=settings, one_shot=True)
+        local = self._local
+        settings = {**local.settings, "readonly": local.readonly}
+        return ChdbSession(self._pool, database=local.database, settings=settings, one_shot=True)
 
     @asynccontextmanager
     async def kept_open(self) -> AsyncIterator[None]:
         """Of a one-shot session: what runs in the block is the node's own, is not readonly, and leaves the
         connection open for the statement that follows."""
-        self._one_shot, self._is_privileged = False, True
+        local = self._local
+        local.one_shot, local.is_privileged = False, True
         try:
             yield
         finally:
-            self._one_shot, self._is_privileged = True, False
+            local.one_shot, local.is_privileged = True, False
 
     def note_setting(self, name: str, value: str) -> None:
         """A SET statement was run by `query`: remember what a later statement's settings go back to."""
-        self._settings[name] = value
+        self._local.settings[name] = value
 
     def note_database(self, database: str) -> None:
         """USE was run by `query`."""
-        self._database = database
+        self._local.database = database
 
     async def close(self) -> None:
         """End the session: temporary tables and settings are gone. May be called twice."""
         async with self._lock:
-            if self._connection is not None:
-                connection, self._connection = self._connection, None
+            connection = self._local.take()
+            if connection is not None:
                 await self._pool.control(connection.close)
-
-    def _fits_idle(self, scope: Scope) -> bool:
-        """Whether a statement that leaves nothing behind may run in a connection that is there: nothing of
-        this session outlives it, so whose connection it is does not matter."""
-        is_plain = self._readonly == "0" and not scope.is_readonly and "readonly" not in scope.settings
-        return is_plain and self._one_shot and self._connection is None and not self.is_readonly
-
-    # -- on the worker thread ------------------------------------------------------------------------------
-
-    @contextlib.contextmanager
-    def _idle(self, scope: Scope) -> Iterator[Any]:
-        """A connection that is there, set up as this session's would be."""
-        settings = {**self._settings, **scope.settings}
-        comment = settings.pop("log_comment", scope.query_id)
-        database = scope.database or self._database
-        with self._pool.idle.use(self._pool.connect, database, settings) as connection:
-            connection.query(set_statement({"log_comment": comment}))
-            yield connection
-
-    def _prepare(self, scope: Scope) -> Any:
-        """Connect if need be, and apply what the statement needs."""
-        connection = self._open(scope) if self._connection is None else self._connection
-        is_new = self._connection is None
-        try:
-            if scope.database and scope.database != self._database:
-                connection.query(f"USE {quote_identifier(scope.database)}")
-            if self._readonly != "0" and not self._is_privileged and not self._is_readonly:
-                connection.query(set_statement({"readonly": self._readonly}))
-                self._is_readonly = True
-            wanted = {} if is_new and self._readonly == "0" else dict(scope.settings)
-            if (
-                scope.query_id
-                and not is_new
-                and not self._is_readonly
-                and "log_comment" not in self._settings
-            ):
-                wanted.setdefault("log_comment", scope.query_id)
-            if scope.is_readonly and not self._is_readonly:
-                if not self._one_shot:
-                    raise SqlError(Code.LOGICAL_ERROR, "Readonly mode for one statement of a session")
-                if not is_new or self._readonly != "0":
-                    wanted["readonly"] = "2"
-            if wanted:
-                connection.query(set_statement(wanted))
-        except BaseException:  # whatever it is: a connection that nobody gets is closed
-            if is_new:
-                connection.close()
-            raise
-        self._connection = connection
-        return connection
-
-    def _open(self, scope: Scope) -> Any:
-        connection = self._pool.connect()
-        settings = dict(self._settings)
-        if scope.query_id:
-            settings.setdefault("log_comment", scope.query_id)
-        if self._readonly == "0":  # else they are refused, behind readonly
-            settings |= scope.settings
-            if scope.is_readonly and self._one_shot:
-                settings["readonly"] = "2"
-        try:
-            if self._database:
-                connection.query(f"USE {quote_identifier(self._database)}")
-            connection.query(set_statement(settings))
-        except RuntimeError:
-            connection.close()
-            raise
-        self._is_readonly = False
-        return connection
-
-    def _clean_up(self, scope: Scope) -> None:
-        connection = self._connection
-        if connection is None:
-            return
-        if self._one_shot:
-            self._connection = None
-            connection.close()
-            return
-        with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
-            if scope.database and scope.database != self._database:
-                connection.query(f"USE {quote_identifier(self.database)}")
-            if scope.settings:
-                values = (
-                    quote_identifier(name)
-                    + " = "
-                    + (quote_string(self._settings[name]) if name in self._settings else "DEFAULT")
-                    for name in scope.settings
-                )
-                connection.query("SET " + ", ".join(values))
 
     # -- across threads ------------------------------------------------------------------------------------
 
-    async def _run(self, run: Callable[[Any], QueryResult], scope: Scope) -> QueryResult:
+    async def _run(
+        self, run: Callable[[Any], QueryResult], scope: Scope, *, is_harmless: bool = False
+    ) -> QueryResult:
+        """Harmless: it leaves nothing behind in its connection."""
+
         def job() -> QueryResult:
-            try:
-                return run(self._prepare(scope))
-            finally:
-                self._clean_up(scope)
+            with (self._local.harmless if is_harmless else self._local.prepared)(scope) as connection:
+                return run(connection)
 
         return await self._run_job(job, scope)
 
@@ -416,7 +302,7 @@ class ChdbSession:
             await self._pool.kill(query_id)
         await asyncio.wait([future])
         future.exception()  # seen: nobody is there to be told
-        connection, self._connection = self._connection, None
+        connection = self._local.take()
         if connection is not None:
             await self._pool.control(connection.close)
 

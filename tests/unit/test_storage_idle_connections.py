@@ -1,7 +1,8 @@
-"""Connections that one INSERT leaves to the next: nobody can tell them from fresh ones."""
+"""Connections that one INSERT or SELECT leaves to the next: nobody can tell them from fresh ones."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -109,4 +110,32 @@ async def test_a_small_select_of_who_may_only_read_or_with_parameters_has_its_ow
     assert (await session.select_small("SELECT {a:UInt8}", format="TSV", params={"a": "3"})).text == "3\n"
     with pytest.raises(SqlError):
         await pool.session(one_shot=True).select_small("SELECT {a:UInt8}", format="TSV")
+    assert not idle(pool)
+
+
+async def streamed(pool: ChdbPool, sql: str, id_: str) -> bytes:
+    data = b""
+    async with pool.session(one_shot=True).stream(sql, scope=Scope(query_id=id_)) as stream:
+        while piece := await stream.read():
+            data += piece
+        await stream.finish()
+    return data
+
+
+async def test_a_streamed_select_takes_a_connection_that_is_there_and_leaves_it(pool: ChdbPool) -> None:
+    sql = "SELECT getSetting('log_comment'), currentDatabase()"
+    assert await streamed(pool, sql, "one") == b"one\tdefault\n"
+    (before,) = idle(pool)
+    assert await streamed(pool, sql, "two") == b"two\tdefault\n"
+    assert idle(pool) == [before]
+    with pytest.raises(SqlError):
+        await streamed(pool, "SELECT throwIf(1)", "three")
+    assert not idle(pool)
+
+
+async def test_a_connection_whose_reader_has_left_early_is_not_used_again(pool: ChdbPool) -> None:
+    sql = "SELECT number FROM system.numbers"
+    async with pool.session(one_shot=True).stream(sql, scope=Scope(query_id="endless")) as stream:
+        assert (await stream.read()).startswith(b"0\n1\n")
+    await asyncio.wait(pool._unfinished)  # the statement is killed in the background
     assert not idle(pool)

@@ -1,0 +1,36 @@
+"""A result that is read while chDB makes it, or at once if it is small.
+
+chDB writes it into a pipe, and ends it by closing the pipe. Most results fit into the pipe and are there
+within milliseconds: then one look at it tells everything, and the event loop never waits for the pipe itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from engine.storage.pipe import ReadEnd
+from engine.storage.scope import QueryResult
+
+_AT_ONCE_S = 0.005
+"""How long a reader waits for the whole result before it begins with what is there."""
+
+
+class ResultStream:
+    """A result on its way. Read until empty, then `finish` to learn whether it is whole."""
+
+    def __init__(self, format: str, reader: ReadEnd, task: asyncio.Task[QueryResult]) -> None:
+        self.format = format
+        self._reader = reader
+        self._task = task
+        self._has_begun = False
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at the end, whether good or bad."""
+        if not self._has_begun:
+            self._has_begun = True
+            await asyncio.wait([self._task], timeout=_AT_ONCE_S)
+        return await self._reader.read()
+
+    async def finish(self) -> QueryResult:
+        """Raises SqlError if the statement failed, at whatever time."""
+        return await asyncio.shield(self._task)

@@ -1,0 +1,145 @@
+"""The connection of one session, as each of its statements needs it: database, settings, readonly mode.
+
+Everything here runs on a worker thread, for one statement at a time; `ChdbSession` sees to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier, quote_string
+from engine.storage.idle_connections import IdleConnections
+from engine.storage.scope import Scope, set_statement
+
+FIRST_SETTINGS = {"implicit_select": "0"}
+"""As on a server: chDB would take `1 + 1` for a statement."""
+
+
+class SessionConnection:
+    """Made when the first statement needs it; `one_shot` closes it after each."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Any],
+        idle: Callable[[], IdleConnections],
+        *,
+        database: str,
+        settings: Mapping[str, str],
+        one_shot: bool,
+    ) -> None:
+        self._connect = connect
+        self._idle = idle
+        self.database = database
+        self.settings = {**FIRST_SETTINGS, **settings}
+        self.readonly = self.settings.pop("readonly", "0")
+        """Of the user's profile."""
+        self.one_shot = one_shot
+        self.is_privileged = False
+        """What runs is the node's own, and not readonly."""
+        self._is_readonly = False
+        self._connection: Any = None
+
+    def take(self) -> Any:
+        """The connection, if there is one; the caller closes it."""
+        connection, self._connection = self._connection, None
+        return connection
+
+    @contextlib.contextmanager
+    def prepared(self, scope: Scope) -> Iterator[Any]:
+        """The connection, as a statement with `scope` needs it. Connects if need be."""
+        try:
+            yield self.prepare(scope)
+        finally:
+            self.clean_up(scope)
+
+    @contextlib.contextmanager
+    def harmless(self, scope: Scope) -> Iterator[Any]:
+        """As `prepared`, for a statement that leaves nothing behind in its connection: it may run in one that
+        another statement has left."""
+        if not self.fits_idle(scope):
+            with self.prepared(scope) as connection:
+                yield connection
+            return
+        settings = {**self.settings, **scope.settings}
+        comment = settings.pop("log_comment", scope.query_id)
+        database = scope.database or self.database
+        with self._idle().use(self._connect, database, settings) as connection:
+            connection.query(set_statement({"log_comment": comment}))
+            yield connection
+
+    def fits_idle(self, scope: Scope) -> bool:
+        """Whether a statement that leaves nothing behind may run in a connection that is there: nothing of
+        this session outlives it, so whose connection it is does not matter."""
+        is_plain = not scope.is_readonly and "readonly" not in scope.settings
+        is_writable = self.readonly == "0" and self.settings.get("readonly", "0") == "0"
+        return is_plain and is_writable and self.one_shot and self._connection is None
+
+    def prepare(self, scope: Scope) -> Any:
+        """Connect if need be, and apply what the statement needs; `clean_up` afterwards."""
+        connection = self._open(scope) if self._connection is None else self._connection
+        is_new = self._connection is None
+        try:
+            if scope.database and scope.database != self.database:
+                connection.query(f"USE {quote_identifier(scope.database)}")
+            if self.readonly != "0" and not self.is_privileged and not self._is_readonly:
+                connection.query(set_statement({"readonly": self.readonly}))
+                self._is_readonly = True
+            wanted = {} if is_new and self.readonly == "0" else dict(scope.settings)
+            if scope.query_id and not is_new and not self._is_readonly and "log_comment" not in self.settings:
+                wanted.setdefault("log_comment", scope.query_id)
+            if scope.is_readonly and not self._is_readonly:
+                if not self.one_shot:
+                    raise SqlError(Code.LOGICAL_ERROR, "Readonly mode for one statement of a session")
+                if not is_new or self.readonly != "0":
+                    wanted["readonly"] = "2"
+            if wanted:
+                connection.query(set_statement(wanted))
+        except BaseException:  # whatever it is: a connection that nobody gets is closed
+            if is_new:
+                connection.close()
+            raise
+        self._connection = connection
+        return connection
+
+    def _open(self, scope: Scope) -> Any:
+        connection = self._connect()
+        settings = dict(self.settings)
+        if scope.query_id:
+            settings.setdefault("log_comment", scope.query_id)
+        if self.readonly == "0":  # else they are refused, behind readonly
+            settings |= scope.settings
+            if scope.is_readonly and self.one_shot:
+                settings["readonly"] = "2"
+        try:
+            if self.database:
+                connection.query(f"USE {quote_identifier(self.database)}")
+            connection.query(set_statement(settings))
+        except RuntimeError:
+            connection.close()
+            raise
+        self._is_readonly = False
+        return connection
+
+    def clean_up(self, scope: Scope) -> None:
+        """Put back what `prepare` has applied for one statement, or close."""
+        connection = self._connection
+        if connection is None:
+            return
+        if self.one_shot:
+            self._connection = None
+            connection.close()
+            return
+        with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
+            if scope.database and scope.database != self.database:
+                connection.query(f"USE {quote_identifier(self.database or 'default')}")
+            if scope.settings:
+                values = (
+                    quote_identifier(name)
+                    + " = "
+                    + (quote_string(self.settings[name]) if name in self.settings else "DEFAULT")
+                    for name in scope.settings
+                )
+                connection.query("SET " + ", ".join(values))
