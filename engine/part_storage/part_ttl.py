@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from engine.replication.part_store import PartTtl
 TTL_FILE = "ttl.txt"
 _FIRST_LINE = "ttl format version: 1\n"
 _MAX_BYTES = 1 << 20
+_LONGEST_CODEC = 10_000
+CODEC_FILE = "default_compression_codec.txt"
 _OF_DELETION = ("columns", "rows_where", "group_by")
 """Besides `table`. Recompression and moves between disks take nothing away."""
 
@@ -25,8 +28,11 @@ def ttl_in(directory: Path) -> PartTtl | None:
         text = file.read_text("utf-8", "surrogateescape")
         if not text.startswith(_FIRST_LINE):
             return None
-        return _ttl_of(json.loads(text.removeprefix(_FIRST_LINE)))
-    except (OSError, ValueError, TypeError, AttributeError):
+        ttl = _ttl_of(json.loads(text.removeprefix(_FIRST_LINE)))
+        if ttl is not None and ttl.recompressions:
+            ttl = replace(ttl, codec=(directory / CODEC_FILE).read_text("utf-8")[:_LONGEST_CODEC].strip())
+        return ttl
+    except (OSError, LookupError, ValueError, TypeError, AttributeError):
         return None
 
 
@@ -37,4 +43,5 @@ def _ttl_of(infos: Mapping[str, Any]) -> PartTtl | None:
     dates = [int(info["min"]) for info in (table, *others) if info and not int(info.get("finished", 0))]
     whole = int(table["max"]) if table and not int(table.get("finished", 0)) else 0
     first = min((date for date in dates if date > 0), default=0)
-    return PartTtl(first_s=first, whole_s=whole) if first else None
+    recompressions = tuple((str(i["expression"]), int(i["max"])) for i in infos.get("recompression", ()))
+    return PartTtl(first, whole, recompressions) if first or recompressions else None

@@ -35,10 +35,16 @@ from engine.replication.table_metadata import TableMetadata
 
 @dataclass(frozen=True, slots=True)
 class PartTtl:
-    """When rows or values of a part expire, in Unix time: the first of them, and all rows (0 for never)."""
+    """When rows or values of a part expire, in Unix time: the first of them, and all rows (0 for never).
+
+    `recompressions` are expressions, each with the time when it has come for all rows; `codec` is what the
+    part is compressed with, as `CODEC(…)`.
+    """
 
     first_s: int
     whole_s: int = 0
+    recompressions: tuple[tuple[str, int], ...] = ()
+    codec: str = ""
 
 
 @dataclass(frozen=True, slots=True)

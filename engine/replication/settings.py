@@ -24,6 +24,7 @@ class ReplicatedSettings:
     max_replicated_mutations_in_queue: int = 8
     max_replicated_merges_with_ttl_in_queue: int = 1
     merge_with_ttl_timeout: float = 14_400.0
+    merge_with_recompression_ttl_timeout: float = 14_400.0
     ttl_only_drop_parts: int = 0
     max_suspicious_broken_parts: int = 100
     max_suspicious_broken_parts_bytes: int = 1 << 30

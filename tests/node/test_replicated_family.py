@@ -288,6 +288,39 @@ def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair
     )
 
 
+@pytest.mark.parametrize(
+    ("column", "ttl", "merge_type", "reading", "expected"),
+    [
+        ("v String", "d + INTERVAL 1 DAY", 4, "count()", "50"),
+        ("v String", "d + INTERVAL 1 DAY DELETE WHERE v > '25'", 2, "count()", "69"),
+        ("v String TTL d + INTERVAL 1 DAY", "", 2, "uniq(v)", "51"),
+        ("v UInt64", "d + INTERVAL 1 DAY GROUP BY k SET v = sum(v)", 2, "count()", "51"),
+        ("v String", "d + INTERVAL 1 DAY RECOMPRESS CODEC(ZSTD), d + INTERVAL 1 YEAR", 3, "count()", "100"),
+    ],
+)
+def test_every_kind_of_ttl_is_a_merge_of_its_kind_for_all_replicas(
+    pair: Pair, column: str, ttl: str, merge_type: int, reading: str, expected: str
+) -> None:
+    t = pair.table(
+        f"k UInt64, d DateTime, {column}",
+        rest=f"PARTITION BY d > '2050-01-01' ORDER BY k {f'TTL {ttl}' if ttl else ''} "
+        f"SETTINGS {SOON}, merge_with_recompression_ttl_timeout = 0",
+    )
+    pair.n1.query(
+        f"INSERT INTO {t} SELECT if(number < 50, 0, number), now() + if(number < 50, -2, 20000) * 86400, "
+        "number FROM numbers(100) SETTINGS optimize_on_insert = 0"
+    )
+    log = f"SELECT value FROM system.zookeeper WHERE path = '/tables/{t}/log' AND value LIKE '%merge_type%'"
+    wait_for(lambda: pair.n2.query(log) != "")
+    assert f"merge_type: {merge_type}\n" in pair.n2.query(f"{log} FORMAT TSVRaw")
+    pair.synced(t)
+    assert pair.same(f"SELECT {reading} FROM {t}") == f"{expected}\n"
+    parts = "name, hash_of_all_files, default_compression_codec"
+    shown = pair.same(f"SELECT {parts} FROM system.parts WHERE table = '{t}' AND active ORDER BY name")
+    assert ("ZSTD" in shown) == (merge_type == 3)
+    assert pair.n1.query(f"SELECT count() FROM system.zookeeper WHERE path = '/tables/{t}/log'") == "3\n"
+
+
 # -- KILL MUTATION -------------------------------------------------------------------------------------------
 
 

@@ -13,9 +13,16 @@ from engine.replication.log_actions import MergeType
 from engine.replication.merge_selector import Candidate
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartTtl
+from engine.replication.replica.recompression import (
+    Codec,
+    Recompression,
+    due_since_s,
+    recompressions_of,
+)
 from engine.replication.replica.switches import Activity
 from engine.replication.replica.ttl_merges import TtlMerges
 from engine.replication.settings import ReplicatedSettings
+from engine.replication.table_definition import TableDefinition
 from engine.testing.replication_disk import StoreDisk
 from engine.testing.replication_store import MemoryPartStore
 from engine.testing.simulation import SimulationEnv
@@ -129,7 +136,11 @@ def test_nothing_is_chosen_where_nothing_has_expired() -> None:
         ),
         ('{"columns":[{"name":"v","min":0,"max":0,"finished":1}]}', None),
         ('{"rows_where":[{"expression":"d","min":4,"max":8,"finished":0}]}', PartTtl(4, 0)),
-        ('{"moves":[{"expression":"d","min":4,"max":8}],"recompression":[{"min":1,"max":1}]}', None),
+        (
+            '{"moves":[{"expression":"d","min":4,"max":8}],"recompression":[{"expression":"d","min":1,"max":2}]}',
+            PartTtl(0, 0, (("d", 2),), "CODEC(ZSTD(9))"),
+        ),
+        ('{"recompression":[{"min":1,"max":1}]}', None),
         ("{}", None),
         ("{", None),
         ('{"table":3}', None),
@@ -138,6 +149,7 @@ def test_nothing_is_chosen_where_nothing_has_expired() -> None:
 )
 def test_the_dates_of_a_part(tmp_path: Path, text: str, expected: PartTtl | None) -> None:
     (tmp_path / "ttl.txt").write_text(f"ttl format version: 1\n{text}")
+    (tmp_path / "default_compression_codec.txt").write_text("CODEC(ZSTD(9))")
     assert ttl_in(tmp_path) == expected
 
 
@@ -145,3 +157,66 @@ def test_a_part_without_dates_and_one_of_another_version(tmp_path: Path) -> None
     assert ttl_in(tmp_path) is None
     (tmp_path / "ttl.txt").write_text("ttl format version: 2\n{}")
     assert ttl_in(tmp_path) is None
+
+
+RULES = (
+    "a RECOMPRESS CODEC(ZSTD), b + toIntervalDay(1) RECOMPRESS CODEC(Delta(8), LZ4HC(9)), "
+    "d + toIntervalYear(2), concat(s, ',') RECOMPRESS CODEC(Default)"
+)
+
+
+def test_the_rules_of_a_ttl_clause() -> None:
+    assert recompressions_of(RULES) == (
+        Recompression("a", (Codec("ZSTD"),)),
+        Recompression("b + toIntervalDay(1)", (Codec("DELTA", "(8)"), Codec("LZ4HC", "(9)"))),
+        Recompression("concat(s, ',')", (Codec("DEFAULT"),)),
+    )
+    assert recompressions_of("") == recompressions_of("d + toIntervalYear(2)") == ()
+
+
+@pytest.mark.parametrize(
+    ("dates", "codec", "expected"),
+    [
+        ((("a", 5),), "CODEC(LZ4)", 5),
+        ((("a", 5),), "CODEC(ZSTD(3))", 0),
+        ((("a", 15),), "CODEC(LZ4)", 0),  # not yet
+        ((("other", 5),), "CODEC(LZ4)", 0),  # of a rule that was removed
+        ((("a", 5), ("b + toIntervalDay(1)", 15)), "CODEC(LZ4)", 5),
+        ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(ZSTD(1))", 7),
+        ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(Delta(8), LZ4HC(9))", 0),
+        ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(Delta(8), LZ4HC(3))", 7),
+        ((("concat(s, ',')", 5),), "CODEC(LZ4)", 0),  # nobody can tell what the default was
+        ((), "CODEC(LZ4)", 0),
+    ],
+)
+def test_a_part_is_due_for_the_latest_rule_whose_time_has_come(
+    dates: tuple[tuple[str, int], ...], codec: str, expected: int
+) -> None:
+    assert due_since_s(PartTtl(0, 0, dates, codec), recompressions_of(RULES), 10.0) == expected
+
+
+def test_a_part_is_recompressed_alone_or_with_its_neighbours_and_waits_for_itself() -> None:
+    async def main(live: Live) -> None:
+        r = await expiring(live, all_3_3_0=(-1, 0))
+        definition = await r.store.definition()
+        metadata = replace(definition.metadata, ttl="d RECOMPRESS CODEC(ZSTD(5))")
+
+        async def changed() -> TableDefinition:
+            return replace(definition, metadata=metadata)
+
+        r.store.definition = changed  # type: ignore[method-assign]
+        now = int(live.env.now_s())
+        assert isinstance(r.store, ExpiringStore)
+        for name, codec in [("all_0_0_0", "LZ4"), ("all_1_1_0", "LZ4"), ("all_2_2_0", "ZSTD(5)")]:
+            r.store.ttls[P(name)] = PartTtl(0, 0, (("d", now - 5),), f"CODEC({codec})")
+        merges = TtlMerges()
+        assert chosen(merges, r) == (MergeType.TTL_DELETE, ["all_3_3_0"])
+        assert chosen(merges, r) is None  # what the table says is not known yet
+        await merges.learn(r.ctx)
+        assert chosen(merges, r) == (MergeType.TTL_RECOMPRESS, ["all_0_0_0", "all_1_1_0"])
+        assert chosen(merges, r) is None
+        await live.env.sleep(SETTINGS.merge_with_recompression_ttl_timeout + 1)
+        r.ctx.settings = replace(SETTINGS, ttl_only_drop_parts=1)
+        assert chosen(merges, r) == (MergeType.TTL_RECOMPRESS, ["all_0_0_0", "all_1_1_0"])
+
+    run(main)

@@ -1,15 +1,17 @@
-"""Which parts are to be merged because something in them has expired.
+"""Which parts are to be merged because something in them has expired, or has to be recompressed.
 
-Parts that have expired as a whole come first; else the part in which something expired earliest, each time
-with the neighbours on both sides of which the same is true. After a merge in a partition the next one waits
-`merge_with_ttl_timeout`: rows of one block expire one after another, and each merge writes all the others
-again. Where whole parts go nothing is written, and the next one waits a minute. Of what this replica has in
-its queue only `max_replicated_merges_with_ttl_in_queue` are such merges.
+Parts that have expired as a whole come first; then the part in which something expired earliest, then the one
+that should have another codec since the earliest time, each with the neighbours on both sides of which the
+same is true. After a merge in a partition the next one waits `merge_with_ttl_timeout`: rows of one block
+expire one after another, and each merge writes all the others again. Where whole parts go nothing is written,
+and the next one waits a minute; recompression waits for itself (`merge_with_recompression_ttl_timeout`). Of
+what this replica has in its queue only `max_replicated_merges_with_ttl_in_queue` are such merges.
 
 Expired is judged by this node's clock here, and again by chDB's where the merge is made: a replica whose
 clock is behind makes another part, and fetches.
 
-Source: ClickHouse's TTLPartDropMergeSelector and TTLRowDeleteMergeSelector, MergeTreeDataMergerMutator.
+Source: ClickHouse's TTLPartDropMergeSelector, TTLRowDeleteMergeSelector and TTLRecompressMergeSelector,
+MergeTreeDataMergerMutator.
 """
 
 from __future__ import annotations
@@ -21,20 +23,26 @@ from engine.replication.merge_selector import Candidate
 from engine.replication.part_name import PartName, merged
 from engine.replication.part_store import PartTtl
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.recompression import (
+    Recompression,
+    due_since_s,
+    may_be_due,
+    recompressions_of,
+)
 from engine.replication.replica.switches import Activity
 
 _DROP_PAUSE_S = 60.0
-_KINDS: Sequence[tuple[MergeType, Callable[[PartTtl], int]]] = (
-    (MergeType.TTL_DROP, lambda ttl: ttl.whole_s),
-    (MergeType.TTL_DELETE, lambda ttl: ttl.first_s),
-)
+DateOf = Callable[[PartTtl], int]
+"""When a part is due, in Unix time; 0 for never."""
 
 
 class TtlMerges:
     """Chooses them for one replica, and remembers when each partition had its last one."""
 
     def __init__(self) -> None:
-        self._not_before_s: dict[str, float] = {}
+        self._not_before_s: dict[tuple[bool, str], float] = {}
+        self._rules: tuple[Recompression, ...] = ()
+        self._rules_version = -1
 
     def may_choose(self, ctx: ReplicaContext) -> bool:
         """Without looking at parts. `choose` is to be called only then."""
@@ -47,17 +55,31 @@ class TtlMerges:
         )
         return queued < ctx.settings.max_replicated_merges_with_ttl_in_queue
 
+    async def learn(self, ctx: ReplicaContext) -> None:
+        """What `choose` has to know of the table, if it has to know anything. Raises SqlError."""
+        now_s, version = ctx.env.now_s(), ctx.metadata_version
+        if self._rules_version == version or not any(
+            may_be_due(part.ttl, now_s) for part in ctx.store.active.values()
+        ):
+            return
+        definition = await ctx.store.definition()
+        self._rules, self._rules_version = recompressions_of(definition.metadata.ttl), version
+
     def choose(self, ctx: ReplicaContext, runs: Sequence[Sequence[Candidate]]) -> MergeParts | None:
         """`runs` are parts of which any neighbours may be merged, as for `select_merge`."""
         now_s, monotonic_s = ctx.env.now_s(), ctx.env.monotonic_s()
-        free = [
-            [each.part for each in run]
-            for run in runs
-            if self._not_before_s.get(run[0].part.partition_id, 0.0) <= monotonic_s
-        ]
-        for kind, date_of in _KINDS:
-            if kind is MergeType.TTL_DELETE and ctx.settings.ttl_only_drop_parts:
-                break
+        kinds: list[tuple[MergeType, DateOf]] = [(MergeType.TTL_DROP, lambda ttl: ttl.whole_s)]
+        if not ctx.settings.ttl_only_drop_parts:
+            kinds.append((MergeType.TTL_DELETE, lambda ttl: ttl.first_s))
+        if self._rules:
+            kinds.append((MergeType.TTL_RECOMPRESS, lambda ttl: due_since_s(ttl, self._rules, now_s)))
+        for kind, date_of in kinds:
+            not_before_s = self._not_before_s.get
+            free = [
+                [each.part for each in run]
+                for run in runs
+                if not_before_s(_waits_for(kind, run[0].part.partition_id), 0.0) <= monotonic_s
+            ]
             if found := _earliest(ctx, free, date_of, now_s):
                 parts = _with_neighbours(ctx, *found, date_of, now_s)
                 return MergeParts(parts, merged(parts), merge_type=kind)
@@ -65,10 +87,13 @@ class TtlMerges:
 
     def assigned(self, ctx: ReplicaContext, action: MergeParts) -> None:
         """It stands in the log: the partition waits now."""
+        kind = action.merge_type
         pause_s = ctx.settings.merge_with_ttl_timeout
-        if action.merge_type is MergeType.TTL_DROP:
+        if kind is MergeType.TTL_DROP:
             pause_s = min(pause_s, _DROP_PAUSE_S)
-        self._not_before_s[action.result.partition_id] = ctx.env.monotonic_s() + pause_s
+        elif kind is MergeType.TTL_RECOMPRESS:
+            pause_s = ctx.settings.merge_with_recompression_ttl_timeout
+        self._not_before_s[_waits_for(kind, action.result.partition_id)] = ctx.env.monotonic_s() + pause_s
 
 
 async def has_ttl(ctx: ReplicaContext) -> bool:
@@ -77,8 +102,13 @@ async def has_ttl(ctx: ReplicaContext) -> bool:
     return bool(definition.metadata.ttl) or any(column.ttl for column in definition.columns.columns)
 
 
+def _waits_for(kind: MergeType, partition_id: str) -> tuple[bool, str]:
+    """Merges of these kinds in this partition wait for one another."""
+    return kind is MergeType.TTL_RECOMPRESS, partition_id
+
+
 def _earliest(
-    ctx: ReplicaContext, runs: Sequence[Sequence[PartName]], date_of: Callable[[PartTtl], int], now_s: float
+    ctx: ReplicaContext, runs: Sequence[Sequence[PartName]], date_of: DateOf, now_s: float
 ) -> tuple[Sequence[PartName], int] | None:
     best: tuple[float, Sequence[PartName], int] | None = None
     for run in runs:
@@ -91,7 +121,7 @@ def _earliest(
 
 
 def _with_neighbours(
-    ctx: ReplicaContext, run: Sequence[PartName], at: int, date_of: Callable[[PartTtl], int], now_s: float
+    ctx: ReplicaContext, run: Sequence[PartName], at: int, date_of: DateOf, now_s: float
 ) -> tuple[PartName, ...]:
     settings = ctx.settings
     first = last = at
