@@ -48,20 +48,6 @@ from engine.testing.simulation import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, search
 
 BUGS = Bugs()
-GENTLE = {
-    "kill_gates": (),
-    "is_keeper_restarted": False,
-    "is_partitioned": False,
-    "is_network_cut": False,
-    "is_stopped": False,
-    "is_expired": False,
-    "has_clock_jumps": False,
-    "has_damaged_transfers": False,
-    "has_damaged_disks": False,
-    "has_full_disks": False,
-    "has_lost_disk": False,
-    "has_dropped_replica": False,
-}
 
 
 # --- inserts ----------------------------------------------------------------------------------------------
