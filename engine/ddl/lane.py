@@ -125,7 +125,7 @@ class Lane:
         logger.info(
             "ddl.claimed_together entry=%s until=%s entries=%d host=%s",
             first.name,
-            tasks[-1].name,
+            max(task.name for task in tasks),
             len(tasks),
             first.host,
         )

@@ -32,6 +32,7 @@ from engine.ddl.failures import MAY_HAVE_HAPPENED, RETRIABLE_CODES, TryAgain, st
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
 from engine.ddl.recovery import NextStep, next_step, tells_itself, unknown_outcome
 from engine.ddl.series import IN_SERIES, Series, SeriesTask
+from engine.ddl.series_order import in_groups
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task, execution_of, footprint_of, settings_of
 from engine.env import Env
@@ -294,7 +295,7 @@ class StatementRunner:
         if intents is None or self._under_way or not isinstance(executor, SeriesExecutor):
             return None
         settings = self._settings(tasks[0])
-        parts = []
+        parts: dict[str, SeriesTask] = {}
         for task in tasks:
             is_simple = task.statement.kind in IN_SERIES and not footprint_of(task).is_barrier
             if not is_simple or not tells_itself(task.statement, task.query):
@@ -304,10 +305,12 @@ class StatementRunner:
             if not await executor.takes_in_series(task.statement, task.database):
                 break
             step = Step(self._execution(task), task.statement, task.database)
-            parts.append(SeriesTask(task, step, self.key(task), partial(self._intent, task)))
+            parts[task.name] = SeriesTask(task, step, self.key(task), partial(self._intent, task))
         if len(parts) < 2:
             return None
-        self._series = series = Series(parts, intents, self._env)
+        groups = in_groups([part.task for part in parts.values()])
+        in_order = [[parts[task.name] for task in group] for group in groups]
+        self._series = series = Series(in_order, intents, self._env)
         series.run = asyncio.create_task(self._run_series(executor, series, settings), name="ddl series")
         return series
 

@@ -2,11 +2,11 @@
 statements.
 
 Safety argument. Each task's steps are those of `engine.ddl.intents`, in their order and on one thread: its
-digest is read and its intent forced to disk before its own effect. Tasks that follow each other and are about
-different objects are begun together, in one transaction: none of them changes what the digest of another is
-about. In the same transaction are the outcomes of those before, so that they are on disk before any later
-effect on the same object. What a crash leaves is what it leaves where tasks are run singly: intents with an
-outcome, intents whose digests tell it, and intents of statements that have not begun, whose digests say so.
+digest is read and its intent forced to disk before its own effect. Tasks about different objects are begun
+together, in one transaction: none of them changes what the digest of another is about. In the same
+transaction are the outcomes of those before, so that they are on disk before any later effect on the same
+object. What a crash leaves is what it leaves where tasks are run singly: intents with an outcome, intents
+whose digests tell it, and intents of statements that have not begun, whose digests say so.
 
 1. Only tasks that digests tell about for sure take part (CREATE and DROP of tables), none of which was begun
    before, and none while anything that an earlier session began is under way.
@@ -15,7 +15,8 @@ outcome, intents whose digests tell it, and intents of statements that have not 
    under way. It is stopped when the session ends, and when it or one of its statements takes its time.
    What was recorded and is not begun then is recorded anew when it is run.
 
-The order in the queue is kept, because a series is a part of it that has no gaps.
+A series is a part of the queue that has no gaps. Its tasks run in the queue's order, but for those of which
+it does not matter which one is first (`engine.ddl.series_order`).
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task
 from engine.env import Env
-from engine.names import TableName
 from engine.sql import Statement, StatementKind
 
 LONGEST_S = 0.08
@@ -50,10 +50,16 @@ class SeriesTask:
 
 
 class Series:
-    """Implements `Steps`, which is called on any thread; the rest is for the event loop."""
+    """Implements `Steps`, which is called on any thread; the rest is for the event loop.
 
-    def __init__(self, tasks: Sequence[SeriesTask], intents: BlockingIntentStore, env: Env) -> None:
-        self._tasks = tasks
+    `groups` run one after the other; the tasks of each are recorded together.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[SeriesTask]], intents: BlockingIntentStore, env: Env
+    ) -> None:
+        self._groups = list(groups)
+        self._tasks = [each for group in groups for each in group]
         self._intents = intents
         self._env = env
         self._deadline_s = env.monotonic_s() + LONGEST_S
@@ -72,17 +78,13 @@ class Series:
     # --- Steps --------------------------------------------------------------------------------------------
 
     def take(self) -> Sequence[Step]:
-        """The next tasks as far as no two are about one object."""
+        """The next group."""
         with self._lock:
-            if self._is_stopped:
+            if self._is_stopped or not self._groups:
                 return ()
-            objects: set[TableName] = set()
-            for each in self._tasks[self._taken :]:
-                if not objects.isdisjoint(each.task.tables):
-                    break
-                objects.update(each.task.tables)
-                self._taken += 1
-            return [each.step for each in self._tasks[self._succeeded : self._taken]]
+            group = self._groups.pop(0)
+            self._taken += len(group)
+            return [each.step for each in group]
 
     def record(self, digests: Sequence[str]) -> None:
         parts = self._tasks[self._succeeded : self._taken]
@@ -115,7 +117,7 @@ class Series:
         return self.run.done()
 
     def new_outcomes(self) -> list[tuple[Task, ExecutionStatus]]:
-        """Those that came since the last call, in order."""
+        """Those that came since the last call, in the order in which they ran."""
         succeeded = self._succeeded
         new = [(each.task, SUCCESS) for each in self._tasks[self._told : succeeded]]
         self._told = succeeded
@@ -124,6 +126,7 @@ class Series:
 
     @property
     def tasks(self) -> list[Task]:
+        """In the order in which they run."""
         return [each.task for each in self._tasks]
 
     @property

@@ -386,12 +386,21 @@ IN_SERIES: dict[str, Any] = {
 @BUGS.add("D1", **IN_SERIES)
 def statements_of_one_object_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
     def take(self: series.Series) -> list[Step]:
-        if self._is_stopped:
+        if self._is_stopped or not self._groups:
             return []
+        self._groups.clear()
         self._taken = len(self._tasks)
-        return [each.step for each in self._tasks[self._succeeded :]]
+        return [each.step for each in self._tasks]
 
     monkeypatch.setattr(series.Series, "take", take)
+
+
+@BUGS.add("D3", **IN_SERIES)
+def all_that_a_series_creates_is_created_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def creates_first(tasks: Sequence[Task]) -> list[list[Task]]:
+        return [[task] for task in sorted(tasks, key=lambda task: task.statement.kind.value)]
+
+    monkeypatch.setattr(runner, "in_groups", creates_first)
 
 
 @BUGS.add("D1", **IN_SERIES)

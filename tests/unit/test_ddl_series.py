@@ -72,6 +72,11 @@ def _create(table: str) -> str:
     return f"CREATE TABLE default.{table} ON CLUSTER c {COLUMNS}"
 
 
+def _create_over(table: str, other: str) -> str:
+    """Needs the other one, so that it keeps its place in the queue."""
+    return f"CREATE TABLE default.{table} ON CLUSTER c ENGINE = Merge('default', '{other}')"
+
+
 def _drop(table: str) -> str:
     return f"DROP TABLE default.{table} ON CLUSTER c"
 
@@ -83,12 +88,12 @@ async def _run(runner: StatementRunner, tasks: list[Task]) -> list[tuple[str, in
     return [(task.name[-1], status.code) for task, status in series.new_outcomes()]
 
 
-async def test_all_of_them_run_in_order(
+async def test_all_of_them_run_those_of_one_table_in_order(
     runner: StatementRunner, executor: ChdbExecutor, tmp_path: Path
 ) -> None:
     tasks = _tasks(_create("x"), _create("y"), _drop("x"), _create("x"), _drop("y"))
 
-    assert await _run(runner, tasks) == [("0", 0), ("1", 0), ("2", 0), ("3", 0), ("4", 0)]
+    assert await _run(runner, tasks) == [("0", 0), ("1", 0), ("2", 0), ("4", 0), ("3", 0)]
 
     assert await executor.table_engine(TableName("default", "x")) == "MergeTree"
     assert await executor.table_engine(TableName("default", "y")) is None
@@ -121,7 +126,7 @@ async def test_an_outcome_is_on_disk_before_the_next_statement_on_its_table_begi
 async def test_the_first_that_fails_ends_it(
     runner: StatementRunner, executor: ChdbExecutor, intents: SqliteIntentStore
 ) -> None:
-    tasks = _tasks(_create("x"), _create("x"), _create("y"), _create("z"))
+    tasks = _tasks(_create("x"), _create("x"), _create_over("y", "x"), _create_over("z", "x"))
 
     assert await _run(runner, tasks) == [("0", 0), ("1", 57)]
 
@@ -209,7 +214,18 @@ async def test_only_statements_about_different_tables_are_begun_together(
     monkeypatch.setattr(Series, "take", counted)
     await _run(runner, _tasks(_create("x"), _create("y"), _drop("x"), _create("z"), _drop("z")))
 
-    assert taken == [2, 2, 1, 0]
+    assert taken == [3, 2, 0]
+
+
+async def test_what_ran_ahead_of_a_failure_has_its_outcome_and_the_rest_runs_later(
+    runner: StatementRunner, executor: ChdbExecutor
+) -> None:
+    tasks = _tasks(_create("x"), _drop("x"), _create("y"), _create("y"), _create("z"))
+
+    # CREATE z stands alone and does not wait for the second CREATE y, which fails.
+    assert await _run(runner, tasks) == [("0", 0), ("2", 0), ("4", 0), ("1", 0), ("3", 57)]
+
+    assert await executor.table_engine(TableName("default", "z")) == "MergeTree"
 
 
 async def test_somebody_is_told_after_each(runner: StatementRunner, executor: ChdbExecutor) -> None:
@@ -221,7 +237,7 @@ async def test_somebody_is_told_after_each(runner: StatementRunner, executor: Ch
     series = await runner.start_series(_tasks(_create("x"), _create("y")))
     assert series is not None
     await series.wait()
-    other = Series(series._tasks, SilentIntents(), SystemEnv())
+    other = Series([series._tasks], SilentIntents(), SystemEnv())
     steps = ToldSteps(other, tell)
 
     assert len(steps.take()) == 2
