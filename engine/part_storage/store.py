@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -134,6 +134,10 @@ class ChdbPartStore:
             for name, local in self._state.active.items()
             if local.visible.name.count("_") == _UNDERSCORES_OF_A_MUTATED_PART
         }
+
+    def directories(self) -> Collection[str]:
+        """Names, in the table's directory, of the parts that readers see."""
+        return {local.visible.name for local in self._state.active.values()}
 
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""

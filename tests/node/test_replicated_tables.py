@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import psutil
 import pytest
@@ -444,7 +444,7 @@ def test_a_detached_plain_table_is_attached_as_a_replicated_one(nodes: Nodes) ->
     nodes.n1.query("INSERT INTO d.was_plain VALUES (3)")
     refused(nodes.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 57)
     nodes.n1.query("DETACH TABLE d.was_plain")
-    refused(nodes.n1.post("ATTACH TABLE d.was_plain AS NOT REPLICATED"), 48)
+    refused(nodes.n1.post("ATTACH TABLE d.was_plain AS NOT REPLICATED"), 36, "not replicated")
     refused(nodes.n1.post("ATTACH TABLE d.never_was AS REPLICATED"), 60)
     nodes.n1.query("ATTACH TABLE d.was_plain AS REPLICATED")
     assert nodes.n1.query("SELECT sum(a) FROM d.was_plain") == "6\n"
@@ -462,6 +462,70 @@ def test_a_detached_plain_table_is_attached_as_a_replicated_one(nodes: Nodes) ->
     refused(nodes.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 36)
     nodes.n1.query("ATTACH TABLE d.was_plain")
     assert nodes.n1.query("SELECT sum(a) FROM d.was_plain") == "10\n"
+
+
+def _leaving(nodes: Nodes, name: str) -> None:
+    """A replicated table with parts of all sorts, of which some are dead and still on the disk."""
+    for node in (nodes.n1, nodes.n2):
+        node.query(
+            f"CREATE TABLE d.{name} (a UInt64, v String, p UInt8) "
+            f"ENGINE = ReplicatedMergeTree('/{name}', '{{replica}}') PARTITION BY p ORDER BY a "
+            "SETTINGS max_bytes_to_merge_at_min_space_in_pool = 7, old_parts_lifetime = 3600"
+        )
+    for number in range(3):
+        nodes.n2.query(f"INSERT INTO d.{name} SELECT number, 'x', number % 3 FROM numbers({number}, 10)")
+    nodes.n1.query(f"OPTIMIZE TABLE d.{name} PARTITION 0 FINAL SETTINGS alter_sync = 2")
+    nodes.n1.query(f"ALTER TABLE d.{name} UPDATE v = 'y' WHERE a = 3 SETTINGS mutations_sync = 2")
+    nodes.n1.query(f"ALTER TABLE d.{name} RENAME COLUMN v TO w SETTINGS alter_sync = 2")
+    nodes.n1.query(f"ALTER TABLE d.{name} DROP PARTITION 2 SETTINGS alter_sync = 2")
+    nodes.n1.query(f"SYSTEM SYNC REPLICA d.{name}")
+
+
+def test_a_replicated_table_is_attached_as_a_plain_one(nodes: Nodes) -> None:
+    n1 = nodes.n1
+    _leaving(nodes, "left")
+    for name in ("interrupted", "stays"):
+        n1.query(f"CREATE TABLE d.{name} (a UInt64) ENGINE = ReplicatedMergeTree('/{name}', 'r') ORDER BY a")
+        n1.query(f"INSERT INTO d.{name} VALUES (1)")
+    reading = "SELECT count(), sum(a), countIf(w = 'y') FROM d.left"
+    before = n1.query(reading)
+    refused(n1.post("ATTACH TABLE d.left AS NOT REPLICATED"), 57)
+    n1.query("DETACH TABLE d.left")
+    refused(n1.post("ATTACH TABLE d.never_was AS NOT REPLICATED"), 60)
+    n1.query("ATTACH TABLE d.left AS NOT REPLICATED")
+    assert n1.query(reading) == before
+    shown = n1.query("SHOW CREATE TABLE d.left FORMAT TSVRaw")
+    assert "ENGINE = MergeTree\n" in shown
+    assert "SETTINGS max_bytes_to_merge_at_min_space_in_pool = 7, old_parts_lifetime = 3600" in shown
+    for hidden in ("remove_empty_parts", "fsync", "max_number_of_merges"):
+        assert hidden not in shown
+    assert {line.split("\t")[1] for line in n1.query("CHECK TABLE d.left").splitlines()} == {"1"}
+    n1.query("INSERT INTO d.left VALUES (100, 'z', 0)")
+    assert nodes.n2.query(reading) == before
+
+    # A crash when only names and settings are left to do.
+    nodes.call(nodes.local.node("n1").kill9())
+    catalog = nodes.local.files.node_directory("n1") / "data" / "oncluster" / "replicated"
+    [record] = [file for file in catalog.glob("*.json") if '"interrupted"' in file.read_text()]
+    record.write_text(record.read_text().replace('"attached"', '"leaving"'))
+    nodes.call(nodes.local.node("n1").start())
+    assert not record.exists()
+    assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 1}\n"
+    assert n1.query("SELECT a FROM d.interrupted") == "1\n"
+    assert "ENGINE = MergeTree" in n1.query("SHOW CREATE TABLE d.interrupted FORMAT TSVRaw")
+    assert n1.query("SELECT table FROM system.replicas WHERE table IN ('left', 'interrupted', 'stays')") == (
+        "stays\n"
+    )
+    named = f"SELECT count() FROM system.parts WHERE table = 'left' AND uuid != '{UUID(int=0)}'"
+    assert n1.query(named) == "0\n"
+
+    # It goes on as any plain table, and comes back as a replicated one.
+    n1.query("OPTIMIZE TABLE d.left FINAL")
+    n1.query("DETACH TABLE d.left")
+    n1.query("ATTACH TABLE d.left AS REPLICATED")
+    n1.query("SYSTEM RESTORE REPLICA d.left")
+    n1.query("INSERT INTO d.left VALUES (101, 'z', 1)")
+    assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 2}\n"
 
 
 def test_a_table_that_cannot_be_replicated_stays_detached(nodes: Nodes) -> None:

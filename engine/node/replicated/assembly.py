@@ -44,6 +44,7 @@ from engine.node.replicated.show import DatabasesView, ShowStatements, TablesVie
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.system_commands import SystemStatements
 from engine.node.replicated.system_tables import replicated_system_tables
+from engine.node.replicated.unconvert import Unconverter
 from engine.node.replicated.undrop import UndropStatements
 from engine.node.replicated.view_catalog import read_links
 from engine.node.replicated.views import ViewGraph, ViewPush
@@ -118,11 +119,12 @@ class ReplicatedNode:
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
         self._converter = Converter(self.life, self._create, env, pool.path)
+        self._unconverter = Unconverter(self.life, env)
         self._undrop = UndropStatements(self.life, env)
         self.handlers = StatementHandlers(
             [
                 feeders,
-                AttachAsStatements(self.life, self._converter),
+                AttachAsStatements(self.life, self._converter, self._unconverter),
                 AttachDefinitionStatements(self.life, self._create, self._converter),
                 self._undrop,
                 self._create,
@@ -158,6 +160,7 @@ class ReplicatedNode:
         flag.unlink(missing_ok=True)
         self.life.later(drop_leftovers(self.life), "drop what replacements left")
         self.life.later(self._undrop.forget_regularly(), "forget what was dropped long ago")
+        await self._unconverter.finish_interrupted()
         await self._converter.run()
         await self._undrop.finish_interrupted()
 

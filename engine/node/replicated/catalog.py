@@ -12,6 +12,7 @@ with it:
 CREATING    chDB's table or the replica in Keeper may be there or not. CREATE goes on from here: both of its
             steps can be repeated.
 CONVERTING  chDB's table is there, and was a plain one; the replica in Keeper may be there or not.
+LEAVING     chDB's table is there, with nothing of which a plain table may not know; Keeper's replica stays.
 ATTACHED    both are there. The table may be detached: chDB knows.
 DROPPING    either may be there still; DROP goes on from here, at the next start if need be.
 (no file)   neither is there.
@@ -42,6 +43,8 @@ class TableState(enum.Enum):
     """From a plain table of chDB to a replicated one (`convert`)."""
     RESTORING = "restoring"
     """Brought back by UNDROP; its replica is to be made in Keeper anew (`undrop`)."""
+    LEAVING = "leaving"
+    """From a replicated table to a plain one of chDB (`unconvert`)."""
     ATTACHED = "attached"
     DROPPING = "dropping"
 

@@ -134,12 +134,12 @@ class TableLifecycle:
                     self.later(self._create_until_done(record), f"create {record.name}")
                 case TableState.ATTACHED, LocalTable():
                     await self.attach(record, local)
-                case TableState.CONVERTING | TableState.RESTORING, _:
-                    pass  # the converter's, and UNDROP's
+                case TableState.CONVERTING | TableState.RESTORING | TableState.LEAVING, _:
+                    pass  # the converters', and UNDROP's
                 case TableState.ATTACHED, None:
                     log.info("replicated.not_attached table=%s uuid=%s", record.name, record.uuid)
-        attached = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
-        await asyncio.gather(*(self._start_replica(table, force=force) for table in attached))
+        started = [t for t in self.tables.all() if t.record.state is TableState.ATTACHED]
+        await asyncio.gather(*(self._start_replica(table, force=force) for table in started))
 
     async def _start_replica(self, table: RunningTable, *, force: bool) -> None:
         """A table that cannot be loaded is that table's trouble, not the node's."""
@@ -167,15 +167,19 @@ class TableLifecycle:
         self, record: TableRecord, local: LocalTable, *, is_started: bool = True
     ) -> RunningTable:
         """Make the table known; the caller starts its replica."""
-        table = await self._factory.make(replace(record, name=local.name), local)
+        table = await self.make(record, local)
         if not is_started:
             table.ctx.readonly_reason = "its creation is not finished"
         self.tables.add(table)
         self.on_change()
         return table
 
+    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
+        """A table that does nothing and that nobody knows; its store has to be closed."""
+        return await self._factory.make(replace(record, name=local.name), local)
+
     async def detach(self, table: RunningTable) -> None:
-        """Stop the replica and forget the table; chDB's table is as it was."""
+        """Stop the replica, forget the table; chDB's is as it was."""
         await self._stop(table)
         await table.store.close()
 
@@ -393,5 +397,4 @@ class TableLifecycle:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _nothing_to_check(name: TableName) -> None:
-    return None
+async def _nothing_to_check(name: TableName) -> None: ...

@@ -52,6 +52,10 @@ class NodePartStore(PartStore, Protocol):
         them again."""
         ...
 
+    def directories(self) -> Collection[str]:
+        """Names, in the table's directory, of the parts that readers see."""
+        ...
+
     async def close(self) -> None:
         """Nothing is asked of it any more."""
         ...
