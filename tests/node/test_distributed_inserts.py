@@ -346,11 +346,29 @@ def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: C
     n1.query(f"INSERT INTO {name}_d VALUES (13, 'z')", **FOREGROUND)
     assert int(n1.query(f"SELECT count() FROM own_{name}")) == before + 1
     for change in (
-        f"ENGINE = MergeTree ORDER BY k POPULATE AS SELECT k FROM {name}_d",
-        f"TO {name} AS SELECT k, w FROM {name}_d JOIN plain_{name} USING k",
         f"TO {name} AS SELECT k, v FROM plain_{name} WHERE k IN (SELECT k FROM {other}_d)",
+        f"TO {name} AS SELECT k, (SELECT max(k) FROM {name}_d) AS v FROM plain_{name}",
     ):
         assert refused(n1, f"{view} no_{name} {change}").code == 48
+
+
+def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluster: Cluster) -> None:
+    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
+    n1 = cluster.n1
+    n1.query(f"INSERT INTO {name}_d SELECT number, 'x' FROM numbers(6)", **FOREGROUND)
+    n1.query(f"INSERT INTO {other}_d SELECT number, number * 10 FROM numbers(4)", **FOREGROUND)
+    body = f"SELECT k, n FROM {name}_d JOIN {other}_d USING (k)"
+    n1.query(
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
+    )
+    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "4\t60\n"
+    n1.query(f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = Log POPULATE AS {body}")
+    n1.query(f"INSERT INTO {name}_d VALUES (2, 'again'), (9, 'nowhere')", **FOREGROUND)
+    n1.query(f"INSERT INTO {other}_d VALUES (5, 7)", **FOREGROUND)
+    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "5\t80\n"
+    failing = f"ENGINE = Memory POPULATE AS SELECT throwIf(k = 5) AS t FROM {name}_d"
+    assert refused(n1, f"CREATE MATERIALIZED VIEW no_{name} {failing}").code == 395
+    assert n1.query(f"EXISTS TABLE no_{name}") == "0\n"
 
 
 def test_table_functions_are_written_to(cluster: Cluster) -> None:

@@ -78,6 +78,8 @@ async def on_shards(
     """
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
         raise _refused("with a Distributed table beside WITH name AS (SELECT …): write it as a subquery")
+    if any(slot.has_prewhere for slot in template.slots):
+        raise _refused("with FINAL and PREWHERE")
     cursor = Cursor(tree.text)
     places = _places(cursor, len(template.slots))
     blocks = _blocks(cursor, places)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from engine.distributed.select import pushing
 from engine.distributed.select.model import RemoteSelect, ShardSource, SourceColumn, TooLong, structure_of
 from engine.distributed.select.on_shards import USUAL, Spread, on_shards
+from engine.distributed.select.prewhere import with_prewhere
 from engine.distributed.select.query_tree import QueryTree, parse_query_tree
 from engine.distributed.select.repeatable import is_repeatable
 from engine.distributed.select.template import Template, fill_places, place_text
@@ -78,8 +79,10 @@ async def analyse_select(
     """Raises SqlError as `describe` does, and 48 for what `spread` cannot be done with."""
     begin = select_begins(template.text)
     columns = tuple(slot.columns for slot in template.slots)
-    plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
     tree = await _analysed(template, begin, analyse)
+    if tree is not None:
+        template = with_prewhere(template, tree)
+    plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
     if tree is None:
         return Analysis(template.text, columns, tuple((read,) for read in plain))
     if spread is not USUAL:

@@ -28,7 +28,7 @@ SAFE = names(
     "toStartOfHour toStartOfDay toStartOfMonth toStartOfYear toStartOfMinute toYYYYMM toYYYYMMDD toDate "
     "lower upper length empty notEmpty startsWith endsWith like notLike ilike notILike has "
     "cityHash64 intHash32 intHash64 xxHash64 sipHash64 toUInt64 toUInt32 toUInt16 toUInt8 toString "
-    "coalesce ifNull if multiIf tupleElement bitAnd bitOr"
+    "identity coalesce ifNull if multiIf tupleElement bitAnd bitOr"
 )
 _MAY_FAIL_ON_TEXT = frozenset({"toDate", "toUInt64", "toUInt32", "toUInt16", "toUInt8"})
 _QUERIES = frozenset({"QUERY", "UNION"})

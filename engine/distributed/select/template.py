@@ -1,7 +1,8 @@
 """A statement with a place for every Distributed table it reads.
 
 The user's text stays as it is but for these places and what a subquery cannot have where a table can:
-FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE; `db.t.column` becomes `t.column`; and where a
+FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE (`prewhere` puts it before FINAL where there
+is one); `db.t.column` becomes `t.column`; and where a
 hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked for by name, `*` leaves it out as it would have
 done.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.distributed.select.model import SHARD_NUMBER, SHARD_NUMBER_TYPE, SourceColumn, SourceTable
 from engine.names import TableName, quote_identifier
@@ -97,6 +98,8 @@ class Slot:
     modifiers: str
     is_in_list: bool = False
     """The right side of IN: all visible columns are read."""
+    has_prewhere: bool = False
+    """PREWHERE, whose condition is the argument of `identity` in WHERE, goes before FINAL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     mentioned = {literal_value(token) for token in tokens if token.kind in _NAMES}
     edits: list[Edit] = []
     slots: list[Slot] = []
+    with_final: dict[int, int] = {}
     hidden: set[str] = set()
     for number, ref in enumerate(refs):
         first = by_start[ref.start]
@@ -163,8 +167,10 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
             if upto > at:
                 edits.append(Edit(tokens[at].start, tokens[upto - 1].end, ""))
         edits.append(Edit(ref.start, ref.end, text))
+        if "FINAL" in modifiers.upper():
+            with_final[first] = number
         slots.append(Slot(ref.table, tuple(columns), modifiers, is_in))
-    edits += _prewhere(cursor)
+    edits += _prewhere(cursor, with_final, slots)
     edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
     if hidden:
         edits += _asterisks(cursor, sorted(hidden))
@@ -204,21 +210,38 @@ def _ratio(cursor: Cursor, at: int) -> int:
     return at
 
 
-def _prewhere(cursor: Cursor) -> list[Edit]:
-    """`PREWHERE a WHERE b` becomes `WHERE (a) AND (b)`."""
+def _prewhere(cursor: Cursor, with_final: Mapping[int, int], slots: list[Slot]) -> list[Edit]:
+    """`PREWHERE a WHERE b` becomes `WHERE (a) AND (b)`; `identity(a)` where the first table, one of
+    `with_final` by its token, is read with FINAL, and the slot says so."""
     words, tokens = cursor.words, cursor.tokens
     edits: list[Edit] = []
     for at, word in enumerate(words):
         if word != "PREWHERE":
             continue
         end = _clause_end(cursor, at + 1)
-        edits.append(Edit(tokens[at].start, tokens[at].end, "WHERE ("))
+        slot = with_final.get(_from_before(words, at) + 1)
+        if slot is not None:
+            slots[slot] = replace(slots[slot], has_prewhere=True)
+        name = "" if slot is None else "identity"
+        edits.append(Edit(tokens[at].start, tokens[at].end, f"WHERE {name}("))
         if end < len(words) and words[end] == "WHERE":
             last = _clause_end(cursor, end + 1)
             edits.append(Edit(tokens[end].start, tokens[end].end, ") AND ("))
             end = last
         edits.append(Edit(tokens[end - 1].end, tokens[end - 1].end, ")"))
     return edits
+
+
+def _from_before(words: Sequence[str], at: int) -> int:
+    """The FROM that a clause at `at` belongs to; -2 without one."""
+    depth = 0
+    for i in range(at - 1, -1, -1):
+        depth += (words[i] in (")", "]")) - (words[i] in ("(", "["))
+        if depth < 0:
+            return -2
+        if depth == 0 and words[i] == "FROM":
+            return i
+    return -2
 
 
 def _clause_end(cursor: Cursor, at: int) -> int:

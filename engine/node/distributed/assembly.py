@@ -15,6 +15,7 @@ from engine.names import HostId, TableName
 from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.catalog import DistributedCatalog
 from engine.node.distributed.create import CreateDistributed
+from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.ddl import DistributedDdl
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.function_targets import FunctionTargets
@@ -123,8 +124,8 @@ class DistributedNode:
                     alter=AlterDistributed(
                         self.tables, stages=stages, names=names, replacing=replacing, env=env
                     ),
+                    views=CreateViews(self.tables, others, has_views=views is not None),
                     run_other=others,
-                    has_views=views is not None,
                 ),
                 DistributedGuard(self.tables),
                 ShowDistributed(self.tables),

@@ -16,6 +16,7 @@ from engine.distributed.definition import ENGINE
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.distributed.alter import AlterDistributed
+from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.replacing import Replacing, RunOther
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.tables import DistributedTable, DistributedTables
@@ -23,8 +24,6 @@ from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, tokenize
-from engine.sql.cursor import Cursor
-from engine.sql.sources import read_tables
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,8 @@ class DistributedDdl:
         names: NameLocks,
         replacing: Replacing,
         alter: AlterDistributed,
+        views: CreateViews,
         run_other: RunOther,
-        has_views: bool,
     ) -> None:
         self._tables = tables
         self._spools = spools
@@ -51,7 +50,7 @@ class DistributedDdl:
         self._replacing = replacing
         self._alter_table = alter
         self._run_other = run_other
-        self._has_views = has_views
+        self._views = views
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not len(self._tables):
@@ -70,8 +69,7 @@ class DistributedDdl:
                 await self._refuse(asked, statement)
                 is_ours = False
             case _K.CREATE_MATERIALIZED_VIEW:
-                await self._check_view(asked, statement)
-                is_ours = False
+                is_ours = await self._views.create(asked, statement)
             case _:
                 is_ours = False
         return done(asked) if is_ours else None
@@ -159,32 +157,6 @@ class DistributedDdl:
                     f"{statement.kind.value} is not supported by storage {ENGINE}.",
                     hint="Run it on the tables of the shards, ON CLUSTER.",
                 )
-
-    async def _check_view(self, asked: Asked, statement: Statement) -> None:
-        """The node runs the views whose source, or target, it knows; chDB runs all others, and for it a
-        Distributed table is an empty one."""
-        refs = [ref.name for ref in read_tables(Cursor(asked.sql), 0)]
-        read = [name for name in refs if await self._tables.find_for(asked, name) is not None]
-        written = [name for name in statement.targets if await self._tables.find_for(asked, name) is not None]
-        if not read and not written:
-            return
-        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
-        about = (read or written)[0]
-        if not self._has_views:
-            why = "this node has no Keeper, and without one views are chDB's, which holds no rows of it."
-        elif "REFRESH" in words:
-            why = "chDB, which refreshes it, would read no rows, and lose those that it writes."
-        elif read and "POPULATE" in words:
-            why = "POPULATE would read no rows. Make the view without it, then INSERT INTO … SELECT."
-        elif read and len(set(refs)) > 1:
-            why = "it may read one only, and nothing else: an INSERT into it is what runs the view."
-        else:
-            return
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            f"A materialized view cannot be made at the Distributed table {about}: {why}",
-            hint="Let it read and write tables on each shard.",
-        )
 
     async def _in_chdb(self, asked: Asked) -> None:
         try:
