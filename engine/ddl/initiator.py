@@ -10,7 +10,6 @@ id, too.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,6 +36,7 @@ from engine.sql import (
     StatementKind,
     Token,
     TokenKind,
+    before_on_cluster,
     expand_macros,
     mentions_empty_database,
     one_line,
@@ -69,8 +69,12 @@ class PreparedStatement:
     entry: DDLLogEntry
     token: str
     cluster: str
-    statement: Statement
     data: bytes
+
+    @property
+    def statement(self) -> Statement:
+        """As it stands in the entry; read anew each time."""
+        return parse_statement(self.entry.query)
 
     @property
     def hosts(self) -> tuple[HostId, ...]:
@@ -177,7 +181,7 @@ def prepare(
         raise SqlError(
             Code.BAD_ARGUMENTS, f"The statement takes {len(data)} bytes in the queue, {MAX_ENTRY_BYTES} fit"
         )
-    return PreparedStatement(entry, token, cluster.name, parse_statement(sql), data)
+    return PreparedStatement(entry, token, cluster.name, data)
 
 
 def _check_kind(statement: Statement) -> None:
@@ -248,8 +252,4 @@ def _fill_in_uuid(sql: str, statement: Statement, uuid: UUID) -> str:
     """`CREATE TABLE db.t UUID '…' ON CLUSTER c …`; a UUID that the user wrote stays."""
     if statement.kind not in _HAVE_UUID or statement.uuid is not None:
         return sql
-    tokens = [token for token in tokenize(sql) if token.is_significant]
-    for token, following in itertools.pairwise(tokens):
-        if token.text.upper() == "ON" and following.text.upper() == "CLUSTER":
-            return f"{sql[: token.start]}UUID '{uuid}' {sql[token.start :]}"
-    return sql
+    return before_on_cluster(sql, f"UUID '{uuid}' ")

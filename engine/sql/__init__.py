@@ -4,7 +4,13 @@ Pure Python over ClickHouse's lexical grammar; it judges nothing that only Click
 edits the ranges it found on tokens and leaves all other text byte for byte.
 """
 
-from engine.sql.cluster import expand_macros, parse_and_strip, with_on_cluster, without_on_cluster
+from engine.sql.cluster import (
+    before_on_cluster,
+    expand_macros,
+    parse_and_strip,
+    with_on_cluster,
+    without_on_cluster,
+)
 from engine.sql.databases import mentions_empty_database, with_current_database, with_default_database
 from engine.sql.kinds import AlterCommand, StatementKind
 from engine.sql.one_line import one_line
@@ -21,6 +27,7 @@ __all__ = [
     "StatementKind",
     "Token",
     "TokenKind",
+    "before_on_cluster",
     "expand_macros",
     "leading_comments",
     "literal_value",

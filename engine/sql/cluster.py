@@ -22,6 +22,12 @@ def without_on_cluster(sql: str) -> str:
     return _without_on_cluster(sql, draft_of(sql))
 
 
+def before_on_cluster(sql: str, text: str) -> str:
+    """`sql` with `text` right before its ON CLUSTER clause; unchanged where there is none."""
+    span = draft_of(sql).cluster_span
+    return sql if span is None else apply_edits(sql, [Edit(span[0], span[0], text)])
+
+
 def parse_and_strip(sql: str) -> tuple[Statement, str]:
     """What `parse_statement` and `without_on_cluster` give, for the price of one."""
     d = draft_of(sql)

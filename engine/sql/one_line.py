@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from engine.sql.tokens import scan
+
+_IS_ONE_LINE = re.compile(r"[^\s;#/-]++(?: [^\s;#/-]++)*+\Z", re.ASCII)
+"""Nothing that white space beyond single spaces, a comment or a last semicolon could begin with."""
 
 
 def one_line(sql: str) -> str:
@@ -10,6 +15,8 @@ def one_line(sql: str) -> str:
 
     Literals and quoted names stay byte for byte, so a line break within one stays too.
     """
+    if sql.isascii() and _IS_ONE_LINE.match(sql):
+        return sql  # the usual case: no need to take it apart
     pieces: list[str] = []
     gap = False
     for token in scan(sql):
