@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -143,6 +144,42 @@ async def test_rows_that_are_wrong_are_refused_and_nothing_is_kept(tmp_path: Pat
         assert refused.value.code != Code.MEMORY_LIMIT_EXCEEDED
         body.close()
         assert both.memory.free_bytes == MEMORY_BYTES
+
+
+async def test_a_stage_serves_the_next_insert_only_when_the_last_has_ended_well(tmp_path: Path) -> None:
+    async with staging(tmp_path) as both:
+
+        async def tables() -> list[str]:
+            await both.disk.close()  # what is done behind the answers
+            shown = await both.pool.query("SHOW TABLES FROM `_oncluster`", format="TSVRaw")
+            return shown.text.split()
+
+        assert await both.in_memory(both.behind(rows_of(5)))
+        [first] = await tables()
+        for count in (1, 3):
+            assert sum(rows for _, rows, _ in await both.in_memory(both.behind(rows_of(count)))) == count
+            assert await tables() == [first]
+        with pytest.raises(SqlError):
+            await both.in_memory(both.behind([b"1\ta\n", b"no number\tb\n"]))
+        assert await tables() == []
+        both.memory.free_bytes = 0
+        with pytest.raises(TooMuchForMemory):
+            await both.in_memory(both.behind(rows_of(2)))
+        assert await tables() == []
+        both.memory.free_bytes = MEMORY_BYTES
+        assert await both.in_memory(both.behind(rows_of(2)))
+        other = replace(TABLE, create_query=CREATE.replace("'x'", "'y'"))
+        async with both.memory.open(other, OWNER, shards=3) as stage:
+            assert len(await tables()) == 2
+            stage.written = await both.behind([b"7\n"]).write_small(
+                both.asked(input_format_defaults_for_omitted_fields="1"),
+                f"INSERT INTO {stage.table.quoted} (k)",
+            )
+            [(_, rows, data)] = await found_in(stage)
+            assert (rows, data[-2:]) == (1, b"\x01y")
+        assert len(await tables()) == 2
+        await both.memory.close()
+        assert await tables() == []
 
 
 def test_only_rows_that_are_at_hand_and_cut_as_usual_are_staged_in_memory() -> None:

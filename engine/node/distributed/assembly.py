@@ -146,6 +146,7 @@ class DistributedNode:
     async def stop(self) -> None:
         await self._spools.stop_all()
         await self._stages.close()
+        await self._inserts.close()
         await self._health.close()
         await self._sink.close()
 

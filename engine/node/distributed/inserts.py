@@ -80,6 +80,10 @@ class DistributedInserts:
         self._shards_of = shards_of
         self._env = env
 
+    async def close(self) -> None:
+        """When no INSERT comes any more."""
+        await self._memory.close()
+
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         """INSERT … SELECT, and INSERT … VALUES that is one text with its rows. None for a table that is
         somebody else's. Raises SqlError."""

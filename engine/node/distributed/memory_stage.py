@@ -4,12 +4,18 @@ Limits. The rows that a client sends are at most `MAX_BODY_BYTES`, and what they
 that chDB would cut from them on disk. Bodies of all statements together have `MEMORY_BYTES`; what does not
 find room in them, or would be more than a block, goes to disk. Besides the body, a statement holds its rows
 once as columns and once as Native at most.
+
+A stage whose INSERT has ended well is emptied and serves the next INSERT into the same table: to make one and
+drop it costs as much as all that is done with it for a row. After any other end somebody may still write to
+it, so it is dropped.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from engine.errors import SqlError
 from engine.names import TableName, quote_identifier
@@ -24,6 +30,8 @@ from engine.node.distributed.stage import (
 from engine.node.distributed.tables import DistributedTable
 from engine.storage import ChdbSession, QueryResult
 
+log = logging.getLogger(__name__)
+
 MAX_BODY_BYTES = 32 << 20
 MEMORY_BYTES = 128 << 20
 STATEMENT_BYTES = 256 << 20
@@ -35,6 +43,8 @@ _AT_ONCE_ROWS = 4096
 _AT_ONCE_BYTES = 1 << 20
 """So few rows are read before anybody asks for them, all on one connection."""
 _FEW_SHARDS = 4
+_MAX_KEPT = 4
+"""Empty stages with their connections."""
 _CHUNK_BYTES = 256 << 10
 
 
@@ -116,26 +126,63 @@ class MemoryStages:
         self._stages = stages
         self.free_bytes = MEMORY_BYTES
         """Of bodies of all statements; whoever keeps one takes from it and gives back."""
+        self._kept: list[_Kept] = []
 
     @asynccontextmanager
     async def open(self, table: DistributedTable, owner: str, *, shards: int) -> AsyncIterator[MemoryStage]:
         """`owner` is SQL for the index of a row's shard."""
+        kept = self._take((table.create_query, owner)) or await self._made(table, owner)
+        stage = MemoryStage(kept.name, table.sent_columns, self._stages.reader, kept.session, shards)
+        is_over = False
+        try:
+            yield stage
+            is_over = stage.written is not None
+        finally:
+            await self._stages.later(self._keep(kept) if is_over else kept.drop())
+
+    async def close(self) -> None:
+        """Drop what is kept. No INSERT may come any more."""
+        while self._kept:
+            await self._kept.pop().drop()
+
+    def _take(self, key: tuple[str, str]) -> _Kept | None:
+        for at, kept in enumerate(self._kept):
+            if kept.key == key:
+                return self._kept.pop(at)
+        return None
+
+    async def _made(self, table: DistributedTable, owner: str) -> _Kept:
         name, create = self._stages.new_table(table, owner, "Memory")
-        reader = self._stages.reader
-        session = reader.session()
+        session = self._stages.reader.session()
         try:
             await create_in_scratch(session, create)
         except SqlError:
             await session.close()
             raise
+        return _Kept((table.create_query, owner), name, session)
+
+    async def _keep(self, kept: _Kept) -> None:
         try:
-            yield MemoryStage(name, table.sent_columns, reader, session, shards)
+            await kept.session.query(f"TRUNCATE TABLE {kept.name.quoted}", format="Null")
+        except SqlError as error:
+            log.warning("distributed.stage_not_emptied table=%s error=%s", kept.name, error)
+            await kept.drop()
+            return
+        self._kept.append(kept)
+        if len(self._kept) > _MAX_KEPT:
+            await self._kept.pop(0).drop()
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An empty stage. `key` is what it was made from: the table's definition, and whose a row is."""
+
+    key: tuple[str, str]
+    name: TableName
+    session: ChdbSession
+
+    async def drop(self) -> None:
+        try:
+            await drop_table(self.session, self.name)
         finally:
-            await self._stages.later(_end(session, name))
-
-
-async def _end(session: ChdbSession, name: TableName) -> None:
-    try:
-        await drop_table(session, name)
-    finally:
-        await session.close()
+            await self.session.close()
