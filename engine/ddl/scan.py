@@ -33,7 +33,7 @@ from engine.env import Env
 from engine.errors import Code, MalformedEntry, NoNode, SqlError
 from engine.keeper.base import Keeper, Node, WatchEvent
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
-from engine.names import HostId, QueuePaths, entry_number
+from engine.names import HostId, QueuePaths, entry_name, entry_number
 
 logger = logging.getLogger(__name__)
 
@@ -78,6 +78,16 @@ class WorkerMemory:
         self.latest_executed = -1
 
 
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """An entry that was read before it was known to be there; `done` names it if `host` has an outcome."""
+
+    host: HostId
+    name: str
+    node: Node
+    done: set[str]
+
+
 class QueueScan:
     """Follows the queue in one session and fills the backlog."""
 
@@ -112,6 +122,8 @@ class QueueScan:
         self._topology = topology
         self._on_round = on_round
         self._is_first = True
+        self._latest = 0
+        self._ahead: _Ahead | None = None
         self._topology_serial = memory.topology_serial
 
     async def run(self) -> None:
@@ -119,7 +131,7 @@ class QueueScan:
         while not memory.is_stopping:
             memory.wake.clear()
             await self._follow_topology()
-            present = await self._list()
+            present, self._ahead = await self._list_and_read_ahead()
             memory.settled.intersection_update(present)
             waiting = self._backlog.names()
             # The queue may be long and what is new in it short: the others are not looked at one by one.
@@ -133,6 +145,21 @@ class QueueScan:
                 self._on_round(present)
             await self._wait()
 
+    async def _list_and_read_ahead(self) -> tuple[tuple[str, ...], _Ahead | None]:
+        """The queue's entries, and in the same request the one that most likely makes it longer, if it does.
+
+        A session's requests are answered in order: what is read behind the listing is as new as it would be
+        if it were read next.
+        """
+        host = self._memory.host_guess
+        if host is None or not self._latest:
+            return await self._list(), None
+        name = entry_name(self._latest + 1)
+        present, (node,), done = await asyncio.gather(
+            self._list(), self._keeper.get_many([self._paths.entry(name)]), self._finished([name], host)
+        )
+        return present, _Ahead(host, name, node, done) if isinstance(node, Node) else None
+
     async def _list(self) -> tuple[str, ...]:
         memory = self._memory
         try:
@@ -145,6 +172,7 @@ class QueueScan:
             logger.warning("ddl.queue_was_recreated root=%s", self._paths.root)
             memory.forget_all()
         memory.queue_czxid = children.stat.czxid
+        self._latest = (entry_number(children.names[-1]) or 0) if children.names else 0
         return children.names
 
     def _on_change(self, event: WatchEvent) -> None:
@@ -172,7 +200,7 @@ class QueueScan:
             await self._marker.mark(self._topology())
 
     async def _look_at(self, names: list[str]) -> None:
-        guess = self._memory.host_guess
+        guess, ahead = self._memory.host_guess, self._ahead
         if self._is_first and guess is not None and len(names) > 1:
             # After a restart most of the queue has been done: do not read what was.
             done = await self._finished(names, guess)
@@ -181,6 +209,8 @@ class QueueScan:
             names = [name for name in names if name not in done]
             nodes = await self._keeper.get_many([self._paths.entry(name) for name in names])
             done = set()
+        elif ahead is not None and ahead.host == guess and names == [ahead.name]:
+            nodes, done = [ahead.node], ahead.done
         elif guess is not None:
             nodes, done = await asyncio.gather(
                 self._keeper.get_many([self._paths.entry(name) for name in names]),
