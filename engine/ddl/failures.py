@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from engine.ddl.status import ExecutionStatus
 from engine.errors import Code, OnclusterError, SqlError
 
@@ -34,7 +37,13 @@ def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:
     return ExecutionStatus(error.code or Code.UNKNOWN_EXCEPTION, prefix + text)
 
 
-def try_again(error: Exception) -> TryAgain:
+@contextmanager
+def errors_of_the_program_are_tried_again() -> Iterator[None]:
     """An error in the program must not end the worker. Whether the statement took effect is unknown: the
     intent stays, and the next attempt looks at it before anything is executed."""
-    return TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION)
+    try:
+        yield
+    except OnclusterError:
+        raise
+    except Exception as error:
+        raise TryAgain(f"{type(error).__name__}: {error}", code=Code.UNKNOWN_EXCEPTION) from error

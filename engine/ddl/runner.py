@@ -10,14 +10,13 @@ the same object from taking effect before it.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from engine.ddl.attempt import Fence
+from engine.ddl.begun import KnownStatements, shows_itself
 from engine.ddl.executor import (
     Execution,
     FencedExecutor,
@@ -26,13 +25,12 @@ from engine.ddl.executor import (
     LocalExecutor,
     RecordingExecutor,
     SeriesExecutor,
-    Step,
 )
-from engine.ddl.failures import MAY_HAVE_HAPPENED, RETRIABLE_CODES, TryAgain, status_of, try_again
+from engine.ddl.failures import RETRIABLE_CODES, TryAgain, errors_of_the_program_are_tried_again
 from engine.ddl.intents import BlockingIntentStore, Intent, IntentKey, IntentStore
-from engine.ddl.recovery import NextStep, next_step, tells_itself, unknown_outcome
-from engine.ddl.series import IN_SERIES, Series, SeriesTask
-from engine.ddl.series_order import in_groups
+from engine.ddl.recovery import NextStep, next_step, unknown_outcome
+from engine.ddl.series import Series
+from engine.ddl.series_runner import SeriesRunner
 from engine.ddl.status import SUCCESS, ExecutionStatus
 from engine.ddl.task import Task, execution_of, footprint_of, settings_of
 from engine.env import Env
@@ -69,32 +67,32 @@ class StatementRunner:
         profile_settings: Callable[[], Mapping[str, str]],
     ) -> None:
         self._executor = executor
-        self._intents = intents
         self._env = env
-        self._queue = queue
         self._profile_settings = profile_settings
-        self._blocking_intents: BlockingIntentStore | None = None
-        if isinstance(executor, RecordingExecutor) and isinstance(intents, BlockingIntentStore):
-            self._blocking_intents = intents
-        self._known: dict[IntentKey, Intent] = {}
+        self._known = KnownStatements(intents, queue)
         self._runs: dict[IntentKey, asyncio.Task[ExecutionStatus]] = {}
         self._under_way: dict[asyncio.Task[ExecutionStatus], Task] = {}
-        self._series: Series | None = None
-        self._is_loaded = False
+        self._recording: tuple[RecordingExecutor, BlockingIntentStore] | None = None
+        self._series: SeriesRunner | None = None
+        if isinstance(intents, BlockingIntentStore) and isinstance(executor, RecordingExecutor):
+            self._recording = executor, intents
+            if isinstance(executor, SeriesExecutor):
+                self._series = SeriesRunner(
+                    executor,
+                    intents,
+                    known=self._known,
+                    env=env,
+                    settings_of=self._settings,
+                    execution_of=self._execution,
+                )
 
     async def load(self) -> None:
         """Read what an earlier process left. Once."""
-        if not self._is_loaded:
-            self._known = dict(await self._intents.load(self._queue))
-            self._is_loaded = True
-
-    def key(self, task: Task) -> IntentKey:
-        return IntentKey(self._queue, task.name, task.czxid)
+        await self._known.load()
 
     def begun(self, task: Task) -> Intent | None:
         """What is recorded of this very entry."""
-        intent = self._known.get(self.key(task))
-        return intent if intent is not None and intent.entry_digest == task.entry_digest else None
+        return self._known.find(task)
 
     async def fingerprint(self, task: Task) -> str:
         """What the statement would change, as it stands now; empty when the executor cannot tell.
@@ -126,7 +124,7 @@ class StatementRunner:
         Cancelling this call leaves the run going. Raises TryAgain, and FenceLost.
         """
         await self._series_is_over()
-        key = self.key(task)
+        key = self._known.key(task)
         run = self._runs.get(key)
         if run is None:
             run = asyncio.create_task(self._run(_Attempt(task, fence, judge)), name=f"ddl {task.name}")
@@ -138,11 +136,11 @@ class StatementRunner:
     async def wait_for_earlier(self, task: Task) -> None:
         """Until nothing that an earlier session began is under way on what this task touches."""
         await self._series_is_over()
-        footprint, key = footprint_of(task), self.key(task)
+        footprint, key = footprint_of(task), self._known.key(task)
         before = [
             run
             for run, other in self._under_way.items()
-            if self.key(other) != key and footprint.conflicts_with(footprint_of(other))
+            if self._known.key(other) != key and footprint.conflicts_with(footprint_of(other))
         ]
         if before:
             logger.info("ddl.waits_for_earlier entry=%s runs=%d", task.name, len(before))
@@ -160,30 +158,30 @@ class StatementRunner:
         """The outcome of a task that was begun here and shall not be begun again; None if it had no
         effect."""
         await self._series_is_over()
-        run = self._runs.get(self.key(task))
+        run = self._runs.get(self._known.key(task))
         if run is not None:
             try:
-                return await self._wait_for(self.key(task), run)
+                return await self._wait_for(self._known.key(task), run)
             except (TryAgain, FenceLost) as error:
                 logger.info("ddl.concluding entry=%s error=%s", task.name, error)
         intent = self.begun(task)
         if intent is None or intent.status is not None:
             return None if intent is None else intent.status
         decided = await self._recover(task, intent)
-        return None if decided is None else await self._finish(intent, decided)
+        return None if decided is None else await self._known.finish(intent, decided)
 
     async def confirm(self, task: Task) -> ExecutionStatus:
         """The outcome of a task that took effect, as is known for sure, be it here or elsewhere."""
-        run = self._runs.get(self.key(task))
+        run = self._runs.get(self._known.key(task))
         if run is not None:
             try:
-                return await self._wait_for(self.key(task), run)
+                return await self._wait_for(self._known.key(task), run)
             except (TryAgain, FenceLost) as error:
                 logger.info("ddl.confirming entry=%s error=%s", task.name, error)
         intent = self.begun(task)
         if intent is None:
             return SUCCESS
-        return intent.status or await self._finish(intent, SUCCESS)
+        return intent.status or await self._known.finish(intent, SUCCESS)
 
     async def recover_gone(self, intent: Intent, task: Task) -> ExecutionStatus | None:
         """What became of an entry that was begun here and has been removed; None if it had no effect."""
@@ -196,7 +194,7 @@ class StatementRunner:
         run)."""
         intent = self.begun(task)
         if intent is not None and intent.status is None:
-            await self._finish(intent, status)
+            await self._known.finish(intent, status)
 
     @property
     def running(self) -> int:
@@ -209,16 +207,8 @@ class StatementRunner:
             await asyncio.wait(list(self._runs.values()))
 
     def forgettable(self, present: frozenset[str]) -> list[Intent]:
-        """Intents of entries that are gone for good: not present, although a later one is, and not running.
-
-        `present` may have been listed before the latest entries were made; those are not gone.
-        """
-        latest = max(present, default="")
-        return [
-            intent
-            for key, intent in self._known.items()
-            if key.entry not in present and key.entry < latest and not self._is_running(key)
-        ]
+        """Intents of entries that are gone for good and not running; `present` are the queue's entries."""
+        return self._known.forgettable(present, is_running=self._is_running)
 
     def _is_running(self, key: IntentKey) -> bool:
         if self._series is not None and key in self._series:
@@ -228,9 +218,8 @@ class StatementRunner:
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         keys = list(keys)
-        await self._intents.forget(keys)
+        await self._known.forget(keys)
         for key in keys:
-            self._known.pop(key, None)
             self._runs.pop(key, None)
 
     # --- one run ------------------------------------------------------------------------------------------
@@ -249,41 +238,22 @@ class StatementRunner:
         if intent is not None and attempt.judge is Judge.FINGERPRINTS:
             decided = await self._recover(task, intent)
             if decided is not None:
-                return await self._finish(intent, decided)
+                return await self._known.finish(intent, decided)
         try:
-            if intent is not None:
-                await self._execute(attempt)
-            elif self._blocking_intents is not None and attempt.fence is None:
-                intent = await self._begin_and_execute(attempt)
-            else:
-                intent = self._intent(task, await self.fingerprint(task))
-                await self._intents.begin(intent)
-                self._known[intent.key] = intent
-                await self._execute(attempt)
+            with errors_of_the_program_are_tried_again():
+                if intent is not None:
+                    await self._execute(attempt)
+                elif self._recording is not None and attempt.fence is None:
+                    intent = await self._begin_and_execute(task, *self._recording)
+                else:
+                    intent = self._known.intent(task, await self.fingerprint(task))
+                    await self._known.begin(intent)
+                    await self._execute(attempt)
         except (FenceLost, Corrupt):
             raise
         except OnclusterError as error:
-            return await self._failed(task, error)
-        except Exception as error:
-            raise try_again(error) from error
-        return await self._finish(intent, SUCCESS, can_wait=self._shows_itself(task, intent))
-
-    async def _failed(self, task: Task, error: OnclusterError) -> ExecutionStatus:
-        """The outcome that an error is. Raises TryAgain where it is none."""
-        if not isinstance(error, SqlError):
-            raise TryAgain(error.message, code=error.code) from error
-        begun = self._known.get(self.key(task))
-        if error.code in RETRIABLE_CODES:
-            if error.code not in MAY_HAVE_HAPPENED:
-                self._known.pop(self.key(task), None)  # begun anew by the next attempt
-            raise TryAgain(error.message, code=error.code) from error
-        logger.info("ddl.failed entry=%s code=%d", task.name, error.code)
-        if begun is None:  # refused before it was begun: an unknown setting, for example
-            begun = self._intent(task, "")
-            await self._intents.begin(begun)
-        return await self._finish(begun, status_of(error), can_wait=self._shows_itself(task, begun))
-
-    # --- a series -----------------------------------------------------------------------------------------
+            return await self._known.fail(task, error)
+        return await self._known.finish(intent, SUCCESS, can_wait=shows_itself(task, intent))
 
     async def start_series(self, tasks: Sequence[Task]) -> Series | None:
         """Begin to run as many of `tasks`, from the first on, as may run in one go (`engine.ddl.series`).
@@ -291,87 +261,23 @@ class StatementRunner:
         None: that is less than two, run them singly. Nothing else may be run before the series is over.
         """
         await self._series_is_over()
-        executor, intents = self._executor, self._blocking_intents
-        if intents is None or self._under_way or not isinstance(executor, SeriesExecutor):
+        if self._series is None or self._under_way:
             return None
-        settings = self._settings(tasks[0])
-        parts: dict[str, SeriesTask] = {}
-        for task in tasks:
-            is_simple = task.statement.kind in IN_SERIES and not footprint_of(task).is_barrier
-            if not is_simple or not tells_itself(task.statement, task.query):
-                break
-            if self.key(task) in self._known or self._settings(task) != settings:
-                break
-            if not await executor.takes_in_series(task.statement, task.database):
-                break
-            step = Step(self._execution(task), task.statement, task.database)
-            parts[task.name] = SeriesTask(task, step, self.key(task), partial(self._intent, task))
-        if len(parts) < 2:
-            return None
-        groups = in_groups([part.task for part in parts.values()])
-        in_order = [[parts[task.name] for task in group] for group in groups]
-        self._series = series = Series(in_order, intents, self._env)
-        series.run = asyncio.create_task(self._run_series(executor, series, settings), name="ddl series")
-        return series
-
-    async def _run_series(
-        self, executor: SeriesExecutor, series: Series, settings: Mapping[str, str]
-    ) -> None:
-        try:
-            await executor.execute_series(series, settings)
-        except Corrupt:
-            raise
-        except OnclusterError as error:
-            failed = self._note_failure(series)
-            await self._end_series(series)
-            if failed is None:
-                raise TryAgain(error.message, code=error.code) from error
-            series.add_failure(failed, await self._failed(failed, error))
-        except Exception as error:
-            self._note_failure(series)
-            await self._end_series(series)
-            raise try_again(error) from error
-        else:
-            await self._end_series(series)
-        finally:
-            series.stop()
-            self._series = None
-
-    def _note_failure(self, series: Series) -> Task | None:
-        task, begun = series.note_failure() or (None, None)
-        if begun is not None:
-            self._known[begun.key] = begun
-        return task
-
-    async def _end_series(self, series: Series) -> None:
-        for intent in series.succeeded:
-            self._known[intent.key] = dataclasses.replace(intent, status=SUCCESS)
-        for intent in series.not_ended:
-            await self._finish(intent, SUCCESS, can_wait=bool(intent.digest_before))
-        if series.never_begun:  # what they say must not be compared with what others do later
-            await self._intents.forget([intent.key for intent in series.never_begun])
+        return await self._series.start(tasks)
 
     async def _series_is_over(self) -> None:
-        if self._series is not None and self._series.run is not None:
-            await asyncio.wait({self._series.run})
+        if self._series is not None:
+            await self._series.until_over()
 
-    def _intent(self, task: Task, digest: str) -> Intent:
-        return Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
-
-    @staticmethod
-    def _shows_itself(task: Task, intent: Intent) -> bool:
-        """Whether after a crash the digests say without doubt how the statement ended."""
-        return bool(intent.digest_before) and tells_itself(task.statement, task.query)
-
-    async def _begin_and_execute(self, attempt: _Attempt) -> Intent:
+    async def _begin_and_execute(
+        self, task: Task, executor: RecordingExecutor, intents: BlockingIntentStore
+    ) -> Intent:
         """Digest, intent and effect by the executor's thread alone. The intent is known whatever is raised
         after it was recorded."""
-        executor, intents, task = self._executor, self._blocking_intents, attempt.task
-        assert isinstance(executor, RecordingExecutor) and intents is not None
         recorded: list[Intent] = []
 
         def record(digest: str) -> None:
-            intent = self._intent(task, digest)
+            intent = self._known.intent(task, digest)
             intents.begin_now(intent)
             recorded.append(intent)
 
@@ -381,7 +287,7 @@ class StatementRunner:
             )
         finally:
             for intent in recorded:
-                self._known[intent.key] = intent
+                self._known.note(intent)
         return recorded[0]
 
     async def _recover(self, task: Task, intent: Intent) -> ExecutionStatus | None:
@@ -405,16 +311,6 @@ class StatementRunner:
 
     def _execution(self, task: Task) -> Execution:
         return execution_of(task, self._settings(task), query_id=str(self._env.new_uuid()))
-
-    async def _finish(
-        self, intent: Intent, status: ExecutionStatus, *, can_wait: bool = False
-    ) -> ExecutionStatus:
-        if can_wait:
-            self._intents.finish_soon(intent.key, status)
-        else:
-            await self._intents.finish(intent.key, status)
-        self._known[intent.key] = dataclasses.replace(intent, status=status)
-        return status
 
 
 def _status_after(step: NextStep, task: Task) -> ExecutionStatus | None:

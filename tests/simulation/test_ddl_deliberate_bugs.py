@@ -13,9 +13,23 @@ from typing import Any
 
 import pytest
 
-from engine.ddl import attempt, backlog, cleaner, client, lane, report, runner, scan, series, shards, worker
+from engine.ddl import (
+    attempt,
+    backlog,
+    cleaner,
+    client,
+    lane,
+    report,
+    runner,
+    scan,
+    series,
+    series_runner,
+    shards,
+    worker,
+)
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Step
+from engine.ddl.failures import status_of
 from engine.ddl.initiator import PreparedStatement
 from engine.ddl.intents import Intent
 from engine.ddl.status import SUCCESS, ExecutionStatus
@@ -98,10 +112,10 @@ def the_intent_is_written_after_the_effect(monkeypatch: pytest.MonkeyPatch) -> N
             await self._execute(attempt)
             status = SUCCESS
         except OnclusterError as error:
-            status = runner.status_of(error)
-        intent = Intent(self.key(task), str(task.host), task.entry_digest, task.object_text, digest)
-        await self._intents.begin(intent)
-        return await self._finish(intent, status)
+            status = status_of(error)
+        intent = self._known.intent(task, digest)
+        await self._known.begin(intent)
+        return await self._known.finish(intent, status)
 
     monkeypatch.setattr(runner.StatementRunner, "_run", run)
 
@@ -127,7 +141,7 @@ def a_run_dies_with_the_session_and_is_forgotten(monkeypatch: pytest.MonkeyPatch
     original = runner.StatementRunner.run
 
     async def run(self: runner.StatementRunner, task: Task, **fence: Any) -> ExecutionStatus:
-        self._known.pop(self.key(task), None)
+        self._known._known.pop(self._known.key(task), None)
         return await original(self, task, **fence)
 
     monkeypatch.setattr(runner.StatementRunner, "run", run)
@@ -400,7 +414,7 @@ def all_that_a_series_creates_is_created_first(monkeypatch: pytest.MonkeyPatch) 
     def creates_first(tasks: Sequence[Task]) -> list[list[Task]]:
         return [[task] for task in sorted(tasks, key=lambda task: task.statement.kind.value)]
 
-    monkeypatch.setattr(runner, "in_groups", creates_first)
+    monkeypatch.setattr(series_runner, "in_groups", creates_first)
 
 
 @BUGS.add("D1", **IN_SERIES)
