@@ -17,7 +17,7 @@ from engine.errors import Code, SqlError
 from engine.node.distributed.failover import BegunAnswer, Failover
 from engine.node.replicated.statements import ReplicatedStatements
 from engine.node.session_commands import by_our_query_id, settings_of_set
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import QueryResult
@@ -180,7 +180,8 @@ class StatementRouter:
                 sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
             )
             self._remember(asked, statement)
-            if self._replicated is not None and not statement.is_query:
+            may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
+            if self._replicated is not None and may_redefine:
                 self._replicated.changed()
             await self._finished(statement)
             yield WholeAnswer(result, format=statement.format or asked.format)

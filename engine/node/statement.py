@@ -8,7 +8,11 @@ from typing import Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
+from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
+
+CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
+"""Statements that are no queries, and after which every name means what it meant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
-from engine.node.statement import Answer, Asked
+from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool, QueryResult
@@ -44,8 +44,6 @@ from engine.storage.layout import private_directory
 from engine.storage.statement_text import InsertText
 
 RunOther = Callable[[Asked], Awaitable[None]]
-
-_CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 
 
 class DistributedNode:
@@ -216,7 +214,7 @@ class DistributedNode:
             self.tables.name_changes.end(given)
 
     def _forget_views(self, statement: Statement) -> None:
-        if not statement.is_query and statement.kind not in _CHANGE_NO_DEFINITION:
+        if not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION:
             self._selects.forget_views()
 
     def system_tables(self, shown_tables: object) -> list[SystemTable | SystemView]:
