@@ -7,14 +7,15 @@ Starts two nodes, a local Spark with two cores, and a real ClickHouse server whe
 
     staged         the data source as it is used: sharding, staging, commit, check
     direct         the same with delivery=direct: tokens instead of staging
-    one endpoint   the same Arrow batches posted to one node, unsharded, with no guarantee
+    one endpoint   blocks of as many rows posted as Arrow to one node, unsharded, with no guarantee
     rows, HTTP     foreachPartition, JSON lines of 10,000 rows to one node
     rows, driver   foreachPartition, tuples of 10,000 rows by clickhouse-driver to a real server (Debian's
                    package clickhouse-server; the driver, which `make venv` installs, speaks the native
                    protocol, which nodes do not)
 
-The peers write as many rows as the smallest load, a million at most. Everything runs in turn, `--rounds`
-times, into new tables; the fastest counts. Processor time (CPU) is that of Spark's processes and the servers
+The peers write as many rows as the smallest load, a million at most: their rows cost the same however many
+there are. Everything runs in turn, `--rounds` times, into new tables, which are made and dropped while nobody
+measures; the fastest counts. Processor time (CPU) is that of Spark's processes and the servers
 together: it tells more on a machine that does other work, too. MiB are those of the largest process but Java.
 """
 
@@ -22,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import json
 import os
 import sys
@@ -48,6 +50,8 @@ from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.http import Server
 
 ROWS_AT_ONCE = 10_000
+BLOCK_ROWS = 262_144
+"""The data source's own."""
 MOST_ROWS_OF_PEERS = 1_000_000
 TIMES_THE_DRIVER = 5
 DRIVER = "rows, driver"
@@ -56,27 +60,38 @@ COLUMNS = "a UInt64, b Int64, s String, t String, f Float64, d DateTime('UTC')"
 COLUMNS_OLD = COLUMNS.replace("DateTime('UTC')", "DateTime")
 
 
+class Place(enum.Enum):
+    """Where a table is made."""
+
+    REPLICATED = "on both nodes, replicated"
+    NODES = "on both nodes"
+    REAL_SERVER = "on the real server"
+
+
 @dataclass
 class Stand:
-    """What is measured against. `native_port` is a real server's; 0: there is none."""
+    """What is measured against. `real` is a real server, by its HTTP interface and its native port."""
 
     spark: SparkSession
     servers: list[Server]
-    native_port: int
+    real: tuple[Server, int] | None
     made: int = 0
 
-    def table(self, *, replicated: bool) -> str:
-        """A new table on both nodes."""
+    @contextlib.contextmanager
+    def table(self, place: Place) -> Iterator[str]:
+        """A new table there."""
         self.made += 1
         name = f"t{self.made}"
-        for number, server in enumerate(self.servers, start=1):
-            engine = f"ReplicatedMergeTree('/bench/{number}/{name}', 'r')" if replicated else "MergeTree"
-            server.execute(f"CREATE TABLE {name} ({COLUMNS}) ENGINE = {engine} ORDER BY a")
-        return name
-
-    def drop(self, name: str) -> None:
-        for server in self.servers:
-            server.execute(f"DROP TABLE IF EXISTS {name}")
+        columns, servers = COLUMNS, self.servers
+        if place is Place.REAL_SERVER and self.real is not None:
+            columns, servers = COLUMNS_OLD, [self.real[0]]
+        for number, server in enumerate(servers, start=1):
+            engine = f"ReplicatedMergeTree('/bench/{number}/{name}', 'r')"
+            engine = engine if place is Place.REPLICATED else "MergeTree"
+            server.execute(f"CREATE TABLE {name} ({columns}) ENGINE = {engine} ORDER BY a")
+        yield name
+        for server in servers:
+            server.execute(f"DROP TABLE {name}")
 
     def frame(self, rows: int) -> DataFrame:
         return self.spark.range(rows, numPartitions=max(2, rows // 1_000_000)).selectExpr(
@@ -94,33 +109,42 @@ class Stand:
         return used_s
 
 
-def staged(stand: Stand, rows: int, *, delivery: str = "staged") -> None:
-    name = stand.table(replicated=True)
+def staged(stand: Stand, name: str, rows: int, *, delivery: str = "staged") -> None:
     shards = ";".join(f"{server.host}:{server.port}" for server in stand.servers)
     writer = stand.frame(rows).write.format("clickhouse_cluster").mode("append")
     writer.options(shards=shards, sharding_key="cityHash64(a)", delivery=delivery).save(name)
     written = sum(int(server.text(f"SELECT count() FROM {name}")) for server in stand.servers)
     assert written == rows, written
-    stand.drop(name)
 
 
-def one_endpoint(stand: Stand, rows: int) -> None:
-    name, server = stand.table(replicated=False), stand.servers[0]
+def one_endpoint(stand: Stand, name: str, rows: int) -> None:
+    server = stand.servers[0]
+
+    def send(batches: Sequence[pa.RecordBatch]) -> None:
+        out = pa.BufferOutputStream()
+        with pa.ipc.new_stream(out, batches[0].schema) as stream:
+            for batch in batches:
+                stream.write_batch(batch)
+        server.execute(f"INSERT INTO {name} FORMAT ArrowStream", body=out.getvalue().to_pybytes())
 
     def post(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        waiting: list[pa.RecordBatch] = []
+        sent = 0
         for batch in batches:
-            out = pa.BufferOutputStream()
-            with pa.ipc.new_stream(out, batch.schema) as stream:
-                stream.write_batch(batch)
-            server.execute(f"INSERT INTO {name} FORMAT ArrowStream", body=out.getvalue().to_pybytes())
-            yield pa.record_batch({"n": pa.array([batch.num_rows], pa.int64())})
+            waiting.append(batch)
+            sent += batch.num_rows
+            if sum(one.num_rows for one in waiting) >= BLOCK_ROWS:
+                send(waiting)
+                waiting = []
+        if waiting:
+            send(waiting)
+        yield pa.record_batch({"n": pa.array([sent], pa.int64())})
 
     stand.frame(rows).mapInArrow(post, "n long").agg({"n": "sum"}).collect()
-    stand.drop(name)
 
 
-def rows_over_http(stand: Stand, rows: int) -> None:
-    name, server = stand.table(replicated=False), stand.servers[0]
+def rows_over_http(stand: Stand, name: str, rows: int) -> None:
+    server = stand.servers[0]
 
     def post(partition: Iterable[SparkRow]) -> None:
         for some in _batches(partition):
@@ -128,18 +152,18 @@ def rows_over_http(stand: Stand, rows: int) -> None:
             server.execute(f"INSERT INTO {name} FORMAT JSONEachRow", body="\n".join(lines).encode())
 
     stand.frame(rows).foreachPartition(post)
-    stand.drop(name)
 
 
-def rows_by_driver(stand: Stand, rows: int) -> None:
-    port = stand.native_port
+def rows_by_driver(stand: Stand, name: str, rows: int) -> None:
+    assert stand.real is not None
+    port = stand.real[1]
 
     def post(partition: Iterable[SparkRow]) -> None:
         from clickhouse_driver import Client
 
         client = Client("127.0.0.1", port)
         for some in _batches(partition):
-            client.execute("INSERT INTO by_driver (a, b, s, t, f, d) VALUES", [tuple(row) for row in some])
+            client.execute(f"INSERT INTO {name} (a, b, s, t, f, d) VALUES", [tuple(row) for row in some])
 
     stand.frame(rows).foreachPartition(post)
 
@@ -160,7 +184,8 @@ class Work:
     """One thing that is measured, and its best figures."""
 
     name: str
-    run: Callable[[], None]
+    run: Callable[[Stand, str, int], None]
+    place: Place
     rows: int
     took_s: float = float("inf")
     used_s: float = float("inf")
@@ -171,9 +196,9 @@ class Work:
         return self.rows / self.took_s
 
     def measure(self, stand: Stand) -> None:
-        with largest_process() as seen:
+        with stand.table(self.place) as table, largest_process() as seen:
             started_s, used_s = time.perf_counter(), stand.processor_time_s()
-            self.run()
+            self.run(stand, table, self.rows)
             self.took_s = min(self.took_s, time.perf_counter() - started_s)
             self.used_s = min(self.used_s, stand.processor_time_s() - used_s)
         self.largest_mib = max(self.largest_mib, *seen)
@@ -216,10 +241,10 @@ def main(millions: tuple[float, ...], rounds: int, only: tuple[str, ...], json_f
         given.write_text(clusters_xml({"two": [["n1"], ["n2"]]}))
         with (
             blocking_cluster(directory / "run", cluster_file=given, hosts=("n1", "n2")) as (cluster, _),
-            real_server(cluster, directory / "real") as native_port,
+            real_server(cluster, directory / "real") as real,
         ):
             servers = [Server("127.0.0.1", cluster.node(name).http_port) for name in ("n1", "n2")]
-            stand = Stand(session(), servers, native_port)
+            stand = Stand(session(), servers, real)
             sizes = [int(number * 1_000_000) for number in millions or (1, 5)]
             report = measure(stand, sizes, rounds=rounds, only=only)
             stand.spark.stop()
@@ -229,15 +254,17 @@ def main(millions: tuple[float, ...], rounds: int, only: tuple[str, ...], json_f
 def measure(stand: Stand, sizes: Sequence[int], *, rounds: int, only: Sequence[str]) -> Report:
     few = min(*sizes, MOST_ROWS_OF_PEERS)
     everything = [
-        *(Work("staged", partial(staged, stand, rows), rows) for rows in sizes),
-        *(Work("direct", partial(staged, stand, rows, delivery="direct"), rows) for rows in sizes),
-        Work("one endpoint", partial(one_endpoint, stand, few), few),
-        Work("rows, HTTP", partial(rows_over_http, stand, few), few),
-        *([Work(DRIVER, partial(rows_by_driver, stand, few), few)] if stand.native_port else []),
+        *(Work("staged", staged, Place.REPLICATED, rows) for rows in sizes),
+        *(Work("direct", partial(staged, delivery="direct"), Place.REPLICATED, rows) for rows in sizes),
+        Work("one endpoint", one_endpoint, Place.NODES, few),
+        Work("rows, HTTP", rows_over_http, Place.NODES, few),
+        *([Work(DRIVER, rows_by_driver, Place.REAL_SERVER, few)] if stand.real else []),
     ]
     report = Report("spark")
     works = [work for work in everything if not only or work.name in only]
-    staged(stand, 100_000)  # Java compiles what it runs often, and Python's workers start
+    Work("", staged, Place.REPLICATED, 100_000).measure(
+        stand
+    )  # Java compiles what it runs often, and Python's workers start
     for turn in range(rounds):
         for one in works:
             sys.stderr.write(f"round {turn + 1} of {rounds}: {one.name} {one.rows:,}\n")
@@ -253,7 +280,7 @@ def measure(stand: Stand, sizes: Sequence[int], *, rounds: int, only: Sequence[s
         if work.name == "staged":
             met = None if driver is None else work.rows_per_s >= TIMES_THE_DRIVER * driver.rows_per_s
             report.aim(f"{what}: {TIMES_THE_DRIVER} times the driver's rows/s", met=met)
-    if not stand.native_port:
+    if not stand.real:
         report.note("no clickhouse-server is installed (Debian: the package clickhouse-server)")
     return report
 
@@ -276,10 +303,10 @@ def session() -> SparkSession:
 
 
 @contextlib.contextmanager
-def real_server(cluster: LocalCluster, directory: Path) -> Iterator[int]:
-    """A real server with an empty table for the driver; gives its native port, 0 where none is installed."""
+def real_server(cluster: LocalCluster, directory: Path) -> Iterator[tuple[Server, int] | None]:
+    """A real server for the driver, by its HTTP interface and its native port, where one is installed."""
     if find_server() is None:
-        yield 0
+        yield None
         return
     env = SystemEnv()
     (spec,) = plan_servers(1, env=env)
@@ -293,10 +320,7 @@ def real_server(cluster: LocalCluster, directory: Path) -> Iterator[int]:
     with asyncio.Runner() as runner:
         runner.run(server.start())
         try:
-            Server("127.0.0.1", spec.http_port).execute(
-                f"CREATE TABLE by_driver ({COLUMNS_OLD}) ENGINE = MergeTree ORDER BY a"
-            )
-            yield spec.tcp_port
+            yield Server("127.0.0.1", spec.http_port), spec.tcp_port
         finally:
             runner.run(server.stop())
 

@@ -5,7 +5,8 @@
 
 Raw lines are checked, cleaned and joined with airlines and airports; those that are no flights go to
 `flights_quarantine` with the reason. Every raw flight of the days asked for is in one of the two, or the load
-fails. `daily_delays` is aggregated from the clean ones.
+fails. `daily_delays` is aggregated from the clean ones. The small files have no quarantine: a line without a
+key, or with a text in place of a number, fails the load.
 
 Safety. Each table has a commit of its own under the job's id (`spark_apps.clickhouse_cluster.commit`), and
 they are written beside one another. A load that ends between two of them is run again with the same id:
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # spark-submit puts only this folder there
@@ -183,7 +184,7 @@ class Load:
             F.lit(request.job_id).alias("job_id"), month.alias("loaded_for"), "line_number", "reason", "line"
         )
         delays = daily_delays(right)
-        with ThreadPoolExecutor(_AT_ONCE, initializer=_make_active, initargs=(self._spark,)) as pool:
+        with ThreadPoolExecutor(_AT_ONCE, initializer=make_active, initargs=(self._spark,)) as pool:
             facts = [
                 pool.submit(self._write, flights, "flights", "time_hour", is_time=True),
                 pool.submit(self._write, quarantine, "flights_quarantine", "loaded_for"),
@@ -227,11 +228,10 @@ class Load:
         # A file whose header has other names than these is refused.
         texts_only = ", ".join(f"{column} string" for column in kinds)
         reader = self._spark.read.schema(texts_only).options(header=True, nullValue="NA", enforceSchema=False)
-        columns = [F.expr(f"try_cast({column} AS {kind})").alias(column) for column, kind in kinds.items()]
-        frame = reader.csv(file).select(*columns)
         texts = [column for column, kind in kinds.items() if kind == "string"]
         key = next(iter(kinds))
-        return frame.fillna("", texts).where(F.col(key) != "")
+        cells = [_cell(f"{name}.csv", column, kind) for column, kind in kinds.items()]
+        return reader.csv(file).select(_present(f"{name}.csv", key), *cells[1:]).fillna("", texts)
 
     def _write(
         self, frame: DataFrame, local: str, column: str, *, is_time: bool = False
@@ -284,7 +284,19 @@ class Load:
         return Outcome(outcome.by_shard, was_done=False)
 
 
-def _make_active(spark: SparkSession) -> None:
+def _present(file: str, column: str) -> Column:
+    absent = F.raise_error(F.lit(f"A line of {file} has no {column}."))
+    return F.when(F.col(column).isNull(), absent).otherwise(F.col(column)).alias(column)
+
+
+def _cell(file: str, column: str, kind: str) -> Column:
+    """The text as what it is meant to be; the load fails where it is none."""
+    text, value = F.col(column), F.expr(f"try_cast({column} AS {kind})")
+    wrong = F.raise_error(F.concat(F.lit(f"{column} in {file} is no {kind}: "), text))
+    return F.when(text.isNotNull() & value.isNull(), wrong).otherwise(value).alias(column)
+
+
+def make_active(spark: SparkSession) -> None:
     """Spark looks for formats in the session of the thread, and a new thread has none."""
     java: Any = spark
     SparkSession._get_j_spark_session_class(java._jvm).setActiveSession(java._jsparkSession)

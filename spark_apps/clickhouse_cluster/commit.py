@@ -6,9 +6,11 @@ Safety argument.
    reported ends the job here, with nothing written.
 3. The decision is recorded (`records.decide`): from here on the job is committed, and every later run of it
    only carries out the recorded plan. Of two drivers one decides; the other carries out the same plan.
-4. On each shard a run of the commit gathers the winners' parts in a table of its own, by hard links; a
-   winner that is alone on its shard has gathered them already. Parts are the same whoever gathers them, so
-   runs do not disturb one another.
+4. On each shard a run of the commit gathers the winners' parts in a table of its own, by hard links. Parts
+   are the same whoever gathers them. Where parts alone say what was moved (rows added to a Replicated table),
+   runs do not disturb one another, and a winner that is alone on its shard has gathered them already.
+   Elsewhere a run first drops the tables of other runs, and waits until no statement uses them: a driver that
+   was killed or slept leaves a commit that may go on, and from here on each of its moves fails.
 5. For some partitions at a time: the intent is recorded, with what allows to see later whether it was carried
    out; one ALTER for each moves the partition (ATTACH or REPLACE … FROM, atomic for readers); the effects are
    looked at; then they are recorded (see `moves`).
@@ -16,13 +18,14 @@ Safety argument.
    later finds no table, or makes one that nobody reads.
 
 What this never does: read rows, write to the table in any other way, touch a partition that the job has no
-rows for (REPLACE on one shard is DROP on the shards where the job has no rows of that partition).
+rows for (REPLACE on one shard empties it on the shards where the job has no rows of that partition), drop
+what a run that may still decide has staged.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,11 +33,14 @@ from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing, rows_of
-from spark_apps.clickhouse_cluster.records import Mode, Plan, ShardPlan
-from spark_apps.clickhouse_cluster.staging import Parts
+from spark_apps.clickhouse_cluster.records import Mode, Plan
+from spark_apps.clickhouse_cluster.staging import Parts, Seen
 from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
+
+_ATTACHED_AT_ONCE = 100
+"""Partitions in one statement: a server reads 256 KiB of it, unless it is told to read more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,79 +50,129 @@ class Written:
     rows: tuple[int, ...]
 
 
-def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> None:
-    """Count the winners' rows. Raises RowsMissing."""
-    with ThreadPoolExecutor(len(servers)) as pool:
-        parts_there = list(pool.map(lambda server: _staged_parts(plan, server, target), servers))
-    shards = zip(plan.shards, servers, parts_there, strict=True)
-    for number, (shard, server, found) in enumerate(shards, start=1):
+def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
+    """Count the winners' rows; gives what is on each shard. Raises RowsMissing."""
+    seen = _look(plan, target, servers)
+    for number, (shard, server, one) in enumerate(zip(plan.shards, servers, seen, strict=True), start=1):
         for staged in shard.staged:
-            there = sum(part.rows for some in found.get(staged.table, {}).values() for part in some)
+            there = sum(rows_of(one.attempts.get(staged.table, {})).values())
             if there != staged.rows:
                 raise RowsMissing(
                     f"Shard {number} ({server}): {there} rows in {staged.table}, {staged.rows} were sent.",
                     hint="Nothing was written to the table. Run the job again.",
                 )
+    return seen
 
 
-def carry_out(plan: Plan, target: Target, servers: Sequence[Server]) -> Written:
+def carry_out(
+    plan: Plan, target: Target, servers: Sequence[Server], *, decided_at: Sequence[Seen] | None = None
+) -> Written:
     """Steps 4 to 6, from wherever an earlier run got to. `servers` are the plan's, by shard.
 
+    `decided_at` is what was on each shard when this very run decided: then nothing was moved by then.
     Raises RowsMissing, EqualRows, UnknownOutcome, NodeUnavailable; the job stays committed then, and another
     run goes on.
     """
     coordinator = servers[0]
-    if not records.is_done(coordinator, plan.job):
-        with ThreadPoolExecutor(len(servers)) as pool:
-            gathered = list(
-                pool.map(
-                    lambda pair: _gather(plan, pair[0], pair[1], target),
-                    zip(plan.shards, servers, strict=True),
-                )
-            )
+    if decided_at is not None or not records.is_done(coordinator, plan.job):
+        seen = decided_at or _look(plan, target, servers)
+        works = [
+            _Work(plan, number, server, target, one)
+            for number, (server, one) in enumerate(zip(servers, seen, strict=True))
+        ]
+        with ThreadPoolExecutor(len(works)) as pool:
+            gathered = list(pool.map(_Work.gather, works))
             ids = sorted({*plan.partitions, *(one for _, parts in gathered for one in parts)})
             moves = [
-                pool.submit(_move_all, plan, number, server, target, table, parts, ids)
-                for number, (server, (table, parts)) in enumerate(zip(servers, gathered, strict=True))
+                pool.submit(work.move, table, parts, ids, is_first=decided_at is not None)
+                for work, (table, parts) in zip(works, gathered, strict=True)
             ]
             for move in moves:
                 move.result()
         records.record_done(coordinator, plan.job)
         log.info("spark.committed job=%s rows=%s", plan.job, [shard.rows for shard in plan.shards])
-    staging.sweep_all(servers, plan.job)
+    staging.sweep(servers, plan.job)
     return Written(tuple(shard.rows for shard in plan.shards))
 
 
-def _staged_parts(plan: Plan, server: Server, target: Target) -> dict[str, Parts]:
-    return staging.attempts_parts(server, target, plan.job, plan.epoch)
+def _look(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
+    with ThreadPoolExecutor(len(servers)) as pool:
+        return list(pool.map(lambda server: staging.look(server, target, plan.job, plan.epoch), servers))
 
 
-def _gather(plan: Plan, shard: ShardPlan, server: Server, target: Target) -> tuple[TableName, Parts]:
-    """Step 4: the table, and its parts."""
-    there = _staged_parts(plan, server, target)
-    sources = {TableName(staging.DATABASE, one.table): there.get(one.table, {}) for one in shard.staged}
-    if not sources:
-        return staging.commit_table(plan.job, plan.epoch), {}
-    equal = _partitions_with_equal_parts(target, sources.values())
-    if len(sources) == 1 and not equal:
-        ((table, found),) = sources.items()
-    else:
-        table = staging.commit_table(plan.job, staging.new_epoch())
-        staging.create_like(server, table, target, like=next(iter(sources)))
-        for source, parts in sources.items():
-            for partition_id in sorted(parts):
-                attach = f"ATTACH PARTITION ID {quote_string(partition_id)} FROM {source.quoted}"
-                server.execute(f"ALTER TABLE {table.quoted} {attach}")
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A commit's work on one shard (counted from 0). `seen` is what was there before."""
+
+    plan: Plan
+    shard: int
+    server: Server
+    target: Target
+    seen: Seen
+
+    @property
+    def is_told_by_parts(self) -> bool:
+        """Whether Keeper knows which parts were moved."""
+        return self.target.is_replicated and Mode(self.plan.mode) is Mode.APPEND
+
+    def gather(self) -> tuple[TableName, Parts]:
+        """Step 4: the table, and its parts."""
+        wanted = self.plan.shards[self.shard]
+        sources = {
+            TableName(staging.DATABASE, one.table): self.seen.attempts.get(one.table, {})
+            for one in wanted.staged
+        }
+        equal = _partitions_with_equal_parts(self.target, sources.values())
+        if self.is_told_by_parts and len(sources) == 1 and not equal:
+            ((table, found),) = sources.items()
+        else:
+            table = staging.commit_table(self.plan.job, staging.new_epoch())
+            if not sources and self.is_told_by_parts:
+                return table, {}
+            found = self._gather_in(table, sources, equal)
+        rows = sum(rows_of(found).values())
+        if rows != wanted.rows:
+            raise RowsMissing(f"{self.server}: {rows} rows gathered in {table}, {wanted.rows} were staged.")
+        return table, found
+
+    def _gather_in(self, table: TableName, sources: Mapping[TableName, Parts], equal: Sequence[str]) -> Parts:
+        server, target = self.server, self.target
+        like = next(iter(sources), None)
+        staging.create(server, table, target, job=self.plan.job, like=like)
+        if not self.is_told_by_parts:
+            for other in staging.gathered_by_others(server, self.plan.job, table):
+                staging.drop_and_wait(server, other, target)
+        attaches = [
+            f"ATTACH PARTITION ID {quote_string(partition_id)} FROM {source.quoted}"
+            for source, parts in sources.items()
+            for partition_id in sorted(parts)
+        ]
+        for at in range(0, len(attaches), _ATTACHED_AT_ONCE):
+            some = ", ".join(attaches[at : at + _ATTACHED_AT_ONCE])
+            server.execute(f"ALTER TABLE {table.quoted} {some}")
         for partition_id in equal:
             where = f"PARTITION ID {quote_string(partition_id)}"
             server.execute(f"OPTIMIZE TABLE {table.quoted} {where} FINAL")
-        found = staging.parts(server, target, table)
-    rows = rows_of(found)
-    if sum(rows.values()) != shard.rows:
-        raise RowsMissing(
-            f"{server}: {sum(rows.values())} rows gathered in {table}, {shard.rows} were staged."
-        )
-    return table, found
+        if equal:
+            return staging.parts(server, target, table)
+        found: Parts = {}
+        for parts in sources.values():
+            for partition_id, some_parts in parts.items():
+                found.setdefault(partition_id, []).extend(some_parts)
+        return found
+
+    def move(self, table: TableName, parts: Parts, ids: Sequence[str], *, is_first: bool) -> None:
+        """Step 5. `parts` are those gathered in `table`; `ids` of the partitions of all shards."""
+        # Another run may have moved something since this one decided; Keeper will say so where it knows.
+        recorded = {} if is_first and self.is_told_by_parts else records.recorded(self.server, self.plan.job)
+        moves = Moves(
+            self.plan.job, self.server, self.target, self.target.keeper_paths[self.shard], table, parts,
+            rows_of(self.seen.target), recorded,
+        )  # fmt: skip
+        if Mode(self.plan.mode) is Mode.OVERWRITE_PARTITIONS:
+            moves.replace(ids)
+        else:
+            moves.append(sorted(parts))
 
 
 def _partitions_with_equal_parts(target: Target, sources: Iterable[Parts]) -> list[str]:
@@ -132,20 +188,3 @@ def _partitions_with_equal_parts(target: Target, sources: Iterable[Parts]) -> li
         for partition_id, some in digests.items()
         if len(some) > (1 if target.is_old else len(set(some)))
     )
-
-
-def _move_all(
-    plan: Plan,
-    shard: int,
-    server: Server,
-    target: Target,
-    table: TableName,
-    parts: Parts,
-    ids: Sequence[str],
-) -> None:
-    """Step 5 for one shard. `parts` are those gathered; `ids` of the partitions of all shards."""
-    moves = Moves(plan.job, server, target, target.keeper_paths[shard], table, parts)
-    if Mode(plan.mode) is Mode.OVERWRITE_PARTITIONS:
-        moves.replace(ids)
-    else:
-        moves.append(sorted(parts))

@@ -151,7 +151,10 @@ class DirectAttempt(Attempt):
         self._task = task
         self.blocks: list[Block] = []
 
-    def _send(self, piece: Piece, *, is_first: bool) -> None:
+    def _open(self, shard: int) -> None:
+        """The table is there."""
+
+    def _send(self, piece: Piece) -> None:
         job, server = self._job, self._job.target.shards[piece.shard].replica
         number = sum(block.shard == piece.shard for block in self.blocks)
         digest = hashlib.sha256(piece.body).hexdigest()
@@ -198,7 +201,6 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
         plan = Plan(job.key, job.epoch, table, Mode.DIRECT.value, int(time.time()), tuple(shards))
         records.decide(job.coordinator, plan)
     records.record_done(job.coordinator, plan.job)
-    records.forget_old(job.coordinator)
 
 
 def _digests(server: Server, job: str, *, shard: int | None = None) -> dict[str, set[str]]:

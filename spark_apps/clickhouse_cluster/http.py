@@ -128,13 +128,17 @@ def sql_error(text: str, *, at: Server) -> SqlError:
     return SqlError(int(found.group(1)) if found else Code.UNKNOWN_EXCEPTION, f"{at}: {text[:2000]}")
 
 
-def first_answer(servers: Iterable[Server], sql: str = "SELECT 1") -> Server:
+def first_to_answer(servers: Iterable[Server]) -> Server:
     """The first of them that answers. Raises NodeUnavailable naming all when none does."""
+    return first_answer(servers, "SELECT 1")[0]
+
+
+def first_answer(servers: Iterable[Server], sql: str) -> tuple[Server, str]:
+    """The first of them that answers, and what it says. Raises NodeUnavailable naming all when none does."""
     said: list[str] = []
     for server in servers:
         try:
-            server.execute(sql, timeout_s=10.0)
-            return server
+            return server, server.execute(sql, timeout_s=10.0).decode().rstrip("\n")
         except (NodeUnavailable, ReplyLost) as error:
             said.append(str(error))
     raise NodeUnavailable("No replica answers: " + "; ".join(said))

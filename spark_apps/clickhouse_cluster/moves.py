@@ -10,6 +10,8 @@ A crash between any two of these is settled by the next run:
 - a replaced partition may be replaced again, since the record keeps a later run from doing so;
 - for a plain table, which is moved partition by partition, the partition's row count tells, if nobody else
   wrote there; otherwise UnknownOutcome.
+A run that was left behind fails at its next move: its source was dropped, by the run that came after it or
+with the job's staging. So a partition that is to be empty is replaced out of the source, too.
 
 What this never does: move a partition of which nobody can tell whether it was moved.
 
@@ -32,6 +34,8 @@ from spark_apps.clickhouse_cluster.target import Target
 
 REMEMBERED_S = 1800
 """So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
+_REFUSED_FROM_NOTHING = 36
+"""What newer servers say of REPLACE PARTITION out of a table that is there and has no such partition."""
 _AT_ONCE = 16
 """Partitions whose intents and effects are recorded together."""
 
@@ -46,7 +50,11 @@ class EqualRows(OnclusterError):
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves of one job on one shard. `parts` are those of `source`."""
+    """The moves of one job on one shard. `parts` are those of `source`.
+
+    `before` are the rows of the table's partitions before the first move of this run, `recorded` is what is
+    known of earlier runs.
+    """
 
     job: str
     server: Server
@@ -54,6 +62,8 @@ class Moves:
     keeper_path: str
     source: TableName
     parts: Parts
+    before: Mapping[str, int]
+    recorded: Mapping[Event, Mapping[str, Mapping[str, object]]]
 
     @property
     def rows(self) -> dict[str, int]:
@@ -65,9 +75,12 @@ class Moves:
         Raises RowsMissing.
         """
         rows = self.rows
-        for some in _some(ids, except_for=self._recorded()[Event.ATTACHED]):
+        for some in _some(ids, except_for=self.recorded.get(Event.ATTACHED, {})):
             for partition_id in some:
-                self._alter("REPLACE" if partition_id in rows else "DROP", partition_id)
+                if partition_id in rows:
+                    self._alter("REPLACE", partition_id)
+                else:
+                    self._empty(partition_id)
             there = self._counts()
             for partition_id in some:
                 found, expected = there.get(partition_id, 0), rows.get(partition_id, 0)
@@ -77,8 +90,7 @@ class Moves:
 
     def append(self, ids: Sequence[str]) -> None:
         """Add these partitions. Raises RowsMissing, EqualRows, UnknownOutcome."""
-        recorded = self._recorded()
-        attached, intents = recorded[Event.ATTACHED], recorded[Event.INTENT]
+        attached, intents = self.recorded.get(Event.ATTACHED, {}), self.recorded.get(Event.INTENT, {})
         if self.target.is_replicated and not self.target.is_old:
             for some in _some(ids, except_for=attached):
                 self._append_replicated(some, intents)
@@ -93,13 +105,13 @@ class Moves:
     def _append_replicated(self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]]) -> None:
         """Parts that the table has seen are known by their hashes under `blocks/`."""
         hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
-        known, there = self._blocks(), self._counts()
+        known = self._blocks()
         new = {}
         for partition_id in ids:
             if partition_id not in intents:
                 if hashes[partition_id] & known.get(partition_id, set()):
                     raise self._equal(partition_id)
-                facts = {"hashes": sorted(hashes[partition_id]), "before": there.get(partition_id, 0)}
+                facts = {"hashes": sorted(hashes[partition_id]), "before": self.before.get(partition_id, 0)}
                 new[partition_id] = {**facts, "at": int(time.time())}
         records.record(self.server, self.job, Event.INTENT, new)
         for partition_id in ids:
@@ -107,7 +119,7 @@ class Moves:
                 continue
             intent = intents.get(partition_id)
             if intent is not None and int(time.time()) - int(str(intent["at"])) > REMEMBERED_S:
-                found = there.get(partition_id, 0)
+                found = self.before.get(partition_id, 0)
                 if found != int(str(intent["before"])):
                     raise self._unknown(partition_id, intent, found)
             self._alter("ATTACH", partition_id)
@@ -145,12 +157,19 @@ class Moves:
             raise self._missing(partition_id, f"{after} rows after {rows} were added to {there}")
 
     def _alter(self, verb: str, partition_id: str) -> None:
-        origin = f" FROM {self.source.quoted}" if verb != "DROP" else ""
-        partition = f"PARTITION ID {quote_string(partition_id)}"
-        self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}{origin}")
+        partition = f"PARTITION ID {quote_string(partition_id)} FROM {self.source.quoted}"
+        self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}")
 
-    def _recorded(self) -> Mapping[Event, Mapping[str, Mapping[str, object]]]:
-        return records.recorded(self.server, self.job)
+    def _empty(self, partition_id: str) -> None:
+        """Replace a partition with nothing, while the source is there."""
+        try:
+            self._alter("REPLACE", partition_id)
+        except SqlError as error:
+            if error.code != _REFUSED_FROM_NOTHING:
+                raise
+            self.server.execute(
+                f"ALTER TABLE {self.target.table.quoted} DROP PARTITION ID {quote_string(partition_id)}"
+            )
 
     def _intend(self, partition_id: str, facts: Mapping[str, object]) -> None:
         records.record(self.server, self.job, Event.INTENT, {partition_id: facts})

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from spark_apps.clickhouse_cluster.http import Answer, Server, first_answer
+from spark_apps.clickhouse_cluster.http import Answer, Server, first_to_answer
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
@@ -79,7 +79,7 @@ class ClusterReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ShardPartition)
-        server = first_answer(partition.replicas)
+        server = first_to_answer(partition.replicas)
         columns = [column for name in self._schema.fieldNames() if (column := self._target.column(name))]
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""

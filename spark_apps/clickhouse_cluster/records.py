@@ -141,11 +141,19 @@ def record_done(coordinator: Server, job: str) -> None:
             raise
 
 
-def forget_old(coordinator: Server) -> None:
-    """Drop records of jobs that were done three months ago. Their ids may then be used once more."""
-    prefix = "done_"
-    for name in staging.tables(coordinator, prefix, older_than_s=_KEPT_S):
-        forget(coordinator, name.removeprefix(prefix))
+def prepare(server: Server) -> None:
+    """Make what jobs need on a server, and drop what nobody needs any more.
+
+    Records of jobs go that were done three months ago: their ids may then be used once more.
+    """
+    names = staging.left(server, records_older_than_s=_KEPT_S)
+    if _LEDGER.table not in names:
+        staging.create_database(server)
+        _create_ledger(server)
+    for name in names:
+        if name.startswith("done_"):
+            forget(server, name.removeprefix("done_"))
+    staging.sweep_old(server, names)
 
 
 def forget(coordinator: Server, job: str) -> None:
@@ -154,7 +162,7 @@ def forget(coordinator: Server, job: str) -> None:
         staging.drop(coordinator, TableName(staging.DATABASE, f"{prefix}{job}"))
 
 
-def create_ledger(server: Server) -> None:
+def _create_ledger(server: Server) -> None:
     server.execute(
         f"CREATE TABLE IF NOT EXISTS {_LEDGER.quoted} "
         "(job String, event String, partition_id String, facts String, at DateTime) "
@@ -175,11 +183,18 @@ def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[s
 
 
 def recorded(server: Server, job: str) -> dict[Event, dict[str, dict[str, Any]]]:
-    """By event and partition id, the facts."""
+    """By event and partition id, the facts.
+
+    Of two runs that both recorded an intent, the one that saw fewer rows is right: the other looked when the
+    first had been carried out.
+    """
     rows = server.rows(
         f"SELECT event, partition_id, facts FROM {_LEDGER.quoted} WHERE job = {quote_string(job)} ORDER BY at"
     )
     found: dict[Event, dict[str, dict[str, Any]]] = {event: {} for event in Event}
     for row in rows:
-        found[Event(row["event"])][row["partition_id"]] = json.loads(row["facts"])
+        facts = json.loads(row["facts"])
+        earlier = found[Event(row["event"])].setdefault(row["partition_id"], facts)
+        if Event(row["event"]) is Event.INTENT and facts.get("before", 0) < earlier.get("before", 0):
+            found[Event.INTENT][row["partition_id"]] = facts
     return found

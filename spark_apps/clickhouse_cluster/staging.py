@@ -7,8 +7,9 @@ An epoch is one run of the job's plan, or of its commit; it begins with the time
 these tables: their parts stay byte for byte what they are, which is what makes a commit repeatable.
 
 A ReplicatedMergeTree takes a part that equals one it was given lately for a repetition and leaves it out,
-also if another job sent it. So one column of a job's parts is compressed in a way that the job's id picks:
-files differ where jobs differ, and are equal when a commit is repeated. Servers before 20.3 have no codecs.
+also if another job sent it. So the marks of a job's parts are compressed in a way that the job's id picks (a
+column, on servers before 23.1): files differ where jobs differ, and are equal when a commit is repeated.
+Servers before 20.3 have no codecs.
 
 Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom (`<partition>_replace_from_<hash>`).
 """
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from engine.names import TableName, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import TokenKind, tokenize
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.target import Target
@@ -43,6 +44,8 @@ _WIDTHS = (
     "Int64",
 )
 _NONCE_BITS = 16
+_CODECS_OF_MARKS_SINCE = (23, 1)
+_DROPS_WAIT_SINCE = (20, 10)
 _KEPT_S = 7 * 24 * 3600
 
 
@@ -67,35 +70,35 @@ def create_database(server: Server) -> None:
     server.execute(f"CREATE DATABASE IF NOT EXISTS {DATABASE}")
 
 
-def create(server: Server, name: TableName, target: Target, *, job: str) -> None:
-    """Make a staging table of the target's structure. It must not exist."""
-    _create(server, name, target, like=target.table)
-    if not target.is_old:
-        column = min(
-            (column for column in target.columns if column.is_stored_as_given),
-            key=lambda column: _WIDTHS.index(column.type) if column.type in _WIDTHS else len(_WIDTHS),
-        )
-        server.execute(
-            f"ALTER TABLE {name.quoted} MODIFY COLUMN {TableName('', column.name).quoted} {_codec(job)}",
-            settings={"allow_suspicious_codecs": "1"},
-        )
-
-
-def create_like(server: Server, name: TableName, target: Target, *, like: TableName) -> None:
-    """Make another staging table of the same job. It must not exist."""
-    _create(server, name, target, like=like)
-
-
-def _create(server: Server, name: TableName, target: Target, *, like: TableName) -> None:
+def create(
+    server: Server, name: TableName, target: Target, *, job: str, like: TableName | None = None
+) -> None:
+    """Make a staging table of the structure of the target, or of `like`. It must not exist."""
     keys = [f"PARTITION BY {_clause(target.partition_key)}"] if target.partition_key else []
     keys.append(f"ORDER BY {_clause(target.sorting_key) if target.sorting_key else 'tuple()'}")
     if target.primary_key and target.primary_key != target.sorting_key:
         keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
+    settings = f"index_granularity = {target.index_granularity}, {_NO_MERGES}"
+    if target.version >= _CODECS_OF_MARKS_SINCE:
+        settings += f", compress_marks = 1, marks_compression_codec = {quote_string(_codecs(job))}"
     server.execute(
-        f"CREATE TABLE {name.quoted} AS {like.quoted} ENGINE = MergeTree {' '.join(keys)} "
-        f"SETTINGS index_granularity = {target.index_granularity}, {_NO_MERGES}",
-        # The codec of the job's column is one that nobody would choose.
+        f"CREATE TABLE {name.quoted} AS {(like or target.table).quoted} ENGINE = MergeTree {' '.join(keys)} "
+        f"SETTINGS {settings}",
+        # A column's codec is one that nobody would choose.
         settings={} if target.is_old else {"allow_suspicious_codecs": "1"},
+    )
+    if like is None and not target.is_old and target.version < _CODECS_OF_MARKS_SINCE:
+        _mark_column(server, name, target, job)
+
+
+def _mark_column(server: Server, name: TableName, target: Target, job: str) -> None:
+    column = min(
+        (column for column in target.columns if column.is_stored_as_given),
+        key=lambda column: _WIDTHS.index(column.type) if column.type in _WIDTHS else len(_WIDTHS),
+    )
+    server.execute(
+        f"ALTER TABLE {name.quoted} MODIFY COLUMN {quote_identifier(column.name)} CODEC({_codecs(job)})",
+        settings={"allow_suspicious_codecs": "1"},
     )
 
 
@@ -103,13 +106,33 @@ def drop(server: Server, name: TableName) -> None:
     server.execute(f"DROP TABLE IF EXISTS {name.quoted}")
 
 
-def tables(server: Server, *prefixes: str, older_than_s: int = 0) -> list[str]:
-    """Names of staging tables that begin with one of the prefixes, made so long ago at least."""
+def drop_and_wait(server: Server, name: TableName, target: Target) -> None:
+    """Drop a table when no statement uses it any more."""
+    server.execute(
+        f"DROP TABLE IF EXISTS {name.quoted}{' SYNC' if target.version >= _DROPS_WAIT_SINCE else ''}"
+    )
+
+
+def gathered_by_others(server: Server, job: str, mine: TableName) -> list[TableName]:
+    """Tables in which other runs of the job's commit have gathered, or are about to."""
+    return [TableName(DATABASE, name) for name in tables(server, f"c_{job}_") if name != mine.table]
+
+
+def tables(server: Server, *prefixes: str) -> list[str]:
+    """Names of tables and views here that begin with one of the prefixes."""
     begins = " OR ".join(f"startsWith(name, {quote_string(prefix)})" for prefix in prefixes)
-    age = f" AND metadata_modification_time < now() - {older_than_s}" if older_than_s else ""
     return server.text(
-        f"SELECT name FROM system.tables WHERE database = {quote_string(DATABASE)} "
-        f"AND ({begins}){age} ORDER BY name"
+        f"SELECT name FROM system.tables WHERE database = {quote_string(DATABASE)} AND ({begins}) "
+        "ORDER BY name"
+    ).split()
+
+
+def left(server: Server, *, records_older_than_s: int) -> list[str]:
+    """Staging tables of all jobs, the ledger, and records of jobs that were done so long ago."""
+    return server.text(
+        f"SELECT name FROM system.tables WHERE database = {quote_string(DATABASE)} AND "
+        "(startsWith(name, 's_') OR startsWith(name, 'c_') OR name = 'ledger' OR (startsWith(name, 'done_') "
+        f"AND metadata_modification_time < now() - {records_older_than_s}))"
     ).split()
 
 
@@ -125,54 +148,74 @@ Parts = dict[str, list[Part]]
 """By partition id, the parts that have rows."""
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Parts on one server: of the target's own table, and by table those of all attempts, winners or not."""
+
+    target: Parts
+    attempts: dict[str, Parts]
+
+
 def parts(server: Server, target: Target, table: TableName | None = None) -> Parts:
     """Of the target's own table, or of a staging table."""
     table = table or target.table
     where = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
-    return _parts(server, target, where).get(table.table, {})
+    return _parts(server, target, where).get(table, {})
 
 
-def attempts_parts(server: Server, target: Target, job: str, epoch: str) -> dict[str, Parts]:
-    """By table, those of all attempts of one run of the job, whether they won or not."""
-    mine = quote_string(f"s_{job}_{epoch}_")
-    return _parts(server, target, f"database = {quote_string(DATABASE)} AND startsWith(table, {mine})")
+def look(server: Server, target: Target, job: str, epoch: str) -> Seen:
+    """At what one run of the job has staged, and at the target."""
+    table, mine = target.table, quote_string(f"s_{job}_{epoch}_")
+    found = _parts(
+        server,
+        target,
+        f"(database = {quote_string(table.database)} AND table = {quote_string(table.table)} OR "
+        f"database = {quote_string(DATABASE)} AND startsWith(table, {mine}))",
+    )
+    of_target = found.pop(table, {})
+    return Seen(of_target, {name.table: some for name, some in found.items()})
 
 
-def _parts(server: Server, target: Target, where: str) -> dict[str, Parts]:
+def _parts(server: Server, target: Target, where: str) -> dict[TableName, Parts]:
     digest = "''" if target.is_old else "upper(hash_of_all_files)"
     rows = server.rows(
-        f"SELECT table, partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
+        f"SELECT database, table, partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
         f"WHERE active AND rows > 0 AND {where}"
     )
-    found: dict[str, Parts] = {}
+    found: dict[TableName, Parts] = {}
     for row in rows:
-        of = found.setdefault(row["table"], {}).setdefault(row["partition_id"], [])
-        of.append(Part(int(row["n"]), row["digest"]))
+        of = found.setdefault(TableName(row["database"], row["table"]), {})
+        of.setdefault(row["partition_id"], []).append(Part(int(row["n"]), row["digest"]))
     return found
 
 
-def sweep(server: Server, job: str) -> None:
-    """Drop what the job's runs left, and what any job left a week ago."""
+def sweep_old(server: Server, names: Iterable[str]) -> None:
+    """Drop those of these tables that any job left a week ago."""
     oldest = int(time.time()) - _KEPT_S
-    for name in tables(server, "s_", "c_"):
-        _, owner, epoch, *_ = name.split("_")
-        born = epoch.split("x")[0]
-        is_old = born.isdigit() and int(born) < oldest
-        if owner == job or is_old:
-            drop(server, TableName(DATABASE, name))
+    for name in names:
+        if name.startswith(("s_", "c_")):
+            born = name.split("_")[2].split("x")[0]
+            if born.isdigit() and int(born) < oldest:
+                drop(server, TableName(DATABASE, name))
 
 
-def sweep_all(servers: Iterable[Server], job: str) -> None:
-    """`sweep` on each of them."""
+def sweep(servers: Iterable[Server], job: str, epoch: str = "") -> None:
+    """On each server, drop what the job's runs left, or what one of them did."""
+
+    def on_one(server: Server) -> None:
+        # Cheaper than to ask `system.tables`.
+        for name in server.text(f"SHOW TABLES FROM {DATABASE} LIKE {quote_string(f'%{job}%')}").split():
+            if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}")):
+                drop(server, TableName(DATABASE, name))
+
     different = list(dict.fromkeys(servers))
     with ThreadPoolExecutor(len(different)) as pool:
-        list(pool.map(lambda server: sweep(server, job), different))
+        list(pool.map(on_one, different))
 
 
-def _codec(job: str) -> str:
+def _codecs(job: str) -> str:
     number = int(hashlib.sha256(job.encode()).hexdigest()[:8], 16)
-    chain = ", ".join("LZ4" if number >> bit & 1 else "NONE" for bit in range(_NONCE_BITS))
-    return f"CODEC({chain}, LZ4)"
+    return ", ".join((*("LZ4" if number >> bit & 1 else "NONE" for bit in range(_NONCE_BITS)), "LZ4"))
 
 
 def _clause(key: str) -> str:

@@ -18,7 +18,7 @@ from engine.distributed.definition import DistributedDefinition
 from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from spark_apps.clickhouse_cluster.http import Server, first_answer
+from spark_apps.clickhouse_cluster.http import Server, first_answer, first_to_answer
 from spark_apps.clickhouse_cluster.options import Options, Placement
 
 
@@ -100,7 +100,7 @@ class Target:
             shards = options.shards
             local, key = options.table, options.sharding_key
         else:
-            asked = first_answer(options.servers)
+            asked = first_to_answer(options.servers)
             definition = _definition(asked, options.table)
             local = TableName(definition.database or "default", definition.table)
             key = options.sharding_key or definition.sharding_key
@@ -120,7 +120,7 @@ class Target:
                     f"{_differences(columns, one.columns)}",
                     hint="Bring the table to one structure on all shards first.",
                 )
-        version, timezone = chosen[0].replica.text("SELECT version(), timezone()").split("\t")
+        version, timezone = seen[0].version_and_timezone
         return cls(
             name=options.table,
             table=local,
@@ -148,15 +148,18 @@ class _Seen:
     facts: dict[str, str]
     columns: tuple[Column, ...]
     keeper_path: str
+    version_and_timezone: tuple[str, str]
 
 
 def _look(replicas: Sequence[Server], local: TableName) -> _Seen:
-    replica = first_answer(replicas)
-    facts = _facts(replica, local)  # says that there is no such table, where there is none
-    rows = replica.rows(f"DESCRIBE TABLE {local.quoted}")
-    columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
-    is_replicated = facts["engine"].startswith("Replicated")
-    return _Seen(replica, facts, columns, _keeper_path(replica, local) if is_replicated else "")
+    replica, answer = first_answer(replicas, "SELECT version(), timezone()")
+    version, timezone = answer.split("\t")
+    with ThreadPoolExecutor(2) as pool:
+        description = pool.submit(replica.rows, f"DESCRIBE TABLE {local.quoted}")
+        keeper_path = pool.submit(_keeper_path, replica, local)
+        facts = _facts(replica, local)  # says that there is no such table, where there is none
+        columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in description.result())
+        return _Seen(replica, facts, columns, keeper_path.result(), (version, timezone))
 
 
 def _definition(server: Server, name: TableName) -> DistributedDefinition:

@@ -31,6 +31,8 @@ from spark_apps.clickhouse_cluster.types import check_schema
 
 log = logging.getLogger(__name__)
 
+_MANY_ROWS = 8_192
+"""A task with so many has some for every shard."""
 _INSERT_SETTINGS = {"max_partitions_per_insert_block": "0"}
 
 
@@ -72,7 +74,7 @@ class Job:
                 target = target.with_coordinator(coordinator)
         servers = {shard.replica for shard in target.shards}
         with ThreadPoolExecutor(len(servers)) as pool:
-            list(pool.map(lambda server: _prepare(server, key, before), servers))
+            list(pool.map(records.prepare, servers))
         return cls(options, target, key, epoch, mode, before, plan)
 
     def named(self, job_id: str) -> Job:
@@ -88,13 +90,6 @@ class Job:
     @property
     def coordinator(self) -> Server:
         return self.target.shards[0].replica
-
-
-def _prepare(server: Server, key: str, before: Progress) -> None:
-    staging.create_database(server)
-    records.create_ledger(server)
-    if before is not Progress.DECIDED:
-        staging.sweep(server, key)
 
 
 def _earlier(target: Target, key: str) -> tuple[Progress, Plan | None, Server | None]:
@@ -157,6 +152,7 @@ class Attempt:
         self._pending = 0
         self._rows: dict[int, int] = {}
         self._pool = ThreadPoolExecutor(len(job.target.shards))
+        self._opened: dict[int, Future[None]] = {}
         self._posts: list[Future[None]] = []
 
     def __enter__(self) -> Self:
@@ -172,6 +168,9 @@ class Attempt:
     def add(self, batch: pa.RecordBatch) -> None:
         self._batches.append(batch)
         self._pending += batch.num_rows
+        if self._pending >= _MANY_ROWS:
+            for shard in set(self._job.target.slots):
+                self._open(shard)
         if self._pending >= self._job.options.block_rows * len(self._job.target.shards):
             self._post()
 
@@ -186,16 +185,22 @@ class Attempt:
         self._batches, self._pending = [], 0
         self._wait()  # one round of posts at a time bounds the memory
         for piece in self._splitter.split(rows):
-            is_first = piece.shard not in self._rows
+            self._open(piece.shard)
             self._rows[piece.shard] = self._rows.get(piece.shard, 0) + piece.rows
-            self._posts.append(self._pool.submit(self._send, piece, is_first=is_first))
+            self._posts.append(self._pool.submit(self._send, piece))
 
-    def _send(self, piece: Piece, *, is_first: bool) -> None:
+    def _open(self, shard: int) -> None:
+        """Make the table on this shard, if that was not begun: servers do it while rows are made and cut."""
+        if shard not in self._opened:
+            target, server = self._job.target, self._job.target.shards[shard].replica
+            making = self._pool.submit(staging.create, server, self._table, target, job=self._job.key)
+            self._opened[shard] = making
+
+    def _send(self, piece: Piece) -> None:
         """Post rows to one shard, one after another for each of them."""
         target = self._job.target
         server = target.shards[piece.shard].replica
-        if is_first:
-            staging.create(server, self._table, target, job=self._job.key)
+        self._opened[piece.shard].result()
         server.execute(
             f"INSERT INTO {self._table.quoted} ({column_list(self._names)}) FORMAT {self._splitter.format}",
             body=piece.body,
@@ -210,12 +215,12 @@ class Attempt:
 
 def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     """Decide, unless that was done before, and carry the decision out."""
-    plan = job.plan
+    plan, decided_at = job.plan, None
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]
         proposed = _plan(job, sorted(winners, key=lambda winner: winner.task))
         try:
-            commit.check_staged(proposed, job.target, [shard.replica for shard in job.target.shards])
+            seen = commit.check_staged(proposed, job.target, [shard.replica for shard in job.target.shards])
         except RowsMissing:
             # Another driver that had the job's id may have decided, and dropped them.
             plan = records.decision(job.coordinator, job.key)
@@ -223,15 +228,15 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
                 raise
         else:
             plan = records.decide(job.coordinator, proposed)
-    commit.carry_out(plan, job.target, servers_of(plan, job.options))
-    records.forget_old(job.coordinator)
+            decided_at = seen if plan is proposed else None
+    commit.carry_out(plan, job.target, servers_of(plan, job.options), decided_at=decided_at)
     return plan
 
 
 def give_up(job: Job) -> None:
-    """Drop what was staged, unless it was decided: then a later run of the job needs it."""
+    """Drop what this run staged, unless the job was decided: then a later run needs it."""
     if job.before is Progress.NOTHING and records.decision(job.coordinator, job.key) is None:
-        staging.sweep_all((shard.replica for shard in job.target.shards), job.key)
+        staging.sweep((shard.replica for shard in job.target.shards), job.key, job.epoch)
 
 
 def servers_of(plan: Plan, options: Options) -> list[Server]:

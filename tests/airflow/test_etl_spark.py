@@ -7,7 +7,6 @@ they ran.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from engine.etl.launch import SparkFailed, SparkSettings, run_load, spark_environment
+from engine.etl.launch import SparkFailed, SparkSettings, run_load
 from engine.etl.request import LoadRequest, parse_day
-from engine.testing.ports import free_ports
+from tests.spark.standalone import standalone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -112,40 +111,8 @@ def test_without_a_connection_spark_runs_on_this_machine_and_repeats_failed_task
 @pytest.fixture
 def spark_cluster(tmp_path: Path) -> Iterator[str]:
     """A standalone master and one worker; returns the master's address."""
-    directory = tmp_path / "spark"
-    directory.mkdir()
-    settings = SparkSettings(directory, directory)
-    environment = {**os.environ, **spark_environment(settings, master="local")}
-    spark_class = str(Path(sys.executable).with_name("spark-class"))
-    port, master_ui, worker_ui = free_ports(3)
-    master = f"spark://127.0.0.1:{port}"
-    prefix = "org.apache.spark.deploy"
-    ui = "--webui-port"
-    worker = ["--cores", "2", "--memory", "1g", "--work-dir", str(directory / "work"), ui, str(worker_ui)]
-    commands = [
-        [f"{prefix}.master.Master", "--host", "127.0.0.1", "--port", str(port), ui, str(master_ui)],
-        [f"{prefix}.worker.Worker", "--host", "127.0.0.1", *worker, master],
-    ]
-    started = []
-    try:
-        for at, command in enumerate(commands):
-            log = (directory / f"{at}.log").open("wb")
-            started.append(
-                subprocess.Popen(
-                    [spark_class, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
-                )
-            )
-            log.close()
+    with standalone(tmp_path / "spark") as master:
         yield master
-    finally:
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            try:
-                process.wait(15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
 
 
 @pytest.mark.usefixtures("nodes_connection")

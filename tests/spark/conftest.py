@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrameWriter, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 from engine.env import SystemEnv
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import LocalCluster, blocking_cluster
+from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.split import close_chdb
@@ -109,13 +110,18 @@ def spark() -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Call[Any]]]:
     directory = tmp_path_factory.mktemp("spark")
     (directory / "given.xml").write_text(clusters_xml({"two": [["n1", "n2"], ["n3"]]}))
     with blocking_cluster(
         directory / "run", cluster_file=directory / "given.xml", hosts=("n1", "n2", "n3")
-    ) as (run, _):
-        yield run
+    ) as run_and_call:
+        yield run_and_call
+
+
+@pytest.fixture(scope="session")
+def local(running: tuple[LocalCluster, Call[Any]]) -> LocalCluster:
+    return running[0]
 
 
 @pytest.fixture(scope="session")

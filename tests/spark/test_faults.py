@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +17,12 @@ from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from engine.errors import SqlError
+from engine.errors import Code, OnclusterError, SqlError, Unavailable
 from engine.names import TableName
+from engine.testing.local_cluster import Call, LocalCluster
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.http import Server
-from spark_apps.clickhouse_cluster.moves import RowsMissing
+from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
@@ -34,12 +38,10 @@ def make_table(servers: Servers, *, replicated: bool = True) -> str:
     return servers.table("a UInt32, s String", rest="PARTITION BY a % 2 ORDER BY a", replicated=replicated)
 
 
-def begin(servers: Servers, table: str, *, job_id: str = "job", mode: Mode = Mode.APPEND) -> Job:
+def begin(servers: Servers, table: str, *, job_id: str = "job", mode: Mode = Mode.APPEND, **more: str) -> Job:
     """What the planner does: a new driver's look at the job."""
-    options = Options.parse(
-        {"table": table, "shards": servers.option, "sharding_key": "cityHash64(a)", "job_id": job_id}
-    )
-    return Job.begin(options, SCHEMA, mode)
+    given = {"table": table, "shards": servers.option, "sharding_key": "cityHash64(a)", "job_id": job_id}
+    return Job.begin(Options.parse(given | more), SCHEMA, mode)
 
 
 def attempt(job: Job, *, task: int, number: int, first: int = 0, last: int = ROWS) -> TaskStaged:
@@ -97,9 +99,9 @@ def test_a_driver_that_ended_after_staging_starts_over(servers: Servers, table: 
     attempt(begin(servers, table), task=0, number=1)
     again = begin(servers, table)
     assert again.before is Progress.NOTHING
-    assert servers.staging() == []
     finish(again, [attempt(again, task=0, number=1)])
     assert is_once(servers, table)
+    assert servers.staging() == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -129,6 +131,101 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
     assert is_once(servers, table)
     assert begin(servers, table).before is Progress.DONE
     assert servers.staging() == []
+
+
+class HeldMoves:
+    """The first call of a method of `Moves` on each shard waits until `go_on`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, method: str, *, shards: int) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._waiting, self._go_on = threading.Barrier(shards + 1), threading.Event()
+        true_method, calls = getattr(Moves, method), itertools.count()
+
+        def held(moves: Moves, ids: Sequence[str]) -> None:
+            if next(calls) < shards:
+                self._waiting.wait()
+                self._go_on.wait()
+            true_method(moves, ids)
+
+        patch.setattr(Moves, method, held)
+
+    def begin(self, work: Callable[[], object]) -> Future[object]:
+        """Returns when all shards' moves wait."""
+        future = self._pool.submit(work)
+        self._waiting.wait()
+        return future
+
+    def go_on(self) -> None:
+        self._go_on.set()
+
+
+def test_a_commit_that_was_left_behind_adds_nothing_when_it_goes_on(
+    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A commit sleeps before its first move. 2. A new driver carries the job out, and ends before it is
+    recorded as done. 3. The first goes on. 4. A third ends the job."""
+    job = begin(servers, table)
+    messages = [attempt(job, task=0, number=1)]
+    moves = HeldMoves(monkeypatch, "append", shards=2)
+    sleeper = moves.begin(lambda: finish(job, messages))
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "record_done", _crash)
+        with pytest.raises(Crash):
+            finish(begin(servers, table), [])
+    moves.go_on()
+    with pytest.raises(OnclusterError):
+        sleeper.result()
+    assert is_once(servers, table)
+    finish(begin(servers, table), [])
+    assert is_once(servers, table)
+    assert servers.staging() == []
+
+
+def test_a_commit_that_was_left_behind_removes_nothing_when_it_goes_on(
+    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A load that replaces partitions by nothing sleeps before its first move. 2. A new driver carries it
+    out. 3. Another load has rows for those partitions. 4. The first goes on."""
+    job = begin(servers, table, mode=Mode.OVERWRITE_PARTITIONS, partitions="0,1")
+    moves = HeldMoves(monkeypatch, "replace", shards=2)
+    sleeper = moves.begin(lambda: finish(job, []))
+    finish(begin(servers, table), [])
+    other = begin(servers, table, job_id="other")
+    finish(other, [attempt(other, task=0, number=1)])
+    moves.go_on()
+    with pytest.raises(SqlError) as refused:
+        sleeper.result()
+    assert refused.value.code == Code.UNKNOWN_TABLE
+    assert is_once(servers, table)
+
+
+def test_a_shard_that_dies_in_the_middle_of_the_commit_gets_its_rows_when_it_is_back(
+    nodes: Servers, running: tuple[LocalCluster, Call[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A load is decided. 2. SIGKILL to the one replica of the second shard, before its rows are moved.
+    3. The load fails. 4. The replica is back, and the load is started once more."""
+    cluster, call = running
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    messages = [attempt(job, task=0, number=1)]
+    second = cluster.node("n3")
+    true_move = Moves.append
+
+    def append(moves: Moves, ids: Sequence[str]) -> None:
+        if moves.server.port == second.http_port:
+            call(second.kill9())
+        true_move(moves, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "append", append)
+        with pytest.raises(Unavailable):
+            finish(job, messages)
+    call(second.start())
+    again = begin(nodes, table)
+    assert again.before is Progress.DECIDED
+    finish(again, [])
+    assert is_once(nodes, table)
+    assert nodes.staging() == []
 
 
 def test_a_driver_that_slept_through_the_commit_of_another_changes_nothing(nodes: Servers) -> None:
@@ -166,7 +263,7 @@ def test_an_attempt_that_posts_after_the_commit_changes_nothing(servers: Servers
     assert refused.value.code == 60
     late.flush()  # its table is new: nobody reads it, and the next driver of the job drops it
     assert is_once(servers, table)
-    begin(servers, table)
+    finish(begin(servers, table), [])
     assert servers.staging() == []
     assert is_once(servers, table)
 
@@ -200,7 +297,7 @@ def test_giving_up_keeps_what_was_decided(
     job = begin(servers, table)
     messages = [attempt(job, task=0, number=1)]
     with monkeypatch.context() as patch:
-        patch.setattr(commit, "_gather", _crash)
+        patch.setattr(commit._Work, "gather", _crash)
         with pytest.raises(Crash):
             finish(job, messages)
     give_up(job)

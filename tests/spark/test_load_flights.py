@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-from collections.abc import Sequence
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 
+from engine.etl.launch import SparkSettings, command_line, spark_environment
+from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS
 from spark_apps.load_flights import Load, Request
 from tests.spark.conftest import Servers
+from tests.spark.standalone import QUICK_JAVA
 
 pytestmark = pytest.mark.slow
 
@@ -104,12 +111,15 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(spark: SparkSession, local: LocalCluster, source: Path, *more: str) -> dict[str, Any]:
-    arguments: Sequence[str] = (
+def arguments(local: LocalCluster, source: Path, *more: str) -> Sequence[str]:
+    return (
         *("--config", str(local.config_file), "--cluster", "two", "--source", str(source)),
         *("--from", "2013-01-01", "--to", "2013-01-31", "--report", str(source / "report.json"), *more),
     )
-    return Load(spark, Request.parse(arguments), source).run()
+
+
+def load(spark: SparkSession, local: LocalCluster, source: Path, *more: str) -> dict[str, Any]:
+    return Load(spark, Request.parse(arguments(local, source, *more)), source).run()
 
 
 def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
@@ -134,33 +144,60 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     assert flights.ask("SELECT * FROM flights.flights") == before
 
 
-def test_a_load_that_is_interrupted_leaves_whole_partitions_and_goes_on_when_it_is_started_again(
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("N2,1999,Fixed,B,7,2,many,NA,Fan", "seats in planes.csv is no int: many"),
+        (",1999,Fixed,B,7,2,149,NA,Fan", "A line of planes.csv has no tailnum"),
+    ],
+)
+def test_a_small_file_with_a_line_that_does_not_fit_fails_the_load(
+    spark: SparkSession, local: LocalCluster, source: Path, line: str, message: str
+) -> None:
+    with (source / "planes.csv").open("a") as file:
+        file.write(f"{line}\n")
+    request = Request.parse(arguments(local, source, "--job-id", "j"))
+    with pytest.raises(SparkRuntimeException, match=message):
+        Load(spark, request, source)._reference("planes").collect()
+
+
+def stop_when_it_has_staged(
+    local: LocalCluster, flights: Servers, source: Path, job: str, stop: Callable[[int], None]
+) -> None:
+    """Start the load as a process; returns when all of its processes have ended."""
+    settings = SparkSettings(
+        source, local.config_file, master="local[2]", conf={"spark.driver.extraJavaOptions": QUICK_JAVA}
+    )
+    request = LoadRequest(
+        cluster="two", first=date(2013, 1, 1), last=date(2013, 1, 31), source=source, job_id=job
+    )
+    environment = {**os.environ, **spark_environment(settings, master=settings.master)}
+    staged_before = set(flights.staging())
+    process = subprocess.Popen(command_line(settings, request), env=environment, start_new_session=True)
+    while set(flights.staging()) <= staged_before and process.poll() is None:
+        time.sleep(0.05)
+    family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+    stop(process.pid)
+    assert process.wait() != 0
+    psutil.wait_procs(family)
+    assert not settings.report_file(request).exists()
+
+
+def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_started_again(
     spark: SparkSession, local: LocalCluster, flights: Servers, source: Path
 ) -> None:
-    """1. A load has staged rows. 2. Ctrl-C: Spark cancels its jobs, the load begins no further table. 3. The
-    same load is started once more."""
-    before = flights.ask("SELECT * FROM flights.flights")
-    is_over = threading.Event()
-
-    def interrupt() -> None:
-        while not flights.staging():
-            if is_over.wait(0.05):
-                return
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            load(spark, local, source, "--job-id", "interrupted")
-    finally:
-        is_over.set()
-        thread.join()
+    """1. A load has staged rows. 2. Ctrl-C, which reaches its whole process group: all of its processes end.
+    3. It is started again, and ended with SIGTERM, which reaches one process. 4. It is started once more."""
+    tables = ("flights.flights", "flights.daily_delays")
+    before = [flights.ask(f"SELECT * FROM {table}") for table in tables]
+    stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.killpg(pid, signal.SIGINT))
+    stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.kill(pid, signal.SIGTERM))
     visible = flights.counts("flights.flights")
-    again = load(spark, local, source, "--job-id", "interrupted")
+    again = load(spark, local, source, "--job-id", "stopped")
     assert (again["written"], again["quarantined"]) == (121, 6)
     now = flights.counts("flights.flights")
     assert sum(now) == 121
     assert all(rows in (0, all_rows) for rows, all_rows in zip(visible, now, strict=True))
-    assert not before or flights.ask("SELECT * FROM flights.flights") == before
+    # The same days under another id, by the test before: the same tables.
+    assert not before[0] or [flights.ask(f"SELECT * FROM {table}") for table in tables] == before
     assert flights.staging() == []

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from engine.errors import Code, ConfigError, NodeUnavailable, SqlError
+from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, SqlError
+from engine.testing.local_cluster import LocalCluster
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
-from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.target import Target, _shards
 from spark_apps.clickhouse_cluster.writer import Attempt, give_up
 from tests.spark.conftest import Servers
 from tests.spark.test_faults import attempt, begin, finish, is_once, make_table
@@ -36,6 +38,33 @@ def test_what_is_not_there_is_named_with_what_is(servers: Servers) -> None:
         begin(servers, "d.nothing")
     with pytest.raises(ConfigError, match="MergeTree table, not a Distributed one"):
         find(servers, table)
+
+
+def test_a_cluster_that_is_not_there_is_named_with_those_that_are(
+    nodes: Servers, local: LocalCluster, tmp_path: Path
+) -> None:
+    table = make_table(nodes)
+    server = nodes.shards[0][0]
+    server.execute(f"CREATE TABLE {table}_all AS {table} ENGINE = Distributed(two, d, {table[2:]}, a)")
+    (tmp_path / "other.xml").write_text(
+        local.config_file.read_text().replace("<two>", "<other>").replace("</two>", "</other>")
+    )
+    with pytest.raises(OnclusterError, match="two") as refused:
+        find(nodes, f"{table}_all", cluster_file=str(tmp_path / "other.xml"))
+    assert "other" in str(refused.value)
+    with pytest.raises(SqlError) as unknown:
+        _shards(server, "nothing", Options.parse({"table": "t", "url": str(server)}))
+    assert (unknown.value.code, "two" in unknown.value.hint) == (Code.CLUSTER_DOESNT_EXIST, True)
+
+
+def test_a_key_that_is_no_integer_ends_the_attempt_and_nothing_is_written(servers: Servers) -> None:
+    table = make_table(servers)
+    job = begin(servers, table, sharding_key="concat(s, 'x')")
+    with pytest.raises(SqlError, match="String") as refused:
+        attempt(job, task=0, number=1)
+    assert refused.value.code == Code.TYPE_MISMATCH
+    give_up(job)
+    assert (sum(servers.counts(table)), servers.staging()) == (0, [])
 
 
 def test_a_table_that_differs_between_the_shards_is_refused(nodes: Servers) -> None:
