@@ -123,6 +123,7 @@ class QueueScan:
         self._on_round = on_round
         self._is_first = True
         self._latest = 0
+        self._is_growing = False
         self._ahead: _Ahead | None = None
         self._topology_serial = memory.topology_serial
 
@@ -137,6 +138,7 @@ class QueueScan:
             # The queue may be long and what is new in it short: the others are not looked at one by one.
             unsettled = [name for name in present if name not in memory.settled and name not in waiting]
             new = [name for name in unsettled if entry_number(name) is not None]
+            self._is_growing = bool(new)
             for start in range(0, len(new), _PREFETCH):
                 await self._look_at(new[start : start + _PREFETCH])
                 await self._backlog.wait_until_shorter_than(2 * _PREFETCH)
@@ -148,11 +150,13 @@ class QueueScan:
     async def _list_and_read_ahead(self) -> tuple[tuple[str, ...], _Ahead | None]:
         """The queue's entries, and in the same request the one that most likely makes it longer, if it does.
 
+        Not while a cleaner makes it shorter, of which the last look tells.
+
         A session's requests are answered in order: what is read behind the listing is as new as it would be
         if it were read next.
         """
         host = self._memory.host_guess
-        if host is None or not self._latest:
+        if host is None or not self._latest or not self._is_growing:
             return await self._list(), None
         name = entry_name(self._latest + 1)
         present, (node,), done = await asyncio.gather(
