@@ -62,7 +62,8 @@ class Bench:
     async def _describe(self, sql: str) -> list[tuple[str, str]]:
         rows = await self.pool.query(f"DESCRIBE ({sql})", format="TSV", database="one")
         return [
-            (line.split("\t")[0], line.split("\t")[1].replace("\\'", "'")) for line in rows.text.splitlines()
+            (name.replace("\\'", "'"), type_.replace("\\'", "'"))
+            for name, type_ in (line.split("\t")[:2] for line in rows.text.splitlines())
         ]
 
     async def _analyse(self, sql: str) -> str:

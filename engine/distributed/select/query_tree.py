@@ -2,7 +2,7 @@
 
 The dump is a tree by indentation: a node is `KIND id: n, key: value, …`, what is in capitals without an id is
 a section (PROJECTION, WHERE, ARGUMENTS, …). Strings are escaped by ClickHouse, so a node is one line. Below
-the tree, after an empty line, stands the query again as resolved text.
+the tree, after the last empty line, stands the query again as resolved text.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class QueryTree:
 
 def parse_query_tree(dump: str) -> QueryTree | None:
     """None for a dump that has not this form: then nothing is known about the query."""
-    head, blank, text = dump.partition("\n\n")
+    head, blank, text = dump.rstrip("\n").rpartition("\n\n")  # an empty list leaves an empty line, too
     root: Node | None = None
     stack: list[tuple[int, Node]] = []
     for line in head.split("\n"):
