@@ -122,7 +122,7 @@ class QueueScan:
         self._topology = topology
         self._on_round = on_round
         self._is_first = True
-        self._latest = 0
+        self._latest = -1
         self._is_growing = False
         self._ahead: _Ahead | None = None
         self._topology_serial = memory.topology_serial
@@ -156,7 +156,7 @@ class QueueScan:
         if it were read next.
         """
         host = self._memory.host_guess
-        if host is None or not self._latest or not self._is_growing:
+        if host is None or self._latest < 0 or not self._is_growing:
             return await self._list(), None
         name = entry_name(self._latest + 1)
         present, (node,), done = await asyncio.gather(
@@ -176,7 +176,8 @@ class QueueScan:
             logger.warning("ddl.queue_was_recreated root=%s", self._paths.root)
             memory.forget_all()
         memory.queue_czxid = children.stat.czxid
-        self._latest = (entry_number(children.names[-1]) or 0) if children.names else 0
+        latest = entry_number(children.names[-1]) if children.names else None
+        self._latest = -1 if latest is None else latest
         return children.names
 
     def _on_change(self, event: WatchEvent) -> None:

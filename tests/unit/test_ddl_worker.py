@@ -19,7 +19,8 @@ from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.errors import NoNode, SqlError
-from engine.keeper.base import Create, CreateMode, Keeper, Remove
+from engine.keeper.base import Create, CreateMode, Keeper, Node, Remove
+from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName
 from engine.testing.ddl_model import ModelDatabase
 from engine.testing.ddl_process import IntentDisk
@@ -581,5 +582,29 @@ def test_an_entry_that_turns_out_to_be_ours_too_late_is_refused_and_not_run_out_
         status = await status_on(bench, quiet, "other-alias")
         assert status is not None and status.code == 341
         assert [effect.what for effect in bench.databases["a"].effects] == ["create", "ALTER TABLE"]
+
+    run(main, "a")
+
+
+def test_an_entry_that_is_expected_is_read_along_with_the_listing() -> None:
+    async def main(bench: Bench) -> None:
+        bench.server = MemoryKeeperServer(bench.env, latency_s=(0.01, 0.01))
+        bench.start("a")
+        keeper = await bench.keeper()
+        await bench.env.sleep(5)
+        took_ms = []
+        for number in range(3):
+            data = DDLLogEntry(
+                1, f"CREATE TABLE d.t{number} ON CLUSTER c (a Int8) ENGINE = Memory", (host("a"),)
+            )
+            name = await bench.put(data.to_bytes())
+            await bench.env.sleep(5)
+            entry, finished = await keeper.get_many([PATHS.entry(name), PATHS.finished(name, host("a"))])
+            assert isinstance(entry, Node) and isinstance(finished, Node) and finished.data == b"0\n"
+            took_ms.append(finished.stat.ctime_ms - entry.stat.ctime_ms)
+        # Two requests and their answers less than the first, when it is not even known under which name this
+        # host goes: its own outcome is looked for with the entry, and both with the listing.
+        first, *others = took_ms
+        assert others == [first - 40] * 2
 
     run(main, "a")
