@@ -186,6 +186,9 @@ def test_without_merging_other_tables_are_read_whole_or_locally(world: World) ->
         ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "1"),
         ("SELECT city, count() FROM events GROUP BY city WITH TOTALS", "2"),
         ("SELECT city, count() FROM events GROUP BY city WITH ROLLUP", "2"),
+        ("SELECT id FROM events WHERE EXISTS (SELECT 1 FROM people WHERE people.id = events.id)", "1"),
+        ("SELECT count() FROM events WHERE price > (SELECT avg(price) FROM events)", "1"),
+        ("SELECT no_such_column FROM events", "1"),
         ("WITH c AS (SELECT count() AS n FROM events) SELECT a.n, b.n FROM c AS a, c AS b", "1"),
     ],
 )

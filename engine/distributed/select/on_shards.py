@@ -70,12 +70,15 @@ class _Block:
 
 
 async def on_shards(
-    template: Template, tree: QueryTree, spread: Spread, describe: Describe
+    template: Template, tree: QueryTree | None, spread: Spread, describe: Describe
 ) -> tuple[str, dict[int, RemoteSelect]]:
     """The statement's SELECT with places where the slots of the second are read.
 
-    Raises SqlError 48 for a shape that cannot be cut out, and what `describe` raises.
+    `tree` is None for a statement that ClickHouse does not analyse. Raises SqlError 48 for a shape that
+    cannot be cut out.
     """
+    if tree is None:
+        raise _refused("in a statement that cannot be analysed; it may be wrong")
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
         raise _refused("with a Distributed table beside WITH name AS (SELECT …): write it as a subquery")
     if any(slot.has_prewhere for slot in template.slots):
@@ -119,9 +122,7 @@ def _places(cursor: Cursor, count: int, *, is_whole: bool = True) -> dict[int, i
         if at is not None:
             places[number] = at
         elif is_whole:
-            raise _refused(
-                "in a statement that reads it in a place which ClickHouse evaluates more than once"
-            )
+            raise _refused("in a subquery that is one value, or EXISTS, or read twice")
     return places
 
 
@@ -295,7 +296,11 @@ class _Cut:
         return pushing.remote_text(text, alias)
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
-        columns = tuple(SourceColumn(name, type_) for name, type_ in await describe(text))
+        try:
+            described = await describe(text)
+        except SqlError as error:
+            raise _refused("in a statement whose parts do not stand alone, such as with EXISTS") from error
+        columns = tuple(SourceColumn(name, type_) for name, type_ in described)
         if len({column.name for column in columns}) != len(columns):
             raise _refused("with two columns of one name in the answer")
         return columns

@@ -83,10 +83,10 @@ async def analyse_select(
     if tree is not None:
         template = with_prewhere(template, tree)
     plain = [pushing.plain_read(slot, slot.columns) for slot in template.slots]
-    if tree is None:
-        return Analysis(template.text, columns, tuple((read,) for read in plain))
     if spread is not USUAL:
         return await _spread(template, begin, tree, describe, spread)
+    if tree is None:
+        return Analysis(template.text, columns, tuple((read,) for read in plain))
     phases = None
     if allows_two_phases and len(template.slots) == 1:
         phases = await _in_two_phases(template, begin, tree, describe)
@@ -98,7 +98,7 @@ async def analyse_select(
 
 
 async def _spread(
-    template: Template, begin: int, tree: QueryTree, describe: Describe, spread: Spread
+    template: Template, begin: int, tree: QueryTree | None, describe: Describe, spread: Spread
 ) -> Analysis:
     text, reads = await on_shards(template, tree, spread, describe)
     rest = _rest(template.text[begin:])
@@ -111,7 +111,7 @@ async def _spread(
         else:
             columns.append(slot.columns)
             is_there = place_text(number) in text
-            choices.append((pushing.read_of(tree, slot, number),) if is_there else ())
+            choices.append((pushing.read_of(tree, slot, number),) if tree and is_there else ())
     return Analysis(f"{template.text[:begin]}{text} {rest}", tuple(columns), tuple(choices))
 
 
