@@ -43,13 +43,6 @@ _ATTACHED_AT_ONCE = 100
 """Partitions in one statement: a server reads 256 KiB of it, unless it is told to read more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """By shard, the rows that are in the table because of the job."""
-
-    rows: tuple[int, ...]
-
-
 def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
     """Count the winners' rows; gives what is on each shard. Raises RowsMissing."""
     seen = _look(plan, target, servers)
@@ -66,7 +59,7 @@ def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> list[
 
 def carry_out(
     plan: Plan, target: Target, servers: Sequence[Server], *, decided_at: Sequence[Seen] | None = None
-) -> Written:
+) -> None:
     """Steps 4 to 6, from wherever an earlier run got to. `servers` are the plan's, by shard.
 
     `decided_at` is what was on each shard when this very run decided: then nothing was moved by then.
@@ -92,7 +85,6 @@ def carry_out(
         records.record_done(coordinator, plan.job)
         log.info("spark.committed job=%s rows=%s", plan.job, [shard.rows for shard in plan.shards])
     staging.sweep(servers, plan.job)
-    return Written(tuple(shard.rows for shard in plan.shards))
 
 
 def _look(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:

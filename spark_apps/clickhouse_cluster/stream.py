@@ -13,13 +13,9 @@ from collections.abc import Callable
 from pyspark.sql import DataFrame
 
 from engine.errors import ConfigError
+from spark_apps.clickhouse_cluster.batches import QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
-from spark_apps.clickhouse_cluster.outcome import forget
 from spark_apps.clickhouse_cluster.target import Target
-
-_QUERY_ID = "sql.streaming.queryId"
-_REPEATED = 2
-"""Spark may repeat the last batch; when that is done, the one before it is not repeated any more."""
 
 
 def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]:
@@ -32,12 +28,11 @@ def batch_writer(table: str, **options: str) -> Callable[[DataFrame, int], None]
 
     def write(batch: DataFrame, batch_id: int) -> None:
         context = batch.sparkSession.sparkContext
-        query_id = options.get("job_id") or context.getLocalProperty(_QUERY_ID)
+        query_id = options.get("job_id") or context.getLocalProperty(QUERY_ID)
         if not query_id:
             raise ConfigError("This is no streaming query: it has no id.", hint="Give the option job_id.")
-        job = {**options, "job_id": f"{query_id}/{batch_id}"}
+        job = {**options, "job_id": job_of(query_id, batch_id)}
         batch.write.format(FORMAT).options(**job).mode("append").save(table)
-        if batch_id >= _REPEATED:
-            forget(Target.find(parsed), f"{query_id}/{batch_id - _REPEATED}")
+        forget_what_is_not_repeated(Target.find(parsed), query_id, batch_id)
 
     return write

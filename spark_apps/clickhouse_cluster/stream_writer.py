@@ -23,14 +23,10 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.types import StructType
 
 from engine.errors import ConfigError
+from spark_apps.clickhouse_cluster.batches import BATCH_ID, QUERY_ID, forget_what_is_not_repeated, job_of
 from spark_apps.clickhouse_cluster.options import Delivery, Options
-from spark_apps.clickhouse_cluster.outcome import forget
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish, stage
-
-_QUERY_ID, _BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
-_REPEATED = 2
-"""Spark may repeat the last batch; when that is done, the one before it is not repeated any more."""
 
 
 @dataclass
@@ -58,8 +54,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
-        query = self._job.options.job_id or str(context.getLocalProperty(_QUERY_ID))
-        job = self._job.named(f"{query}/{context.getLocalProperty(_BATCH_ID)}")
+        query = self._job.options.job_id or context.getLocalProperty(QUERY_ID)
+        batch = context.getLocalProperty(BATCH_ID)
+        if not query or batch is None:
+            raise ConfigError("Only micro-batches can be written: this task belongs to none.")
+        job = self._job.named(job_of(query, batch))
         done = stage(job, self._names, iterator, task=context.partitionId(), attempt=context.taskAttemptId())
         return BatchStaged(done.task, done.attempt, done.staged, query, job)
 
@@ -68,5 +67,4 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if staged:
             query, job = staged[0].query, staged[0].job
             finish(job.looked_at_again(), staged)
-            if batchId >= _REPEATED:
-                forget(job.target, f"{query}/{batchId - _REPEATED}")
+            forget_what_is_not_repeated(job.target, query, batchId)

@@ -15,7 +15,8 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, ParamSpec, Self, TypeVar, cast
@@ -89,7 +90,8 @@ class Driver:
         settings = SparkSettings(directory, directory, conf=options | dict(conf or {}))
         with contextlib.ExitStack() as stack:
             before = dict(os.environ)
-            stack.callback(lambda: (os.environ.clear(), os.environ.update(before)))
+            stack.callback(os.environ.update, before)
+            stack.callback(os.environ.clear)
             os.environ.update(spark_environment(settings, master=master))
             self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
             self._pid = self._pool.submit(_start, master, spark_conf(settings, master=master)).result()
@@ -116,7 +118,15 @@ class Driver:
         java = [child for child in process.children(recursive=True) if child.name() == "java"]
         for one in (*java, process):
             one.kill()
-        psutil.wait_procs([*java, process])
+        wait_until_ended([*java, process])
+
+
+def wait_until_ended(processes: Iterable[psutil.Process]) -> None:
+    """Whoever should take note of their end may be gone: a zombie has ended."""
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            while process.status() != psutil.STATUS_ZOMBIE:
+                time.sleep(0.02)
 
 
 def _start(master: str, conf: Mapping[str, str]) -> int:
@@ -138,7 +148,7 @@ def _told(what: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, An
 def _stop() -> None:
     spark = SparkSession.getActiveSession()
     assert spark is not None
-    gateway = spark.sparkContext._gateway
+    gateway: Any = spark.sparkContext._gateway
     spark.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()  # which is how the JVM is told to end

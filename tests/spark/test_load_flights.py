@@ -22,7 +22,7 @@ from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS
 from spark_apps.load_flights import Load, Request
 from tests.spark.conftest import Servers
-from tests.spark.standalone import QUICK_JAVA
+from tests.spark.standalone import QUICK_JAVA, wait_until_ended
 
 pytestmark = pytest.mark.slow
 
@@ -179,7 +179,7 @@ def stop_when_it_has_staged(
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     stop(process.pid)
     assert process.wait() != 0
-    psutil.wait_procs(family)
+    wait_until_ended(family)
     assert not settings.report_file(request).exists()
 
 
