@@ -23,6 +23,7 @@ from engine.replication.replica import (
     cleanup_log,
     clone,
     commit_part,
+    direct_fetch,
     execute_get,
     execute_ranges,
     log_puller,
@@ -295,16 +296,33 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
 
 @BUGS.add("R3", fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def copy(ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int) -> int:
+    async def copy(
+        ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object
+    ) -> int:
         nodes = [await keeper.get(ctx.paths.log_entry(name)) for name in names]
-        stat = await keeper.set(ctx.me.log_pointer, str(int(names[-1][-10:]) + 1).encode(), version=version)
+        await keeper.set(ctx.me.log_pointer, str(int(names[-1][-10:]) + 1).encode(), version=version)
         for node in nodes:
             await keeper.create(ctx.me.queue_prefix, node.data, mode=CreateMode.PERSISTENT_SEQUENTIAL)
         await queue_loader.add_new_entries(ctx, keeper)
         ctx.queue_changed.set()
-        return stat.version
+        return len(names)
 
     monkeypatch.setattr(log_puller, "_copy", copy)
+
+
+@BUGS.add("R3", has_damaged_transfers=True, has_merges=False, seeds=400)
+def the_log_pointer_passes_an_insert_whose_part_did_not_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    fetch = direct_fetch.DirectFetches._fetch
+
+    async def passing(self: Any, keeper: Keeper, part: PartName) -> Any:
+        agreed = await fetch(self, keeper, part)
+        if agreed is None:
+            pointer = await keeper.get(self._ctx.me.log_pointer)
+            behind = str(int(pointer.data or b"0") + 1).encode()
+            await keeper.set(self._ctx.me.log_pointer, behind, version=pointer.stat.version)
+        return agreed
+
+    monkeypatch.setattr(direct_fetch.DirectFetches, "_fetch", passing)
 
 
 @BUGS.add("R3", first=21, fault_rate=0.05, is_expired=True, steps=14, seeds=600)

@@ -159,6 +159,8 @@ class ReplicaContext:
     """Transactions of inserts that have been sent and not answered."""
     log_pointer: int = 0
     """The first entry of the log that is not copied yet, as this process knows; 0 before it has looked."""
+    unsettled: set[PartName] = field(default_factory=set)
+    """Parts fetched straight from the log whose commit was sent and that are not published yet."""
     is_queue_in_doubt: bool = False
     """Entries may have been copied to `queue/` that are not in memory yet."""
     loading_mutations: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -18,6 +18,9 @@ the multi of 2 does. A crash before that leaves an entry that is copied as any o
 Only the loop (`run`) lets them wait for more of them, and only as long as the log holds nothing else that is
 new; whoever calls `pull` gets all there is.
 
+Nor are those of which the loop can have the parts at once (`direct_fetch`): there, too, the pointer passes
+them in the transaction that makes their parts the replica's.
+
 It never passes over any other entry: one that does not parse stops the pull for good and its error is shown,
 one that is missing although it was not copied ends the term (the replica was given up as lost).
 
@@ -31,15 +34,18 @@ import bisect
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from engine.errors import NoNode, OnclusterError
 from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, SetData, Watch, WatchEvent
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
 from engine.replication.paths import sequence_number
-from engine.replication.replica import queue_loader
+from engine.replication.replica import direct_fetch, queue_loader
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.direct_fetch import DirectFetches
 from engine.replication.replica.execution import TermOver
 from engine.replication.replica.insert_times import unix_s, unix_text
 from engine.replication.replica.queue import QueuedEntry
@@ -65,10 +71,16 @@ async def pull(ctx: ReplicaContext, *, watch: Watch | None = None) -> int:
 
 async def pull_on(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> int:
     """As `pull`, on a session whose term has not begun yet."""
+    return await _pull_once(ctx, keeper, watch, None)
+
+
+async def _pull_once(
+    ctx: ReplicaContext, keeper: Keeper, watch: Watch | None, direct: DirectFetches | None
+) -> int:
     async with ctx.pulling:
         ctx.pull_started_s = ctx.env.now_s()
         try:
-            version = await _pull(ctx, keeper, watch)
+            version = await _pull(ctx, keeper, watch, direct)
         except OnclusterError as error:
             ctx.last_pull_error = str(error)
             raise
@@ -81,16 +93,20 @@ async def pull_on(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = 
 
 async def run(ctx: ReplicaContext) -> None:
     """Pull whenever the log changes. Until cancelled."""
-    await keep_running(ctx, "pull log", _step)
+    direct = DirectFetches(ctx)
+    try:
+        await keep_running(ctx, "pull log", partial(_step, direct=direct))
+    finally:
+        await direct.close()
 
 
-async def _step(ctx: ReplicaContext) -> None:
+async def _step(ctx: ReplicaContext, *, direct: DirectFetches) -> None:
     def wake(_event: WatchEvent) -> None:
         ctx.log_changed.set()
 
     if not ctx.switches.is_stopped(Activity.PULLING):
         await _gather_own(ctx, wake)
-        await pull(ctx, watch=wake)
+        await _pull_once(ctx, ctx.session(), wake, direct)
     await ctx.log_changed.wait()
 
 
@@ -108,7 +124,10 @@ async def _gather_own(ctx: ReplicaContext, watch: Watch) -> None:
                 await ctx.log_changed.wait()
 
 
-async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int:
+async def _pull(
+    ctx: ReplicaContext, keeper: Keeper, watch: Watch | None, direct: DirectFetches | None
+) -> int:
+    await direct_fetch.settle(ctx, keeper)
     if ctx.is_queue_in_doubt:
         await keeper.sync(ctx.me.queue)
         await queue_loader.add_new_entries(ctx, keeper)
@@ -136,11 +155,18 @@ async def _pull(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None) -> int
     if names and sequence_number(names[0]) != int(text):
         raise TermOver(f"The log begins at {names[0]}; this replica has copied it up to {text} only")
     known = {likely: found} if isinstance(found, Node) else {}
-    batch_size = _FIRST_BATCH
     at = 0
+    if direct is not None and 0 < len(names) <= direct_fetch.MOST:
+        batch = await _read(ctx, keeper, names, known)
+        known |= batch.nodes
+        entries = [entry for entry, _ in batch.entries]
+        done = [*batch.own.values(), *(entry.create_time for entry in entries)]
+        if await direct.take(keeper, entries, _passing(ctx, batch, version, done)):
+            _note_done(ctx, done)
+            at = len(names)
+    batch_size = _FIRST_BATCH
     while at < len(names):
-        batch = names[at : at + batch_size]
-        at += await _copy(ctx, keeper, batch, version, known)
+        at += await _copy(ctx, keeper, names[at : at + batch_size], version, known)
         version += 1
         batch_size = min(batch_size * 2, _MAX_BATCH)
     _note_copied(ctx, int(text) + len(names))
@@ -153,6 +179,61 @@ def _note_copied(ctx: ReplicaContext, log_pointer: int) -> None:
         del ctx.own_inserts[name]
 
 
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """The first entries behind the log pointer. `own` are the create times of the replica's own inserts, by
+    name, `entries` the others, and `nodes` those by name; `behind` is the number that follows."""
+
+    count: int
+    own: Mapping[str, str]
+    entries: Sequence[tuple[LogEntry, bytes]]
+    nodes: Mapping[str, Node]
+    behind: int
+
+
+async def _read(
+    ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], known: Mapping[str, Node]
+) -> _Batch:
+    """The first of these entries, as many as one request has room for. `known` are those that were read
+    already."""
+    own = {name: ctx.own_inserts[name] for name in names if name in ctx.own_inserts}
+    unread = [name for name in names if name not in own and name not in known]
+    read = await keeper.get_many([ctx.paths.log_entry(name) for name in unread]) if unread else []
+    answers = {**known, **dict(zip(unread, read, strict=True))}
+    entries: list[tuple[LogEntry, bytes]] = []
+    nodes: dict[str, Node] = {}
+    size_bytes, count = 0, len(names)
+    for at, name in enumerate(names):
+        if name in own:
+            continue
+        node = answers[name]
+        if isinstance(node, NoNode):
+            raise TermOver(f"{name} was removed from the log before this replica has copied it") from node
+        if isinstance(node, OnclusterError):
+            raise node
+        size_bytes += len(node.data)
+        if entries and size_bytes > MAX_BATCH_BYTES:
+            count = at
+            break
+        nodes[name] = node
+        entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
+    passed = {name: own[name] for name in names[:count] if name in own}
+    return _Batch(count, passed, entries, nodes, (sequence_number(names[count - 1]) or 0) + 1)
+
+
+def _passing(ctx: ReplicaContext, batch: _Batch, version: int, done: Sequence[str]) -> list[Op]:
+    """Set the log pointer behind the batch; `done` are the create times of inserts that are done then."""
+    ops: list[Op] = [SetData(ctx.me.log_pointer, str(batch.behind).encode(), version)]
+    latest = max(done, key=unix_s, default="")
+    if latest and unix_s(latest) > ctx.max_processed_insert_s:
+        ops.append(SetData(ctx.me.max_processed_insert_time, unix_text(latest)))
+    return ops
+
+
+def _note_done(ctx: ReplicaContext, done: Sequence[str]) -> None:
+    ctx.max_processed_insert_s = max([ctx.max_processed_insert_s, *map(unix_s, done)])
+
+
 async def _copy(
     ctx: ReplicaContext,
     keeper: Keeper,
@@ -162,49 +243,27 @@ async def _copy(
 ) -> int:
     """The first of these entries, as many as one request has room for; returns how many. `known` are those
     that were read already."""
-    own = {name: ctx.own_inserts[name] for name in names if name in ctx.own_inserts}
-    entries: list[tuple[LogEntry, bytes]] = []
-    size_bytes, count = 0, len(names)
-    unread = [name for name in names if name not in own and name not in known]
-    read = await keeper.get_many([ctx.paths.log_entry(name) for name in unread]) if unread else []
-    nodes = {**known, **dict(zip(unread, read, strict=True))}
-    for at, name in enumerate(names):
-        if name in own:
-            continue
-        node = nodes[name]
-        if isinstance(node, NoNode):
-            raise TermOver(f"{name} was removed from the log before this replica has copied it") from node
-        if isinstance(node, OnclusterError):
-            raise node
-        size_bytes += len(node.data)
-        if entries and size_bytes > MAX_BATCH_BYTES:
-            count = at
-            break
-        entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
-    behind = (sequence_number(names[count - 1]) or 0) + 1
+    batch = await _read(ctx, keeper, names, known)
     ops: list[Op] = [
-        Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL) for _, data in entries
+        Create(ctx.me.queue_prefix, data, CreateMode.PERSISTENT_SEQUENTIAL) for _, data in batch.entries
     ]
-    ops.append(SetData(ctx.me.log_pointer, str(behind).encode(), pointer_version))
-    oldest = _oldest_insert(ctx, [entry for entry, _ in entries])
+    done = list(batch.own.values())
+    ops += _passing(ctx, batch, pointer_version, done)
+    oldest = _oldest_insert(ctx, [entry for entry, _ in batch.entries])
     if oldest:
         ops.append(SetData(ctx.me.min_unprocessed_insert_time, unix_text(oldest)))
-    latest = max((own[name] for name in names[:count] if name in own), key=unix_s, default="")
-    if latest and unix_s(latest) > ctx.max_processed_insert_s:
-        ops.append(SetData(ctx.me.max_processed_insert_time, unix_text(latest)))
     ctx.is_queue_in_doubt = True
     results = await keeper.multi(ops)
-    for (entry, data), path in zip(entries, results, strict=False):
+    for (entry, data), path in zip(batch.entries, results, strict=False):
         assert isinstance(path, str)
         ctx.queue.add(QueuedEntry(path.rpartition("/")[2], entry, data))
     ctx.is_queue_in_doubt = False
-    if latest:
-        ctx.max_processed_insert_s = max(ctx.max_processed_insert_s, unix_s(latest))
-    if entries:
+    _note_done(ctx, done)
+    if batch.entries:
         ctx.queue_changed.set()
     ctx.merge_wanted.set()
-    log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, count, behind)
-    return count
+    log.info("replica.pulled table=%s entries=%d log_pointer=%d", ctx.name, batch.count, batch.behind)
+    return batch.count
 
 
 def _oldest_insert(ctx: ReplicaContext, entries: Sequence[LogEntry]) -> str:

@@ -170,6 +170,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         await queue_loader.load(ctx, keeper)
         # Their numbers may be those of another log by now: SYSTEM RESTORE REPLICA makes one anew.
         ctx.own_inserts.clear()
+        ctx.unsettled.clear()  # `check_parts` settles them
         await log_puller.pull_on(ctx, keeper)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
