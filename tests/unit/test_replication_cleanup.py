@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.keeper.base import CreateMode, Keeper
+from engine.keeper.base import CreateMode, Keeper, Stat
 from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.replica import cleanup
-from engine.replication.replica.block_numbers import remove_unknown_locks
 from engine.replication.replica.cleanup import Cleanup
 from engine.replication.replica.cleanup_blocks import BlockCleanup, forget_blocks, removals_of_blocks
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.cleanup_mutations import clean_mutations
 from engine.replication.replica.cleanup_parts import clean_parts
 from engine.replication.replica.switches import Activity
+from engine.replication.replica.unknown_locks import remove_unknown_locks
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replica_bench import PATHS, Bench, Replica, run
 
@@ -358,6 +359,34 @@ def test_a_lock_that_nobody_knows_of_goes_and_known_ones_and_others_stay() -> No
         replica.ctx.block_locks.doubtful.add("all")
         await remove_unknown_locks(replica.ctx, keeper)
         assert [bench.has(path) for path in (lost, theirs, known)] == [False, True, True]
+
+    run(main)
+
+
+def test_a_reply_that_is_lost_while_another_doubt_is_settled_is_not_forgotten() -> None:
+    """1. The locks are listed. 2. A request for a number makes a lock, and its reply is lost. 3. What was
+    listed is settled; the new lock is not among that. 4. The next look finds it."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        await insert(replica, 0)
+        keeper, locks = replica.ctx.session(), replica.ctx.block_locks
+        look, lost = keeper.exists_many, list[str]()
+
+        async def look_later(paths: Sequence[str]) -> Sequence[Stat | None]:
+            if not lost:
+                prefix = PATHS.block_number_prefix("all")
+                lost.append(await keeper.create(prefix, mode=CreateMode.EPHEMERAL_SEQUENTIAL))
+                locks.doubtful.add("all")
+            return await look(paths)
+
+        keeper.exists_many = look_later  # type: ignore[method-assign]
+        locks.doubtful.add("all")
+        await remove_unknown_locks(replica.ctx, keeper)
+        assert bench.has(lost[0])
+        await remove_unknown_locks(replica.ctx, keeper)
+        assert not bench.has(lost[0])
+        assert not locks.doubtful
 
     run(main)
 

@@ -50,6 +50,7 @@ from engine.keeper.recipes import try_remove
 from engine.replication.block_id import BlockId
 from engine.replication.part_name import PartName, is_partition_id
 from engine.replication.paths import TablePaths, sequence_number
+from engine.replication.replica.unknown_locks import remove_unknown_locks
 
 if TYPE_CHECKING:
     from engine.replication.replica.context import ReplicaContext
@@ -321,29 +322,6 @@ async def _add_partitions(keeper: Keeper, paths: TablePaths, partition_ids: set[
                 raise failed.error from failed
     if await keeper.exists(paths.blocks) is None:
         raise NoNode(paths.blocks)
-
-
-async def remove_unknown_locks(ctx: ReplicaContext, keeper: Keeper) -> None:
-    """Remove the locks that lost replies have left, in partitions where nobody asks for a number right now.
-
-    Repeatable. Locks of former sessions go by themselves.
-    """
-    locks = ctx.block_locks
-    for partition_id in sorted(locks.doubtful):
-        if locks.asking[partition_id]:
-            continue  # a node in the listing could be the one that is being asked for
-        directory = ctx.paths.partition_block_numbers(partition_id)
-        try:
-            children = await keeper.children(directory)
-        except NoNode:
-            children = None
-        held = [f"{directory}/{name}" for name in children.names] if children else []
-        suspects = [path for path in held if path not in locks.held]
-        for path, stat in zip(suspects, await keeper.exists_many(suspects), strict=True):
-            if stat is not None and stat.ephemeral_owner == keeper.session_id and path not in locks.held:
-                log.info("replication.unknown_lock_removed path=%s", path)
-                await try_remove(keeper, path)
-        locks.doubtful.discard(partition_id)
 
 
 async def committing(ctx: ReplicaContext) -> Mapping[str, set[int]]:

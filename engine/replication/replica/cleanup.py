@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable
 
 from engine.errors import SqlError
 from engine.replication.replica.background import keep_running
-from engine.replication.replica.block_numbers import remove_unknown_locks
 from engine.replication.replica.cleanup_blocks import BlockCleanup
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.cleanup_mutations import clean_mutations
 from engine.replication.replica.cleanup_parts import clean_parts
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
+from engine.replication.replica.unknown_locks import remove_unknown_locks
 
 log = logging.getLogger(__name__)
 
