@@ -366,6 +366,10 @@ def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluste
     n1.query(f"INSERT INTO {name}_d VALUES (2, 'again'), (9, 'nowhere')", **FOREGROUND)
     n1.query(f"INSERT INTO {other}_d VALUES (5, 7)", **FOREGROUND)
     assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "5\t80\n"
+    each = f"CREATE MATERIALIZED VIEW e_{name} ON CLUSTER c ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
+    n1.query(each)
+    for host in ("n1", "n4"):
+        assert cluster.nodes[host].query(f"SELECT count(), sum(n) FROM e_{name}") == "6\t87\n"
     failing = f"ENGINE = Memory POPULATE AS SELECT throwIf(k = 5) AS t FROM {name}_d"
     assert refused(n1, f"CREATE MATERIALIZED VIEW no_{name} {failing}").code == 395
     assert n1.query(f"EXISTS TABLE no_{name}") == "0\n"
