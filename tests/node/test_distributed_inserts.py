@@ -10,13 +10,12 @@ from typing import Any
 import pytest
 
 from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import LocalCluster, blocking_cluster
-from tests.node.conftest import HttpAt, Reply
+from engine.testing.local_cluster import blocking_cluster
+from tests.node.conftest import HttpAt
+from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 
 pytestmark = pytest.mark.slow
 
-HOSTS = ("n1", "n2", "n3", "n4")
-SHARDS = (("n1", "n2"), ("n3", "n4"))
 WEIGHTED = """
 <w>
   <shard><weight>1</weight><replica><host>n1</host><port>9000</port></replica></shard>
@@ -27,44 +26,6 @@ WEIGHTED = """
 """
 
 
-class Cluster:
-    """Four nodes: cluster `c` has two shards of two replicas that replicate among themselves."""
-
-    def __init__(self, local: LocalCluster, call: Any) -> None:
-        self.local = local
-        self.call = call
-        self.nodes = {host: HttpAt(local.node(host).url) for host in HOSTS}
-        self.n1 = self.nodes["n1"]
-        self._made = 0
-
-    def tables(self, columns: str = "k UInt64, v String", *, key: str = "k", settings: str = "") -> str:
-        """A replicated table on each shard, and a Distributed one of the name `<it>_d` on every node."""
-        self._made += 1
-        name = f"t{self._made}"
-        self.n1.query(
-            f"CREATE TABLE {name} ON CLUSTER c ({columns}) "
-            f"ENGINE = ReplicatedMergeTree('/t/{name}/{{c_shard}}', '{{replica}}') ORDER BY tuple()"
-        )
-        self.n1.query(
-            f"CREATE TABLE {name}_d ON CLUSTER c ({columns}) ENGINE = Distributed(c, default, {name}, {key}) "
-            f"{settings}"
-        )
-        return name
-
-    def rows(self, table: str, what: str = "groupArray(k)") -> list[Any]:
-        """By shard, after its replicas have caught up; they have to agree."""
-        found = []
-        for shard in SHARDS:
-            answers = []
-            for host in shard:
-                self.nodes[host].query(f"SYSTEM SYNC REPLICA {table}")
-                sql = f"SELECT {what} FROM (SELECT * FROM {table} ORDER BY ALL)"
-                answers.append(json.loads(self.nodes[host].query(sql, default_format="JSONCompact"))["data"])
-            assert answers[0] == answers[1]
-            found.append(answers[0][0][0])
-        return found
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("distributed")
@@ -73,15 +34,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     file.write_text(text.replace("</remote_servers>", f"{WEIGHTED}</remote_servers>"))
     with blocking_cluster(directory / "cluster", cluster_file=file) as (local, call):
         yield Cluster(local, call)
-
-
-def refused(node: HttpAt, sql: str, **settings: str) -> Reply:
-    reply = node.post(sql, **settings)
-    assert reply.status != 200, reply.text
-    return reply
-
-
-FOREGROUND = {"distributed_foreground_insert": "1"}
 
 
 def test_rows_go_to_the_shard_that_the_key_says(cluster: Cluster) -> None:
@@ -313,66 +265,6 @@ def test_a_table_that_leads_to_itself_is_refused(cluster: Cluster) -> None:
             f"CREATE TABLE ring (k UInt8) ENGINE = Distributed(c, default, ring, {key})"
         )
     assert refused(n1, "INSERT INTO ring VALUES (1)", **FOREGROUND).code == 581
-
-
-def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: Cluster) -> None:
-    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
-    n1 = cluster.n1
-    view = "CREATE MATERIALIZED VIEW"
-    n1.query(f"CREATE TABLE plain_{name} (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
-    # From plain, replicated and Distributed tables into a Distributed one.
-    n1.query(f"{view} p_{name} TO {name}_d AS SELECT k, v FROM plain_{name}")
-    n1.query(f"{view} d_{name} TO {other}_d AS SELECT k, count() AS n FROM {name}_d GROUP BY k")
-    n1.query(f"{view} r_{name} TO {other}_d AS SELECT k + 100 AS k, 7 AS n FROM {name}")
-    n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d")
-    n1.query(f"INSERT INTO plain_{name} SELECT number, 'x' FROM numbers(4)", **FOREGROUND)
-    assert cluster.rows(name) == [[0, 2], [1, 3]]
-    assert n1.query(f"SELECT k, sum(n) FROM {other}_d WHERE k < 100 GROUP BY k ORDER BY k FORMAT CSV") == (
-        "0,1\n1,1\n2,1\n3,1\n"
-    )
-    # Rows for this shard went to either replica; the view is on n1 only.
-    assert n1.query(f"SELECT count() FROM own_{name}") == "4\n"
-    # A token is passed on, in a form of each view's own.
-    for _ in range(2):
-        n1.query(f"INSERT INTO {name}_d VALUES (9, 'y')", insert_deduplication_token="t", **FOREGROUND)
-    assert n1.query(f"SELECT sum(n) FROM {other}_d WHERE k = 9") == "1\n"
-    n1.query(f"INSERT INTO p_{name} VALUES (11, 'z')", **FOREGROUND)
-    assert cluster.rows(name) == [[0, 2], [1, 3, 9, 11]]
-    assert n1.query(f"SELECT count(), max(v) FROM p_{name}") == "6\tz\n"
-    # A renamed column makes another table in chDB; its views stay.
-    n1.query(f"ALTER TABLE {name} ON CLUSTER c RENAME COLUMN v TO w")
-    n1.query(f"ALTER TABLE {name}_d RENAME COLUMN v TO w")
-    before = int(n1.query(f"SELECT count() FROM own_{name}"))
-    n1.query(f"INSERT INTO {name}_d VALUES (13, 'z')", **FOREGROUND)
-    assert int(n1.query(f"SELECT count() FROM own_{name}")) == before + 1
-    for change in (
-        f"TO {name} AS SELECT k, v FROM plain_{name} WHERE k IN (SELECT k FROM {other}_d)",
-        f"TO {name} AS SELECT k, (SELECT max(k) FROM {name}_d) AS v FROM plain_{name}",
-    ):
-        assert refused(n1, f"{view} no_{name} {change}").code == 48
-
-
-def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluster: Cluster) -> None:
-    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
-    n1 = cluster.n1
-    n1.query(f"INSERT INTO {name}_d SELECT number, 'x' FROM numbers(6)", **FOREGROUND)
-    n1.query(f"INSERT INTO {other}_d SELECT number, number * 10 FROM numbers(4)", **FOREGROUND)
-    body = f"SELECT k, n FROM {name}_d JOIN {other}_d USING (k)"
-    n1.query(
-        f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
-    )
-    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "4\t60\n"
-    n1.query(f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = Log POPULATE AS {body}")
-    n1.query(f"INSERT INTO {name}_d VALUES (2, 'again'), (9, 'nowhere')", **FOREGROUND)
-    n1.query(f"INSERT INTO {other}_d VALUES (5, 7)", **FOREGROUND)
-    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "5\t80\n"
-    each = f"CREATE MATERIALIZED VIEW e_{name} ON CLUSTER c ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
-    n1.query(each)
-    for host in ("n1", "n4"):
-        assert cluster.nodes[host].query(f"SELECT count(), sum(n) FROM e_{name}") == "6\t87\n"
-    failing = f"ENGINE = Memory POPULATE AS SELECT throwIf(k = 5) AS t FROM {name}_d"
-    assert refused(n1, f"CREATE MATERIALIZED VIEW no_{name} {failing}").code == 395
-    assert n1.query(f"EXISTS TABLE no_{name}") == "0\n"
 
 
 def test_table_functions_are_written_to(cluster: Cluster) -> None:

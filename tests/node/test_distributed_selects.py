@@ -8,12 +8,10 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.node.conftest import HttpAt, Reply
-from tests.node.test_distributed_inserts import Cluster
+from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 
 pytestmark = pytest.mark.slow
 
-SHARDS = (("n1", "n2"), ("n3", "n4"))
 COLUMNS = (
     "id UInt64, city LowCardinality(String), price Decimal(12, 2), note Nullable(String), tags Array(String)"
 )
@@ -92,8 +90,68 @@ def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> Non
     assert cluster.n1.query("SELECT v.n FROM by_city AS v WHERE v.city = 'Rome'") == "667\n"
     cluster.n1.query("CREATE VIEW from_id AS SELECT count() AS n FROM events_d WHERE id >= {lo:UInt64}")
     assert cluster.n1.query("SELECT n FROM from_id(lo = 1990)") == "10\n"
-    assert _refused(cluster.n1, "SELECT count() FROM merge(default, '^events_d$')").code == 48
-    assert _refused(cluster.n1, "CREATE TABLE m (id UInt64) ENGINE = Merge(default, '^events_d$')").code == 48
+    assert refused(cluster.n1, "SELECT count() FROM merge(default, '^events_d$')").code == 48
+    assert refused(cluster.n1, "CREATE TABLE m (id UInt64) ENGINE = Merge(default, '^events_d$')").code == 48
+
+
+def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: Cluster) -> None:
+    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
+    n1 = cluster.n1
+    view = "CREATE MATERIALIZED VIEW"
+    n1.query(f"CREATE TABLE plain_{name} (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
+    # From plain, replicated and Distributed tables into a Distributed one.
+    n1.query(f"{view} p_{name} TO {name}_d AS SELECT k, v FROM plain_{name}")
+    n1.query(f"{view} d_{name} TO {other}_d AS SELECT k, count() AS n FROM {name}_d GROUP BY k")
+    n1.query(f"{view} r_{name} TO {other}_d AS SELECT k + 100 AS k, 7 AS n FROM {name}")
+    n1.query(f"{view} own_{name} ENGINE = MergeTree ORDER BY k AS SELECT k FROM {name}_d")
+    n1.query(f"INSERT INTO plain_{name} SELECT number, 'x' FROM numbers(4)", **FOREGROUND)
+    assert cluster.rows(name) == [[0, 2], [1, 3]]
+    assert n1.query(f"SELECT k, sum(n) FROM {other}_d WHERE k < 100 GROUP BY k ORDER BY k FORMAT CSV") == (
+        "0,1\n1,1\n2,1\n3,1\n"
+    )
+    # Rows for this shard went to either replica; the view is on n1 only.
+    assert n1.query(f"SELECT count() FROM own_{name}") == "4\n"
+    # A token is passed on, in a form of each view's own.
+    for _ in range(2):
+        n1.query(f"INSERT INTO {name}_d VALUES (9, 'y')", insert_deduplication_token="t", **FOREGROUND)
+    assert n1.query(f"SELECT sum(n) FROM {other}_d WHERE k = 9") == "1\n"
+    n1.query(f"INSERT INTO p_{name} VALUES (11, 'z')", **FOREGROUND)
+    assert cluster.rows(name) == [[0, 2], [1, 3, 9, 11]]
+    assert n1.query(f"SELECT count(), max(v) FROM p_{name}") == "6\tz\n"
+    # A renamed column makes another table in chDB; its views stay.
+    n1.query(f"ALTER TABLE {name} ON CLUSTER c RENAME COLUMN v TO w")
+    n1.query(f"ALTER TABLE {name}_d RENAME COLUMN v TO w")
+    before = int(n1.query(f"SELECT count() FROM own_{name}"))
+    n1.query(f"INSERT INTO {name}_d VALUES (13, 'z')", **FOREGROUND)
+    assert int(n1.query(f"SELECT count() FROM own_{name}")) == before + 1
+    for change in (
+        f"TO {name} AS SELECT k, v FROM plain_{name} WHERE k IN (SELECT k FROM {other}_d)",
+        f"TO {name} AS SELECT k, (SELECT max(k) FROM {name}_d) AS v FROM plain_{name}",
+    ):
+        assert refused(n1, f"{view} no_{name} {change}").code == 48
+
+
+def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluster: Cluster) -> None:
+    name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
+    n1 = cluster.n1
+    n1.query(f"INSERT INTO {name}_d SELECT number, 'x' FROM numbers(6)", **FOREGROUND)
+    n1.query(f"INSERT INTO {other}_d SELECT number, number * 10 FROM numbers(4)", **FOREGROUND)
+    body = f"SELECT k, n FROM {name}_d JOIN {other}_d USING (k)"
+    n1.query(
+        f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
+    )
+    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "4\t60\n"
+    n1.query(f"CREATE MATERIALIZED VIEW IF NOT EXISTS m_{name} ENGINE = Log POPULATE AS {body}")
+    n1.query(f"INSERT INTO {name}_d VALUES (2, 'again'), (9, 'nowhere')", **FOREGROUND)
+    n1.query(f"INSERT INTO {other}_d VALUES (5, 7)", **FOREGROUND)
+    assert n1.query(f"SELECT count(), sum(n) FROM m_{name}") == "5\t80\n"
+    each = f"CREATE MATERIALIZED VIEW e_{name} ON CLUSTER c ENGINE = MergeTree ORDER BY k POPULATE AS {body}"
+    n1.query(each)
+    for host in ("n1", "n4"):
+        assert cluster.nodes[host].query(f"SELECT count(), sum(n) FROM e_{name}") == "6\t87\n"
+    failing = f"ENGINE = Memory POPULATE AS SELECT throwIf(k = 5) AS t FROM {name}_d"
+    assert refused(n1, f"CREATE MATERIALIZED VIEW no_{name} {failing}").code == 395
+    assert n1.query(f"EXISTS TABLE no_{name}") == "0\n"
 
 
 def test_a_name_that_was_read_before_may_come_to_mean_something_else(cluster: Cluster) -> None:
@@ -150,7 +208,7 @@ def test_table_functions_read_clusters(cluster: Cluster) -> None:
     assert (
         ask(f"SELECT count(), min(id) FROM remote('127.0.0.1:{port}', default, events) AS r") == "1000\t1\n"
     )
-    reply = _refused(cluster.n1, "SELECT * FROM cluster('nowhere', default, events)")
+    reply = refused(cluster.n1, "SELECT * FROM cluster('nowhere', default, events)")
     assert reply.code == 701
 
 
@@ -158,23 +216,23 @@ def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None
     skip = {"optimize_skip_unused_shards": "1", "force_optimize_skip_unused_shards": "1"}
     sql = "SELECT groupUniqArray(_shard_num), count() FROM events_d WHERE id IN (3, 5, 7)"
     assert cluster.n1.query(sql, **skip) == "[2]\t3\n"
-    reply = _refused(cluster.n1, "SELECT count() FROM events_d WHERE price > 3", **skip)
+    reply = refused(cluster.n1, "SELECT count() FROM events_d WHERE price > 3", **skip)
     assert reply.code == 507
 
 
-def test_settings_that_ask_for_another_answer_are_refused(cluster: Cluster) -> None:
+def test_settings_that_ask_for_another_answer_arerefused(cluster: Cluster) -> None:
     sql = "SELECT count() FROM events_d WHERE id IN (SELECT id FROM events_d)"
     for settings, code in (
         ({"distributed_product_mode": "deny"}, 288),
         ({"additional_table_filters": "{'events_d': 'id = 1'}"}, 48),
     ):
-        assert _refused(cluster.n1, sql, **settings).code == code
+        assert refused(cluster.n1, sql, **settings).code == code
     assert cluster.n1.query(sql, distributed_product_mode="global") == "2000\n"
 
 
-def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:
+def test_a_table_that_reads_itself_isrefused(cluster: Cluster) -> None:
     cluster.n1.query("CREATE TABLE loop ON CLUSTER c (k UInt64) ENGINE = Distributed(c, default, loop)")
-    reply = _refused(cluster.n1, "SELECT count() FROM loop")
+    reply = refused(cluster.n1, "SELECT count() FROM loop")
     assert "depth" in reply.text
 
 
@@ -189,11 +247,5 @@ def test_dead_replicas_are_passed_over_and_dead_shards_are_an_error(cluster: Clu
         assert cluster.n1.query(sql, **first) == "2000\n"
     assert cluster.n1.query(failures.format("n3")) == "1\n"
     cluster.call(cluster.local.node("n4").kill9())
-    assert _refused(cluster.n1, sql).code == 279
+    assert refused(cluster.n1, sql).code == 279
     assert cluster.n1.query(sql, skip_unavailable_shards="1") == "1000\n"
-
-
-def _refused(node: HttpAt, sql: str, **settings: str) -> Reply:
-    reply = node.post(sql, **settings)
-    assert reply.status != 200, reply.text
-    return reply

@@ -1,0 +1,57 @@
+"""Nodes with Distributed tables over replicated ones, as tests of the node use them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from engine.testing.local_cluster import LocalCluster
+from tests.node.conftest import HttpAt, Reply
+
+HOSTS = ("n1", "n2", "n3", "n4")
+SHARDS = (("n1", "n2"), ("n3", "n4"))
+FOREGROUND = {"distributed_foreground_insert": "1"}
+
+
+class Cluster:
+    """Four nodes: cluster `c` has two shards of two replicas that replicate among themselves."""
+
+    def __init__(self, local: LocalCluster, call: Any) -> None:
+        self.local = local
+        self.call = call
+        self.nodes = {host: HttpAt(local.node(host).url) for host in HOSTS}
+        self.n1 = self.nodes["n1"]
+        self._made = 0
+
+    def tables(self, columns: str = "k UInt64, v String", *, key: str = "k", settings: str = "") -> str:
+        """A replicated table on each shard, and a Distributed one of the name `<it>_d` on every node."""
+        self._made += 1
+        name = f"t{self._made}"
+        self.n1.query(
+            f"CREATE TABLE {name} ON CLUSTER c ({columns}) "
+            f"ENGINE = ReplicatedMergeTree('/t/{name}/{{c_shard}}', '{{replica}}') ORDER BY tuple()"
+        )
+        self.n1.query(
+            f"CREATE TABLE {name}_d ON CLUSTER c ({columns}) ENGINE = Distributed(c, default, {name}, {key}) "
+            f"{settings}"
+        )
+        return name
+
+    def rows(self, table: str, what: str = "groupArray(k)") -> list[Any]:
+        """By shard, after its replicas have caught up; they have to agree."""
+        found = []
+        for shard in SHARDS:
+            answers = []
+            for host in shard:
+                self.nodes[host].query(f"SYSTEM SYNC REPLICA {table}")
+                sql = f"SELECT {what} FROM (SELECT * FROM {table} ORDER BY ALL)"
+                answers.append(json.loads(self.nodes[host].query(sql, default_format="JSONCompact"))["data"])
+            assert answers[0] == answers[1]
+            found.append(answers[0][0][0])
+        return found
+
+
+def refused(node: HttpAt, sql: str, **settings: str) -> Reply:
+    reply = node.post(sql, **settings)
+    assert reply.status != 200, reply.text
+    return reply
