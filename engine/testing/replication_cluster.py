@@ -126,6 +126,8 @@ class ReplicationCluster:
         faults = StoreFaults(random.Random(f"disk {self.scenario.seed} {name}"))
         if self.scenario.has_full_disks and number == 1:
             faults.disk_full = 0.1
+        if self.scenario.has_killed_publishers:
+            faults.kill_at_publish = 0.2
         if self.scenario.has_slow_replica and number == 2:
             faults.write_s = (0.0, 4.0)
         if self.scenario.has_damaged_transfers:
@@ -239,6 +241,9 @@ class ReplicationCluster:
         while node.recreation is not Recreation.NOTHING:
             try:
                 keeper = await ctx.holder.get()
+                if node.recreation is Recreation.DROP and not self.loss.can_go_on_without(node):
+                    node.recreation = Recreation.NOTHING  # nobody drops the only replica that has the data
+                    return
                 if node.recreation is Recreation.DROP:
                     await drop_replica(keeper, ctx.paths, ctx.me)
                     self.history.wiped.append((self.history.tick(), node.me.name))
@@ -433,9 +438,12 @@ class ReplicationCluster:
 
 def settings_of(scenario: Scenario) -> ReplicatedSettings:
     """Quick loops; a short log where the scenario wants one."""
+    longest, shortest = (4, 1) if scenario.has_short_log else (1000, 10)
+    if scenario.has_long_absence:
+        longest, shortest = 2, 1
     return ReplicatedSettings(
-        max_replicated_logs_to_keep=4 if scenario.has_short_log else 1000,
-        min_replicated_logs_to_keep=1 if scenario.has_short_log else 10,
+        max_replicated_logs_to_keep=longest,
+        min_replicated_logs_to_keep=shortest,
         cleanup_delay_period=5.0,
         cleanup_delay_period_random_add=2.0,
         merge_selecting_sleep_ms=1000 if scenario.has_merges else 3_600_000,

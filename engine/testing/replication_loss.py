@@ -60,6 +60,9 @@ class KeeperLoss:
                     self._restore(node), name=f"person at {node.name}"
                 )
 
+    def can_go_on_without(self, node: SimulatedNode) -> bool:
+        return self._can_go_on([other for other in self._cluster.nodes.values() if other is not node])
+
     def _can_go_on(self, others: list[SimulatedNode]) -> bool:
         """Whether one of the replicas that stay has the data, or none stays: else only a person who decides
         which one is right could help."""

@@ -152,18 +152,21 @@ class TableModel:
         """Whether `part` may hold exactly these rows.
 
         Of a block that is gone it may hold none, and each block may have met a killed mutation or not. Blocks
-        have no row in common, or the same ones: those that must be there first, the first way that fits is as
-        good as any other.
+        may have rows in common (FETCH and ATTACH): then only some choice for all of them fits.
         """
-        left = rows.copy()
-        for block in sorted(self.inside(part), key=self._may_be_gone):
-            ways = self._ways(block, part.mutation)
-            fitting: list[Counter[Row]] = [way for way in ways if way <= left]
-            if not fitting:
+        ways = sorted((self._ways(block, part.mutation) for block in self.inside(part)), key=len)
+        tried: set[tuple[int, frozenset[tuple[Row, int]]]] = set()
+
+        def fits(at: int, left: Counter[Row]) -> bool:
+            if at == len(ways):
+                return not left
+            state = (at, frozenset(left.items()))
+            if state in tried:
                 return False
-            best: Counter[Row] = max(fitting, key=_size)
-            left -= best
-        return not left
+            tried.add(state)
+            return any(fits(at + 1, left - way) for way in ways[at] if way <= left)
+
+        return fits(0, rows)
 
     def _may_be_gone(self, block: Block) -> bool:
         return bool(self.drops_of(block)) or self.is_failed(block) or self.may_be_given_up(block)
@@ -178,7 +181,3 @@ class TableModel:
                 if way not in ways:
                     ways.append(way)
         return ways
-
-
-def _size(rows: Counter[Row]) -> int:
-    return rows.total()

@@ -46,6 +46,12 @@ class Scenario:
     """Keeper loses nodes of replicas or of the whole table, and a person says SYSTEM RESTORE REPLICA."""
     has_isolated_inserts: bool = False
     """Servers are cut off with inserts whose quorum is given up then."""
+    has_absent_holders: bool = False
+    """Servers are cut off with rows that nobody else has got yet."""
+    has_long_absence: bool = False
+    """One replica is away from Keeper for so long that a very short log goes on without it."""
+    has_killed_publishers: bool = False
+    """Each process is killed once between what Keeper has and what readers see."""
     partitions: int = 1
     keeper_latency_s: float = 0.0
 
@@ -73,23 +79,26 @@ class Scenario:
             is_expired=sometimes(0.2),
             has_clock_jumps=sometimes(0.15),
             has_damaged_transfers=sometimes(0.2),
-            has_damaged_disks=sometimes(0.15),
+            has_damaged_disks=sometimes(0.2),
             has_full_disks=sometimes(0.1),
-            has_lost_disk=sometimes(0.1),
+            has_lost_disk=sometimes(0.12),
             has_slow_replica=sometimes(0.15),
-            has_short_log=sometimes(0.35),
-            has_dropped_replica=sometimes(0.15),
+            has_short_log=sometimes(0.4),
+            has_dropped_replica=sometimes(0.2),
             has_quorum=(has_quorum := rng.random() < 0.35),
             is_sequential=has_quorum and rng.random() < 0.3,
             has_mutations=rng.random() < 0.45,
-            has_alters=rng.random() < 0.25,
+            has_alters=rng.random() < 0.3,
             has_partition_commands=rng.random() < 0.5,
             has_merges=rng.random() < 0.8,
             has_impatient_users=sometimes(0.25),
             has_operators=sometimes(0.2),
             partitions=rng.choice([1, 1, 2]),
             keeper_latency_s=rng.choice([0.0, 0.0, 0.01, 0.2]),
-            has_keeper_loss=sometimes(0.12),
-            has_rare_commands=rng.random() < 0.2,
-            has_isolated_inserts=has_quorum and sometimes(0.3),
+            has_keeper_loss=sometimes(0.17),
+            has_rare_commands=rng.random() < 0.3,
+            has_isolated_inserts=has_quorum and sometimes(0.5),
+            has_absent_holders=sometimes(0.25),
+            has_killed_publishers=sometimes(0.25),
+            has_long_absence=sometimes(0.15),
         )

@@ -54,6 +54,7 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
     """Things that go wrong by themselves, until cancelled."""
     scenario, rng = cluster.scenario, cluster.rng
     disks_to_lose = 1 if scenario.has_lost_disk else 0
+    absences = 1 if scenario.has_long_absence else 0
     trees_to_lose = rng.choice([1, 1, 2]) if scenario.has_keeper_loss else 0
     while True:
         await cluster.env.sleep(rng.uniform(0.2, 4.0))
@@ -78,6 +79,9 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
         if scenario.is_partitioned and rng.random() < 0.3:
             cluster.reached["partition from Keeper"] += 1
             cluster.cut_off_from_keeper(node, rng.uniform(0.5, 20.0))
+        if absences and rng.random() < 0.4:
+            absences -= 1
+            cluster.cut_off_from_keeper(node, rng.uniform(40.0, 120.0))
         if scenario.is_stopped and rng.random() < 0.25:
             cluster.stop_for_a_while(node, rng.uniform(0.5, 20.0))
         if scenario.is_expired and rng.random() < 0.25:

@@ -51,15 +51,17 @@ from engine.testing.simulated_process import Process
 
 @dataclass(slots=True)
 class StoreFaults:
-    """How often a write meets a full disk, a part is damaged when it is sent, and how long a write takes."""
+    """How often a write meets a full disk, a part is damaged when it is sent, and the process is killed when
+    Keeper has a part and readers have not; how long a write takes."""
 
     rng: random.Random = field(default_factory=lambda: random.Random("store faults"))
     disk_full: float = 0.0
     damage_sent: float = 0.0
+    kill_at_publish: float = 0.0
     write_s: tuple[float, float] = (0.0, 0.0)
 
     def calm(self) -> None:
-        self.disk_full = self.damage_sent = 0.0
+        self.disk_full = self.damage_sent = self.kill_at_publish = 0.0
         self.write_s = (0.0, 0.0)
 
 
@@ -256,6 +258,11 @@ class MemoryPartStore:
     # -- what readers see ----------------------------------------------------------------------------------
 
     async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
+        rate = self.faults.kill_at_publish
+        if rate and self._process is not None and self.faults.rng.random() < rate:
+            self.faults.kill_at_publish = 0.0
+            self._process.kill()
+            await self._after()
         for partition_id in sorted({name.partition_id for name in (*add, *remove)}):
             await self._step()
             for name in add:

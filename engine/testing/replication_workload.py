@@ -20,6 +20,7 @@ from engine.testing.replication_steps import Block, Rowset
 from engine.testing.replication_store import MemoryPartStore
 
 _TRIES = 6
+_STEPS_OF_AN_ABSENCE = 6
 
 
 class Workload(PartSteps):
@@ -27,7 +28,8 @@ class Workload(PartSteps):
 
     async def run(self) -> None:
         """Steps one after another and side by side."""
-        for _ in range(self._scenario.steps):
+        more = _STEPS_OF_AN_ABSENCE if self._scenario.has_long_absence else 0
+        for _ in range(self._scenario.steps + more):
             step = self._rng.choices(*self._choices())[0]
             task: asyncio.Task[None] = asyncio.create_task(step(), name=step.__name__)
             self._running.append(task)
@@ -55,8 +57,8 @@ class Workload(PartSteps):
             self.replace_partition: 2 if scenario.has_partition_commands else 0,
             self.drop_part: 1 if scenario.has_partition_commands else 0,
             self.kill_mutation: 1 if scenario.has_mutations else 0,
-            self.clear_in_partition: 2 if scenario.has_rare_commands else 0,
-            self.fetch_and_attach: 3 if scenario.has_rare_commands else 0,
+            self.clear_in_partition: 6 if scenario.has_rare_commands else 0,
+            self.fetch_and_attach: 4 if scenario.has_rare_commands else 0,
             self.operate: 4 if scenario.has_operators else 0,
             self.drop_and_create_replica: 2 if scenario.has_dropped_replica else 0,
         }
@@ -106,8 +108,7 @@ class Workload(PartSteps):
         assert ctx is not None and store is not None
         started_at = history.tick()
         since = node.cut_off_since
-        if block.options.quorum > 1:
-            self._cluster.isolation.insert_begins(node)
+        self._cluster.isolation.insert_begins(node, has_quorum=block.options.quorum > 1)
 
         async def insert() -> bool:
             async with Inserter(ctx) as inserter:

@@ -18,6 +18,7 @@ from engine.replication.commands import consistent_read, drop_range, insert, ins
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
+from engine.replication.paths import ReplicaPaths
 from engine.replication.replica import (
     block_numbers,
     cleanup_log,
@@ -54,7 +55,7 @@ BUGS = Bugs()
 # --- inserts ----------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", first=25, fault_rate=0.03)
+@BUGS.add("R3", first=47, fault_rate=0.03)
 def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_out(self: Any) -> bool:
         return False
@@ -105,7 +106,7 @@ def a_replica_counts_for_the_quorum_before_it_has_the_part(monkeypatch: pytest.M
 
 
 @BUGS.add(
-    "R1", first=337, has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400
+    "R1", first=378, has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400
 )
 def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(*args: Any) -> None:
@@ -114,7 +115,7 @@ def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(consistent_read, "_check_earlier", trusting)
 
 
-@BUGS.add("R7", first=270, replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
+@BUGS.add("R7", first=275, replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
 def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*args: Any) -> bool:
         return False
@@ -169,7 +170,7 @@ def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
-@BUGS.add("R4", first=189, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=234, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
         return {}
@@ -196,7 +197,7 @@ def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MutationBook, "commands", last_only)
 
 
-@BUGS.add("R7", first=52, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
+@BUGS.add("R7", first=302, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
 def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
         if self.changed is None or self.changed.is_set:
@@ -281,7 +282,7 @@ def a_merged_part_is_shown_beside_its_sources(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(commit_part, "publish", publish)
 
 
-@BUGS.add("R7", first=17, fault_rate=0.03, seeds=400)
+@BUGS.add("R7", first=46, fault_rate=0.03, seeds=400)
 def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = log_puller._copy
 
@@ -336,7 +337,7 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clone, "_clone_from", early)
 
 
-@BUGS.add("R7", first=15, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+@BUGS.add("R7", first=23, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
         return None
@@ -357,11 +358,16 @@ def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(startup_check, "_settle_staged", settle)
 
 
-@BUGS.add(
-    "R3", first=180, kill_gates=(40, 60, 80, 100, 120), is_partitioned=True, is_stopped=True, seeds=1200
-)
+@BUGS.add("R3", has_absent_holders=True, seeds=40)
 def a_part_is_lost_because_its_replica_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_check.peers, "all_holders", peers.active_holders)
+    """Neither as one that has the part, nor as one that has what it is to be made of."""
+    others = peers.others
+
+    async def active(ctx: ReplicaContext, keeper: Keeper) -> Sequence[ReplicaPaths]:
+        listed = await others(ctx, keeper)
+        return [replica for replica in listed if await keeper.exists(replica.is_active) is not None]
+
+    monkeypatch.setattr(peers, "others", active)
 
 
 @BUGS.add("R5", has_damaged_disks=True, steps=14, has_merges=False)

@@ -1,24 +1,30 @@
 """MOVE PARTITION between two replicated tables under faults: no row is lost, and none is there twice.
 
+Where Keeper loses its data, rows that were moved may be in both tables after SYSTEM RESTORE REPLICA: the
+disks had them in both, and the log that said so is gone. But each is in a table, or in `detached/`.
+
 A failing seed is named by the test, and prints itself. `ONCLUSTER_SEEDS=n` runs n times as many.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from uuid import UUID
 
 import pytest
 
-from engine.errors import OnclusterError
+from engine.errors import Code, OnclusterError
 from engine.keeper.faults import FaultPlan
 from engine.replication.commands import replace_range
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import Sync, move_partition
+from engine.replication.commands.restore import attach_restored
 from engine.replication.paths import TablePaths
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
@@ -39,7 +45,7 @@ class World:
         self.running: dict[str, set[asyncio.Task[object]]] = {"r1": set(), "r2": set()}
         self.reached: Counter[str] = Counter()
 
-    async def play(self) -> None:
+    async def play(self, *, losing: bool = False) -> None:
         settings = ReplicatedSettings()
         self.tables = [
             [await self.live.replica(name, paths=paths, settings=settings) for name in ("r1", "r2")]
@@ -47,7 +53,9 @@ class World:
         ]
         self.live.server.faults = plan = FaultPlan.rough(self.rng, rate=self.rng.choice([0.0, 0.005, 0.03]))
         users = [asyncio.create_task(self._user()) for _ in range(3)]
-        if self.rng.random() < 0.5:
+        if losing:
+            users.append(asyncio.create_task(self._loser()))
+        elif self.rng.random() < 0.5:
             users.append(asyncio.create_task(self._killer()))
         await asyncio.gather(*users)
         plan.calm()
@@ -72,8 +80,38 @@ class World:
             except AssertionError:  # it needs longer to become active
                 self.reached["slow start"] += 1
 
+    async def _loser(self) -> None:
+        """Keeper loses one of the tables, or everything; a person restores what is lost."""
+        await self.live.env.sleep(self.rng.uniform(1, 15))
+        lost = self.rng.choice([self.tables, self.tables[:1], self.tables[1:]])
+        self.reached["lost while moving"] += any(
+            task.get_name() == "move" for tasks in self.running.values() for task in tasks
+        )
+        if len(lost) > 1:
+            self.live.server.lose_data()
+        else:
+            self.live.lose_table(lost[0][0].paths)
+        async with asyncio.timeout(3600):
+            await asyncio.gather(*(self._restore(replica) for table in lost for replica in table))
+
+    async def _restore(self, replica: LiveReplica) -> None:
+        """As SYSTEM RESTORE REPLICA, said again until it has worked."""
+        while True:
+            await self.live.env.sleep(self.rng.uniform(0.5, 5))
+            try:
+                await replica.table.restore(UUID(int=7))
+                if await replica.table.wait_until_active(timeout_s=60):
+                    await attach_restored(replica.ctx)
+                    self.reached["restored"] += 1
+                    return
+            except OnclusterError as error:
+                self.reached["restore failed"] += 1
+                if error.code == Code.BAD_ARGUMENTS and self.live.has(replica.ctx.me.root):
+                    return  # it is not read-only: an attempt whose answer was lost has restored it
+
     async def _do(self, what: str, name: str, operation: Callable[[], Awaitable[object]]) -> object | None:
         task: asyncio.Task[object] = asyncio.ensure_future(operation())
+        task.set_name(what)
         self.running[name].add(task)
         done = (await asyncio.gather(task, return_exceptions=True))[0]
         self.running[name].discard(task)
@@ -127,12 +165,27 @@ class World:
         assert {value: there[value] for value in self.acknowledged} == dict.fromkeys(self.acknowledged, 1)
         assert not [value for value, times in there.items() if times > 1]
 
+    def check_nothing_is_gone(self) -> None:
+        """What a replica had and the one that made the table again had not is in its `detached/`."""
+        there: set[object] = set()
+        for replica in itertools.chain(*self.tables):
+            assert replica.parts() == replica.parts_in_keeper()
+            for stored in (*replica.disk.active.values(), *replica.disk.detached.values()):
+                there.update(dict(row)["k"] for row in stored.rows("a part"))
+        for one, other in self.tables:
+            assert one.parts() == other.parts()
+            assert one.rows() == other.rows()
+        assert not self.acknowledged - there
 
-def play(seed: int) -> Counter[str]:
+
+def play(seed: int, *, losing: bool = False) -> Counter[str]:
     async def main(live: Live) -> Counter[str]:
         world = World(live, seed)
-        await world.play()
-        world.check()
+        await world.play(losing=losing)
+        if losing:
+            world.check_nothing_is_gone()
+        else:
+            world.check()
         return world.reached
 
     return run(main, seed=seed)
@@ -145,6 +198,15 @@ def test_rows_are_in_one_of_two_tables(chunk: int) -> None:
     for seed in range(chunk * 100_000, chunk * 100_000 + count):
         reached += play(seed)
     for state in ("insert", "parts moved", "optimize", "mutate", "crash", "insert failed", "move failed"):
+        assert reached[state], f"never reached: {state}"
+
+
+def test_no_row_is_gone_where_keeper_loses_tables_between_which_parts_are_moved() -> None:
+    count = SEEDS_OF_A_CHUNK * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
+    reached: Counter[str] = Counter()
+    for seed in range(count):
+        reached += play(seed, losing=True)
+    for state in ("insert", "parts moved", "restored", "lost while moving", "move failed"):
         assert reached[state], f"never reached: {state}"
 
 

@@ -43,6 +43,8 @@ OFTEN = (
     "replica restored",
     "clear column ok",
     "fetch partition ok",
+    "insert isolated",
+    "holder away",
 )
 """States that every few hundred seeds must reach: a run that never gets there proves nothing about them."""
 

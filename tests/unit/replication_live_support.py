@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
-from engine.keeper.base import Keeper
+from engine.keeper.base import Keeper, Remove
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
+from engine.keeper.tree import Caller
 from engine.names import TableName
 from engine.replication.commands.create import create_replica
 from engine.replication.commands.insert import Inserter, InsertOptions
@@ -82,7 +83,7 @@ class LiveReplica:
             store=self.store,
             fetcher=self.live.network.fetcher(self.name),
             host=ReplicaHost(self.name, 9009, 9000, "d", "t"),
-            server_uuid=f"server of {self.name}",
+            server_uuid=str(UUID(bytes=self.name.encode().ljust(16))),
             settings=self.settings,
             queue=ReplicaQueue(),
             other_table=self.live.other_table,
@@ -187,6 +188,16 @@ class Live:
             replica.begin()
         for replica in mine:
             await replica.start()
+
+    def lose_table(self, paths: TablePaths) -> None:
+        """Keeper forgets a table, sessions go on."""
+        tree = self.server.tree
+        gone = [path for path in tree.nodes if path == paths.root or path.startswith(f"{paths.root}/")]
+        tree.multi(
+            [Remove(path) for path in sorted(gone, reverse=True)],
+            Caller(0, frozenset(), int(self.env.now_s() * 1000)),
+        )
+        self.server._fire()
 
     async def quiet(self, *replicas: LiveReplica) -> None:
         """Until queues are empty and everything in the log was copied; of all replicas, or of these."""

@@ -23,6 +23,7 @@ from engine.testing.replication_history import (
     SeenStaged,
     SeenVisible,
 )
+from engine.testing.replication_model import Block, TableModel
 from engine.testing.replication_rows import mutated, rows_of
 from engine.testing.replication_store import Origin
 
@@ -354,3 +355,18 @@ def test_r2_what_was_acknowledged_after_the_restore_has_to_be_there() -> None:
     story = restored(before_the_loss(), stored(1, 2), stored(3))
     story.insert("all_2_2_0", 9, stores=False)
     assert story.broken_promises() == ["R2"]
+
+
+def test_blocks_with_rows_in_common_are_explained_by_a_choice_for_all_of_them() -> None:
+    """A killed UPDATE may have met the first block; the second one came later, with the first one's rows."""
+    before, after = rows_of([{"k": 0, "v": 0}]), rows_of([{"k": 0, "v": 1}])
+    killed = MutationEntry("2026-01-01 00:00:00", "r1", (("all", 1),), "UPDATE v = v + 1 WHERE 1")
+    model = TableModel(log=[], killed=[killed])
+    for number, rows in enumerate([before, after, before]):
+        name = part(f"all_{number * 2}_{number * 2}_0")
+        model.blocks["all", name.min_block] = Block(number, name, rows, Origin.INSERTED)
+    merge = part("all_0_4_1_1")
+    assert model.explains(merge, Counter([*after, *after, *before]))
+    assert model.explains(merge, Counter([*before, *after, *before]))
+    assert not model.explains(merge, Counter([*after, *after, *after]))
+    assert not model.explains(merge, Counter([*before, *after]))
