@@ -259,6 +259,28 @@ def test_partitions_are_dropped_detached_and_attached(pair: Pair) -> None:
     assert pair.rows(t) == ""
 
 
+def test_what_is_larger_than_may_be_dropped_stays(pair: Pair) -> None:
+    t, other = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"INSERT INTO {other} VALUES (1, 'c')")
+    part = pair.n1.query(f"SELECT min(name) FROM system.parts WHERE table = '{t}'").strip()
+    partition = "max_partition_size_to_drop"
+    statements = [
+        (f"ALTER TABLE {t} DROP PARTITION 1", partition),
+        (f"ALTER TABLE {t} DETACH PARTITION ALL", partition),
+        (f"ALTER TABLE {t} DROP PART '{part}'", partition),
+        (f"ALTER TABLE {t} REPLACE PARTITION 1 FROM {other}", partition),
+        (f"ALTER TABLE {t} MOVE PARTITION 1 TO TABLE {other}", partition),
+        (f"ALTER TABLE {t} DROP PARTITION ALL", "max_table_size_to_drop"),
+        (f"TRUNCATE TABLE {t}", "max_table_size_to_drop"),
+        (f"DROP TABLE {t}", "max_table_size_to_drop"),
+    ]
+    for sql, setting in statements:
+        assert error(pair.n1.post(f"{sql} SETTINGS {setting} = 1")) == 359, sql
+    assert pair.rows(t) == "1\ta\n2\tb\n"
+    pair.n1.query(f"TRUNCATE TABLE {t}", max_table_size_to_drop="0")
+
+
 def test_partitions_are_replaced_and_moved_between_replicated_tables(pair: Pair) -> None:
     a, b = pair.table(), pair.table()
     pair.n1.query(f"INSERT INTO {a} VALUES (1, 'a')")

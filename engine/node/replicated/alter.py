@@ -20,6 +20,7 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import Op
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.catalog import TableCatalog
+from engine.node.replicated.drop_limits import check_table
 from engine.node.replicated.local_alter import settings_commands, take_out
 from engine.node.replicated.partition_commands import OpenPlain, PartitionCommands
 from engine.node.replicated.partition_sql import (
@@ -83,6 +84,7 @@ class AlterStatements:
             return done(asked)
         match statement.kind:
             case StatementKind.TRUNCATE_TABLE:
+                check_table(ctx, asked)
                 await truncate(
                     ctx,
                     sync=sync_of(asked),

@@ -21,10 +21,10 @@ from engine.node.replicated.convert import Converter
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.definition_sql import Definition, is_create_of_replicated
 from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.new_table import make_in_chdb
 from engine.node.replicated.refusals import refuse_old_syntax
 from engine.node.replicated.statements import done
 from engine.node.statement import Answer, Asked
-from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.sql import Statement, StatementKind
 
 _KEEPER_WAIT_S = 5.0
@@ -74,17 +74,12 @@ class AttachDefinitionStatements:
                 f"The table with UUID {uuid} is {known.name} of this node.",
                 hint=f"ATTACH TABLE {known.name} is enough, if it is detached.",
             )
-        record = self._record_of(definition, name, uuid)
+        place = self._create.place(definition, name, uuid, is_uuid_given=True)
+        record = place.record(definition, name, uuid, TableState.CONVERTING)
         await self._check_place(record)
         life.catalog.put(record)
         try:
-            await asked.session.query(
-                definition.for_chdb(uuid, name, HIDDEN_SETTINGS),
-                format="Null",
-                params=asked.params,
-                scope=asked.scope,
-                multi=False,
-            )
+            await make_in_chdb(asked, definition, record)
         except SqlError:
             life.catalog.remove(uuid)
             raise
@@ -92,19 +87,6 @@ class AttachDefinitionStatements:
         table = await self._converter.attach_prepared(record, local)
         if await life.is_ours(await life.holder.get(timeout_s=_KEEPER_WAIT_S), record):
             await table.replica.wait_until_active(timeout_s=_ACTIVE_WAIT_S)
-
-    def _record_of(self, definition: Definition, name: TableName, uuid: UUID) -> TableRecord:
-        place = self._create.place(definition, name, uuid, is_uuid_given=True)
-        return TableRecord(
-            uuid=uuid,
-            name=name,
-            zookeeper_path=place.paths.root,
-            replica=place.me.name,
-            shown_path=place.shown_path,
-            shown_replica=place.shown_replica,
-            state=TableState.CONVERTING,
-            user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
-        )
 
     async def _check_place(self, record: TableRecord) -> None:
         life = self._life

@@ -9,7 +9,7 @@ there; if that fails, the table is dropped again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from engine.config.model import Topology
@@ -26,6 +26,7 @@ from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
 from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.new_table import Place, make_in_chdb
 from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refuse_unsupported
 from engine.node.replicated.replacing import replace_table
 from engine.node.replicated.shard_check import Defaults, check_shard
@@ -33,7 +34,7 @@ from engine.node.replicated.statements import done
 from engine.node.replicated.taking_place import Taking
 from engine.node.statement import Answer, Asked
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
-from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.paths import TablePaths
 from engine.sql import Statement, StatementKind, expand_macros
 
 _K = StatementKind
@@ -52,16 +53,6 @@ _CREATES = frozenset(
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 """Runs an INSERT … SELECT as if a client had sent it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a table is in Keeper, and how that is shown."""
-
-    me: ReplicaPaths
-    paths: TablePaths
-    shown_path: str
-    shown_replica: str
 
 
 class CreateStatements:
@@ -173,25 +164,10 @@ class CreateStatements:
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
         await check_shard(keeper, place.paths, self._topology(), self._defaults)
-        record = TableRecord(
-            uuid=uuid,
-            name=name,
-            zookeeper_path=place.paths.root,
-            replica=place.me.name,
-            shown_path=place.shown_path,
-            shown_replica=place.shown_replica,
-            state=TableState.CREATING,
-            user_settings=definition.hidden_from_user(HIDDEN_SETTINGS),
-        )
+        record = place.record(definition, name, uuid, TableState.CREATING)
         life.catalog.put(record)
         try:
-            await asked.session.query(
-                definition.for_chdb(uuid, name, HIDDEN_SETTINGS),
-                format="Null",
-                params=asked.params,
-                scope=asked.scope,
-                multi=False,
-            )
+            await make_in_chdb(asked, definition, record)
         except SqlError:
             await life.local.drop(name, uuid)
             life.catalog.remove(uuid)

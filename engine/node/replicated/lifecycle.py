@@ -189,7 +189,8 @@ class TableLifecycle:
         self.on_change()
 
     async def reattach(self, uuid: UUID) -> RunningTable | None:
-        """Start what chDB has attached again; None if it has not, or the table is no replicated one."""
+        """Start what chDB has attached again, and give it a moment to become writable; None if chDB has not,
+        or the table is no replicated one."""
         record = self.catalog.get(uuid)
         local = (await self.local.by_uuid([uuid])).get(uuid)
         if record is None or local is None or record.state is not TableState.ATTACHED:
@@ -198,6 +199,11 @@ class TableLifecycle:
             return running
         table = await self.attach(record, local)
         await table.replica.start()
+        try:
+            if await self.is_ours(await self.holder.get(timeout_s=_KEEPER_WAIT_S), record):
+                await self.wait_until_active(table)
+        except (Unavailable, UnknownOutcome):
+            pass  # it is read-only until Keeper is there
         return table
 
     async def wait_until_active(self, table: RunningTable) -> None:

@@ -16,6 +16,7 @@ from typing import assert_never
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, NotEmpty, SqlError
 from engine.keeper.base import Op, Remove
 from engine.names import TableName
+from engine.node.replicated.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
@@ -93,10 +94,12 @@ class PartitionCommands:
         sync, wait_s = sync_of(asked), wait_for_inactive_s(asked)
         fate = RangeFate.DROP if command.action is Action.DROP else RangeFate.DETACH
         if command.subject is Subject.PART:
+            name = PartName.parse(command.what)
+            check_part(ctx, asked, name)
             if (fence := step(command.what, of=1)) is not None:
                 await partitions.drop_part(
                     ctx,
-                    PartName.parse(command.what),
+                    name,
                     fate=fate,
                     sync=sync,
                     inactive_timeout_s=wait_s,
@@ -104,9 +107,13 @@ class PartitionCommands:
                 )
             return
         if _is_all(command) and fate is RangeFate.DROP:
+            check_table(ctx, asked)
             await partitions.truncate(ctx, sync=sync, inactive_timeout_s=wait_s, fence_of=step)
             return
-        for partition_id, fence in _fenced(step, await _ids(ctx, command)):
+        ids = await _ids(ctx, command)
+        for partition_id in ids:
+            check_partition(ctx, asked, partition_id)
+        for partition_id, fence in _fenced(step, ids):
             await partitions.drop_partition(
                 ctx, partition_id, fate=fate, sync=sync, inactive_timeout_s=wait_s, fence=fence
             )
@@ -133,6 +140,9 @@ class PartitionCommands:
         async with self._opened(source):
             placement = Placement.REPLACE if command.action is Action.REPLACE_FROM else Placement.ADD
             ids = await self._ids_of_other(ctx, source, command)
+            if placement is Placement.REPLACE:
+                for partition_id in ids:
+                    check_partition(ctx, asked, partition_id)
             for partition_id, fence in _fenced(step, ids):
                 await partitions.replace_partition(
                     ctx,
@@ -171,7 +181,10 @@ class PartitionCommands:
                 f"Table {ctx.name} supports movePartitionToTable only for ReplicatedMergeTree family of "
                 f"table engines, and {name} is not a replicated table of this node",
             )
-        for partition_id, fence in _fenced(step, await _ids(ctx, command)):
+        ids = await _ids(ctx, command)
+        for partition_id in ids:
+            check_partition(ctx, asked, partition_id)
+        for partition_id, fence in _fenced(step, ids):
             await partitions.move_partition(
                 ctx,
                 partition_id,
