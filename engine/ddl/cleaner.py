@@ -37,27 +37,21 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl
-from engine.ddl.abandonment import AbandonedHosts
-from engine.ddl.entry import DDLLogEntry
-from engine.ddl.outcome import HostOutcome, HostState
-from engine.ddl.outcome_record import OutcomeRecord
 from engine.ddl.session import SessionSource, session_source
-from engine.ddl.status import ExecutionStatus
+from engine.ddl.survey import FoundEntry, Hindrance, survey
 from engine.env import Env
 from engine.errors import (
     BadVersion,
     Corrupt,
     KeeperAnswer,
-    MalformedEntry,
     MultiFailed,
     NodeExists,
     NoNode,
     NotEmpty,
-    SqlError,
     Unavailable,
     UnknownOutcome,
 )
-from engine.keeper.base import Check, Create, Keeper, Node, Op, Remove, SetData, Stat
+from engine.keeper.base import Check, Keeper, Remove, Stat
 from engine.keeper.recipes import (
     SessionHolder,
     create_ancestors,
@@ -108,6 +102,9 @@ class Removal(enum.StrEnum):
     UNFINISHED = "unfinished"
     """Due, but a host has no outcome and nothing was to be expired for it."""
     PLANNED = "planned"
+
+
+_HINDERED = {Hindrance.ACTIVE: Removal.ACTIVE, Hindrance.LOCKED: Removal.LOCKED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +266,9 @@ class DDLCleaner:
         self, keeper: Keeper, name: str, *, dry_run: bool, keep_unfinished: bool
     ) -> tuple[Removal, tuple[HostId, ...]]:
         for _ in range(_TRIES):
-            found = await self._survey(keeper, name)
-            if isinstance(found, Removal):
-                return found, ()
+            found = await survey(keeper, self._paths, name)
+            if isinstance(found, Hindrance):
+                return _HINDERED[found], ()
             if keep_unfinished and found.record.expired:
                 return Removal.UNFINISHED, found.record.expired
             if dry_run:
@@ -295,48 +292,7 @@ class DDLCleaner:
             return Removal.REMOVED, found.record.expired
         return Removal.CHANGING, ()
 
-    async def _survey(self, keeper: Keeper, name: str) -> _Found | Removal:
-        """Step 1 and 2: everything below the entry, as it is now."""
-        path, finished = self._paths.entry(name), self._paths.finished(name) + "/"
-        node = await keeper.get(path)
-        tree = await _descendants(keeper, path)
-        active = self._paths.active(name)
-        if any(below.startswith(active + "/") for below in tree):
-            return Removal.ACTIVE
-        if f"{path}/lock" in tree:
-            lock = await keeper.exists(f"{path}/lock")
-            if lock is not None and lock.ephemeral_owner:
-                return Removal.LOCKED
-        reported = [
-            below for below in tree if below.startswith(finished) and "/" not in below[len(finished) :]
-        ]
-        *statuses, said, earlier = await keeper.get_many(
-            [*reported, self._paths.abandoned(name), self._paths.outcome(name)]
-        )
-        outcomes = {}
-        for below, status_node in zip(reported, statuses, strict=True):
-            host = _parse_host(below[len(finished) :])
-            if host is not None and isinstance(status_node, Node):
-                outcomes[host] = _outcome(host, status_node, node.stat)
-        word: tuple[Op, ...] = ()
-        if isinstance(said, Node):
-            word = (Remove(self._paths.abandoned(name), said.stat.version),)
-            abandoned = AbandonedHosts.from_bytes(said.data)
-            if abandoned.czxid == node.stat.czxid:
-                outcomes = {host: by.outcome(host) for host, by in abandoned.hosts.items()} | outcomes
-        try:
-            entry = DDLLogEntry.from_bytes(node.data, where=name)
-        except MalformedEntry:
-            entry = None
-        record = OutcomeRecord.of(name, node.stat, entry, outcomes)
-        if isinstance(earlier, Node):
-            record = record.merged(OutcomeRecord.from_bytes(earlier.data))
-            write: Op = SetData(self._paths.outcome(name), record.to_bytes(), earlier.stat.version)
-        else:
-            write = Create(self._paths.outcome(name), record.to_bytes())
-        return _Found(name, path, tuple(tree), record, (*word, write))
-
-    async def _remove_stepwise(self, keeper: Keeper, found: _Found) -> Removal:
+    async def _remove_stepwise(self, keeper: Keeper, found: FoundEntry) -> Removal:
         """Step 4."""
         await create_ancestors(keeper, self._paths.outcome(found.name))
         await create_or_update(keeper, self._paths.outcome(found.name), found.record.to_bytes())
@@ -382,61 +338,3 @@ class DDLCleaner:
         for name in names[: max(0, len(names) - OUTCOMES_KEPT)]:
             await try_remove(keeper, self._paths.abandoned(name))
             await try_remove(keeper, self._paths.outcome(name))
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """An entry with everything below it. `below` are paths, parents before children."""
-
-    name: str
-    path: str
-    below: tuple[str, ...]
-    record: OutcomeRecord
-    write_record: tuple[Op, ...]
-
-    def removal_ops(self) -> list[Op]:
-        """ClickHouse's order: `active` first, `finished` and the entry last; then the record."""
-        active, finished = f"{self.path}/active", f"{self.path}/finished"
-        deepest_first = list(reversed(self.below))
-        ops: list[Op] = [Check(self.path)]
-        ops += [Remove(path) for path in deepest_first if path == active]
-        ops += [Remove(path) for path in deepest_first if path not in (active, finished)]
-        ops += [Remove(path) for path in deepest_first if path == finished]
-        return [*ops, Remove(self.path), *self.write_record]
-
-
-async def _descendants(keeper: Keeper, path: str) -> list[str]:
-    """All nodes below `path`, parents before their children.
-
-    Nodes below `active` and `finished` are not looked into: nobody makes any there, and if somebody does, the
-    entry cannot be removed and stays.
-    """
-    found: list[str] = []
-    level = [path]
-    while level:
-        below = []
-        for parent, children in zip(level, await keeper.children_many(level), strict=True):
-            if not isinstance(children, KeeperAnswer):
-                below += [f"{parent}/{name}" for name in children.names]
-        found += below
-        level = [p for p in below if not p.startswith((f"{path}/active/", f"{path}/finished/"))]
-    return found
-
-
-def _outcome(host: HostId, node: Node, entry: Stat) -> HostOutcome:
-    status = ExecutionStatus.from_bytes(node.data)
-    return HostOutcome(
-        host,
-        HostState.DONE if status.is_success else HostState.FAILED,
-        code=status.code,
-        error=status.message,
-        finished_ms=node.stat.ctime_ms,
-        duration_ms=max(0, node.stat.ctime_ms - entry.ctime_ms),
-    )
-
-
-def _parse_host(name: str) -> HostId | None:
-    try:
-        return HostId.parse(name)
-    except SqlError:
-        return None

@@ -25,6 +25,7 @@ from engine.ddl import (
     series,
     series_runner,
     shards,
+    survey,
     worker,
 )
 from engine.ddl.entry import DDLLogEntry
@@ -37,6 +38,7 @@ from engine.ddl.task import Task
 from engine.errors import Code, MultiFailed, NodeExists, NoNode, OnclusterError
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes import create_ancestors, create_if_not_exists
+from engine.names import QueuePaths
 from engine.testing import ddl_process
 from engine.testing.ddl_simulation import Scenario, simulate
 from engine.testing.simulation import SimulationStuck
@@ -302,17 +304,15 @@ CLEANING: dict[str, Any] = {"has_small_queue": True, "statements": 6}
 
 @BUGS.add("C1", has_slow_host=True, **CLEANING)
 def the_cleaner_does_not_mind_who_is_executing(monkeypatch: pytest.MonkeyPatch) -> None:
-    survey = cleaner.DDLCleaner._survey
-
-    async def blind(self: cleaner.DDLCleaner, keeper: Keeper, name: str) -> Any:
-        for host in await _names(keeper, self._paths.active(name)):
+    async def blind(keeper: Keeper, paths: QueuePaths, name: str) -> Any:
+        for host in await _names(keeper, paths.active(name)):
             try:
-                await keeper.remove(self._paths.active(name, host))
+                await keeper.remove(paths.active(name, host))
             except NoNode:
                 continue
-        return await survey(self, keeper, name)
+        return await survey.survey(keeper, paths, name)
 
-    monkeypatch.setattr(cleaner.DDLCleaner, "_survey", blind)
+    monkeypatch.setattr(cleaner, "survey", blind)
 
 
 async def _names(keeper: Keeper, path: str) -> Sequence[str]:
@@ -324,8 +324,8 @@ async def _names(keeper: Keeper, path: str) -> Sequence[str]:
 
 @BUGS.add("C1", has_slow_host=True, has_dead_host=True, **CLEANING)
 def hosts_without_outcome_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = cleaner._Found.removal_ops
-    monkeypatch.setattr(cleaner._Found, "removal_ops", lambda self: original(self)[:-1])
+    original = survey.FoundEntry.removal_ops
+    monkeypatch.setattr(survey.FoundEntry, "removal_ops", lambda self: original(self)[:-1])
 
 
 @BUGS.add("C1", has_clock_jumps=True, seeds=400, **CLEANING)
@@ -338,13 +338,11 @@ def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.Monkey
 
 @BUGS.add("C2", **CLEANING)
 def outcomes_are_removed_before_the_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = cleaner._Found.removal_ops
-
     async def remove(self: cleaner.DDLCleaner, keeper: Keeper, name: str, **_: Any) -> Any:
-        found = await self._survey(keeper, name)
-        if isinstance(found, cleaner.Removal):
-            return found, ()
-        for op in original(found):
+        found = await survey.survey(keeper, self._paths, name)
+        if isinstance(found, survey.Hindrance):
+            return cleaner.Removal.ACTIVE, ()
+        for op in found.removal_ops():
             try:
                 await keeper.multi([op])
             except MultiFailed:
@@ -367,12 +365,12 @@ def a_late_worker_makes_the_entry_again(monkeypatch: pytest.MonkeyPatch) -> None
 
 @BUGS.add("C4", has_slow_host=True, **CLEANING)
 def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = cleaner.OutcomeRecord.of
+    original = survey.OutcomeRecord.of
 
     def of(name: str, stat: Any, entry: DDLLogEntry | None, outcomes: Any) -> Any:
         return original(name, stat, entry, {})
 
-    monkeypatch.setattr(cleaner.OutcomeRecord, "of", of)
+    monkeypatch.setattr(survey.OutcomeRecord, "of", of)
 
 
 # --- disks ------------------------------------------------------------------------------------------------
