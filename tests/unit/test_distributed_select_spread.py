@@ -180,6 +180,23 @@ def test_without_merging_other_tables_are_read_whole_or_locally(world: World) ->
     assert rows(world.ask(sql, settings=settings)) == by_shard(world, sql)
 
 
+def test_a_column_of_another_table_may_change_its_type(world: World) -> None:
+    sql = "SELECT o.v FROM events AS e JOIN d.other AS o ON e.id = o.id"
+    for type_ in ("UInt8", "String"):
+        world.ask(f"CREATE TABLE other (id UInt64, v {type_}) ENGINE = Memory")
+        world.ask("INSERT INTO other SELECT 7, 7")
+        assert world.ask(sql, settings={"distributed_group_by_no_merge": "1"}) == f"v\n{type_}\n7\n"
+        world.ask("DROP TABLE other SYNC")
+
+
+def test_only_the_shards_that_can_have_rows_are_asked(world: World) -> None:
+    settings = {"distributed_group_by_no_merge": "1", "optimize_skip_unused_shards": "1"}
+    sql = "SELECT count() FROM events WHERE id = {}"
+    assert len(rows(world.ask(sql.format("7 OR id > 5"), settings=settings))) == 2 + SHARDS
+    one = rows(world.ask(sql.format(7), settings={**settings, "force_optimize_skip_unused_shards": "1"}))
+    assert len(one) == 3
+
+
 @pytest.mark.parametrize(
     ("sql", "value"),
     [

@@ -314,6 +314,9 @@ class _Cut:
         )
         read = RemoteSelect(
             tuple((quote_identifier(column.name), column) for column in columns),
+            pruned_by=pushing.read_of(
+                self.tree, self.template.slots[self.block.slot], self.block.slot
+            ).pruned_by,
             block=inner,
             others=others,
             reads_others_locally=self.spread.is_local,

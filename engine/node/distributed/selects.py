@@ -49,7 +49,7 @@ _ONE_ROW = re.compile(_DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.
 _FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
 """It starts threads, which pay for many rows only."""
 _MAX_DESCRIBED = 256
-"""Types of states and keys are remembered by the text that they come from: it names no table."""
+"""Types of states and keys are remembered by the text that they come from, unless it names a table."""
 
 
 class DistributedSelects:
@@ -311,6 +311,8 @@ class DistributedSelects:
             finally:
                 await session.close()
             described = [(row[0], row[1]) for row in json.loads(result.text)["data"]]
+            if table_names(sql):
+                return described
             if len(self._described_before) >= _MAX_DESCRIBED:
                 self._described_before.clear()
             self._described_before[key] = described
