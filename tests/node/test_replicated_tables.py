@@ -484,7 +484,7 @@ def _leaving(nodes: Nodes, name: str) -> None:
 def test_a_replicated_table_is_attached_as_a_plain_one(nodes: Nodes) -> None:
     n1 = nodes.n1
     _leaving(nodes, "left")
-    for name in ("interrupted", "kept"):
+    for name in ("interrupted", "not_left"):
         n1.query(f"CREATE TABLE d.{name} (a UInt64) ENGINE = ReplicatedMergeTree('/{name}', 'r') ORDER BY a")
         n1.query(f"INSERT INTO d.{name} VALUES (1)")
     reading = "SELECT count(), sum(a), countIf(w = 'y') FROM d.left"
@@ -513,9 +513,9 @@ def test_a_replicated_table_is_attached_as_a_plain_one(nodes: Nodes) -> None:
     assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 1}\n"
     assert n1.query("SELECT a FROM d.interrupted") == "1\n"
     assert "ENGINE = MergeTree" in n1.query("SHOW CREATE TABLE d.interrupted FORMAT TSVRaw")
-    assert n1.query("SELECT table FROM system.replicas WHERE table IN ('left', 'interrupted', 'kept')") == (
-        "kept\n"
-    )
+    assert n1.query(
+        "SELECT table FROM system.replicas WHERE table IN ('left', 'interrupted', 'not_left')"
+    ) == ("not_left\n")
     named = f"SELECT count() FROM system.parts WHERE table = 'left' AND uuid != '{UUID(int=0)}'"
     assert n1.query(named) == "0\n"
 
