@@ -6,6 +6,7 @@ are fingerprints: a Distributed table is there exactly when its table in chDB is
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -23,6 +24,7 @@ from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbSession
 
 _K = StatementKind
+_AS = re.compile(r"\bAS\b", re.IGNORECASE)
 
 
 class DistributedExecutor:
@@ -120,7 +122,7 @@ class DistributedExecutor:
 
     async def _readable(self, execution: Execution, statement: Statement) -> Execution:
         """CREATE TABLE … AS SELECT may read Distributed tables, which are empty in chDB."""
-        if statement.kind is not _K.CREATE_TABLE:
+        if statement.kind is not _K.CREATE_TABLE or not _AS.search(execution.sql):
             return execution
         asked = self._asked(execution)
         try:
