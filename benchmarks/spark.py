@@ -99,15 +99,6 @@ class Stand:
             "id / 3 AS f", "timestamp_seconds(id) AS d",
         )  # fmt: skip
 
-    def processor_time_s(self) -> float:
-        """Of this process, its children and theirs: Spark, its workers, nodes, servers."""
-        used_s = 0.0
-        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                times = process.cpu_times()
-                used_s += times.user + times.system + times.children_user + times.children_system
-        return used_s
-
 
 def staged(stand: Stand, name: str, rows: int, *, delivery: str = "staged") -> None:
     shards = ";".join(f"{server.host}:{server.port}" for server in stand.servers)
@@ -196,33 +187,57 @@ class Work:
         return self.rows / self.took_s
 
     def measure(self, stand: Stand) -> None:
-        with stand.table(self.place) as table, largest_process() as seen:
-            started_s, used_s = time.perf_counter(), stand.processor_time_s()
-            self.run(stand, table, self.rows)
-            self.took_s = min(self.took_s, time.perf_counter() - started_s)
-            self.used_s = min(self.used_s, stand.processor_time_s() - used_s)
-        self.largest_mib = max(self.largest_mib, *seen)
+        with stand.table(self.place) as table:
+            usage = Usage()
+            with usage.watched():
+                started_s = time.perf_counter()
+                self.run(stand, table, self.rows)
+                self.took_s = min(self.took_s, time.perf_counter() - started_s)
+        self.used_s = min(self.used_s, usage.processor_time_s)
+        self.largest_mib = max(self.largest_mib, usage.largest_mib)
 
 
-@contextlib.contextmanager
-def largest_process() -> Iterator[list[float]]:
-    """MiB that the largest process but Java's held, looked at twice a second."""
-    seen, is_over = [0.0], threading.Event()
+class Usage:
+    """What this process, its children and theirs use: Spark, its workers, nodes, servers.
 
-    def look() -> None:
-        while not is_over.wait(0.5):
-            for process in psutil.Process().children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    if process.name() != "java":
-                        seen[0] = max(seen[0], process.memory_info().rss / 2**20)
+    Looked at four times a second, since workers end on the way and nobody counts what they used.
+    """
 
-    thread = threading.Thread(target=look)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        is_over.set()
-        thread.join()
+    def __init__(self) -> None:
+        self.largest_mib = 0.0
+        self._used_s: dict[psutil.Process, tuple[float, float]] = {}
+
+    @property
+    def processor_time_s(self) -> float:
+        return sum(last_s - first_s for first_s, last_s in self._used_s.values())
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        is_over = threading.Event()
+        self._look(is_first=True)
+
+        def look() -> None:
+            while not is_over.wait(0.25):
+                self._look(is_first=False)
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            self._look(is_first=False)
+
+    def _look(self, *, is_first: bool) -> None:
+        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                now_s = times.user + times.system
+                first_s, _ = self._used_s.get(process, (now_s if is_first else 0.0, 0.0))
+                self._used_s[process] = (first_s, now_s)
+                if process.name() != "java":
+                    self.largest_mib = max(self.largest_mib, process.memory_info().rss / 2**20)
 
 
 @click.command()
