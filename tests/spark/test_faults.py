@@ -248,6 +248,19 @@ def test_a_plan_may_name_thousands_of_tasks(servers: Servers) -> None:
     records.forget(job.coordinator, job.key)
 
 
+def test_records_of_old_jobs_are_dropped_by_the_next_load(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(servers)
+    job = begin(servers, table)
+    finish(job, [attempt(job, task=0, number=1)])
+    begin(servers, table, job_id="other")
+    assert begin(servers, table).before is Progress.DONE
+    monkeypatch.setattr(records, "_KEPT_S", -3600)
+    begin(servers, table, job_id="other")
+    assert begin(servers, table).before is Progress.NOTHING
+
+
 def test_an_attempt_that_posts_after_the_commit_changes_nothing(servers: Servers, table: str) -> None:
     """1. Two attempts of a task run. 2. One wins and is committed. 3. The other posts what it still has."""
     job = begin(servers, table)
