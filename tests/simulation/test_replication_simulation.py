@@ -27,6 +27,8 @@ OFTEN = (
     "staged attached",
     "staged copied",
     "replica.cloned",
+    "replica.fetched_directly",
+    "replica.not_fetched_directly",
     "replica.staged_published",
     "replica.part_broken",
     "replication.insert_in_doubt",
