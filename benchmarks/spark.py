@@ -200,7 +200,7 @@ class Work:
 class Usage:
     """What this process, its children and theirs use: Spark, its workers, nodes, servers.
 
-    Looked at four times a second, since workers end on the way and nobody counts what they used.
+    Looked at once a second, since workers end on the way and nobody counts what they used.
     """
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class Usage:
         self._look(is_first=True)
 
         def look() -> None:
-            while not is_over.wait(0.25):
+            while not is_over.wait(1.0):
                 self._look(is_first=False)
 
         thread = threading.Thread(target=look)
