@@ -11,7 +11,8 @@ outcome and leave the same.
 2. Neither do two DROPs: the second table may be what the first one needs.
 3. A CREATE that stands alone commutes with any other such CREATE and with DROP of another table. It stands
    alone if its engine keeps its own data and its text has no word by which it could need another object, so
-   that it fails or succeeds by itself; and what it makes can be needed by nothing that is there already.
+   that it fails or succeeds by itself; and what it makes can be needed by nothing that is there already. (The
+   executor takes nothing in series while user-defined functions could hide such a word.)
    DROP … SYNC is not changed for anything: it gives back at once what another table may take, its UUID.
 
 A crash in the middle leaves what the queue's order would not have left, `b` made and `a` not yet dropped. The

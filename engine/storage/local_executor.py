@@ -77,7 +77,12 @@ class ChdbExecutor:
             )
 
     async def takes_in_series(self, statement: Statement, database: str) -> bool:
-        return definitions_of(statement, database or "default") is not None
+        """Not while there are user-defined functions: what a statement needs cannot be told from its text."""
+        return definitions_of(statement, database or "default") is not None and not self._has_functions()
+
+    def _has_functions(self) -> bool:
+        functions = self._path / "user_defined"
+        return functions.is_dir() and any(functions.iterdir())
 
     async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
         """`SeriesExecutor`, for CREATE and DROP of tables, on a connection of its own."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.ddl.entry import DDLLogEntry, Setting
+from engine.ddl.executor import Execution
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.runner import StatementRunner
 from engine.ddl.series import LONGEST_S, Series, ToldSteps
@@ -226,6 +227,17 @@ async def test_what_ran_ahead_of_a_failure_has_its_outcome_and_the_rest_runs_lat
     assert await _run(runner, tasks) == [("0", 0), ("2", 0), ("4", 0), ("1", 0), ("3", 57)]
 
     assert await executor.table_engine(TableName("default", "z")) == "MergeTree"
+
+
+async def test_functions_of_users_could_hide_what_a_statement_needs_so_that_there_is_no_series(
+    runner: StatementRunner, executor: ChdbExecutor
+) -> None:
+    tasks = _tasks(_create("x"), _create("y"))
+    await executor.execute(Execution("CREATE FUNCTION f AS (a) -> joinGet('default.t', 'b', a)"))
+    assert await runner.start_series(tasks) is None
+
+    await executor.execute(Execution("DROP FUNCTION f"))
+    assert await _run(runner, tasks) == [("0", 0), ("1", 0)]
 
 
 async def test_somebody_is_told_after_each(runner: StatementRunner, executor: ChdbExecutor) -> None:
