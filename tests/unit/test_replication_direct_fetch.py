@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from engine.errors import Code, SqlError
 from engine.keeper.session import RequestKind
 from engine.replication.part_name import PartName
+from engine.replication.replica import log_puller
 from engine.replication.replica.switches import Activity
 from tests.unit.replication_support import PATHS, Bench, Replica, simulated
 
@@ -50,6 +53,20 @@ async def test_inserts_of_both_replicas_are_passed_together(bench: Bench) -> Non
     await has_all(bench, two, 1, 2, 3)
     await has_all(bench, one, 1, 2, 3)
     assert await entries_copied(bench, two) == 0
+
+
+@simulated
+async def test_entries_that_no_request_has_room_for_come_behind_those_that_were_fetched(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.PULLING)
+    for key in (1, 2, 3):
+        await one.insert(key)
+    two.ctx.switches.start(Activity.PULLING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_puller, "MAX_BATCH_BYTES", 1)  # one entry at a time
+        two.ctx.log_changed.set()
+        await has_all(bench, two, 1, 2, 3)
+    assert two.ctx.log_pointer == int((await bench.admin.get(PATHS.replica("r2").log_pointer)).data)
 
 
 @simulated

@@ -163,7 +163,8 @@ async def _pull(
         done = [*batch.own.values(), *(entry.create_time for entry in entries)]
         if await direct.take(keeper, entries, _passing(ctx, batch, version, done)):
             _note_done(ctx, done)
-            at = len(names)
+            at = batch.count
+            version += 1
     batch_size = _FIRST_BATCH
     while at < len(names):
         at += await _copy(ctx, keeper, names[at : at + batch_size], version, known)
