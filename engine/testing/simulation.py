@@ -358,6 +358,10 @@ class SimulationEnv:
         return SimulationEnv(self._rng.getrandbits(64), self.loop, clock_offset_s=clock_offset_s)
 
 
+class UnhandledInBackground(AssertionError):
+    """An exception of a task that nobody waited for; it is the cause."""
+
+
 def run_simulation(
     seed: int,
     main: Callable[[SimulationEnv], Coroutine[Any, Any, T]],
@@ -381,9 +385,8 @@ def run_simulation(
             loop.cancel_leftovers()
         if loop.unhandled:
             first = loop.unhandled[0]
-            raise AssertionError(f"unhandled in a background task: {first.get('message')}") from first.get(
-                "exception"
-            )
+            message = f"unhandled in a background task: {first.get('message')}"
+            raise UnhandledInBackground(message) from first.get("exception")
         return result
     except BaseException as error:  # whatever it is: without its seed nobody can repeat it
         error.add_note(f"simulation seed={seed} steps={loop.steps} virtual_s={loop.time():.3f}")

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from engine.testing.simulation import UnhandledInBackground
 from engine.testing.simulation_report import Report
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -61,8 +62,12 @@ def search(
         seed = (bug.first + number) % bug.seeds
         try:
             report = simulate(seed, replace(scenario_of_seed(seed), **bug.changes))
-        except tuple(symptoms) as error:
-            seen.add(next(promise for kind, promise in symptoms.items() if isinstance(error, kind)))
+        except (*symptoms, UnhandledInBackground) as error:
+            shown = error.__cause__ if isinstance(error, UnhandledInBackground) else error
+            promises = [promise for kind, promise in symptoms.items() if isinstance(shown, kind)]
+            if not promises:
+                raise
+            seen.add(promises[0])
         else:
             seen |= {violation.promise for violation in report.violations}
         if bug.promise in seen:
