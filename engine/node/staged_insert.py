@@ -29,7 +29,7 @@ def streaming(*, block_bytes: int) -> Mapping[str, str]:
     rows of a kilobyte are 2 GiB in chDB's memory, and parsing on several threads keeps several of them."""
     return {
         "max_insert_block_size_bytes": str(block_bytes),
-        "min_insert_block_size_bytes": str(64 << 20),
+        "min_insert_block_size_bytes": str(32 << 20),
         "input_format_parallel_parsing": "0",
         "max_threads": "1",
     }
