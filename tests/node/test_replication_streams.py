@@ -261,7 +261,7 @@ async def test_what_is_acknowledged_while_a_table_comes_and_goes_is_on_every_rep
             codes.add(said.code)
 
     async def come_and_go() -> None:
-        for _ in range(5):
+        for _ in range(3):
             await replicas.query(first, f"DETACH TABLE {TABLE}")
             await replicas.query(first, f"ATTACH TABLE {TABLE}")
             await replicas.until_done(first, insert(500, 1))
