@@ -24,12 +24,13 @@ WriteInput = Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[Query
 """Runs an INSERT that reads its rows from `input()`."""
 
 
-def streaming(*, block_bytes: int) -> Mapping[str, str]:
+def streaming(*, block_bytes: int, part_bytes: int) -> Mapping[str, str]:
     """Settings for rows that come as a stream: a block is measured in bytes then, not only in rows. A million
-    rows of a kilobyte are 2 GiB in chDB's memory, and parsing on several threads keeps several of them."""
+    rows of a kilobyte are 2 GiB in chDB's memory, and parsing on several threads keeps several of them.
+    Blocks are gathered until they have `part_bytes`, of which chDB holds some ten times as much."""
     return {
         "max_insert_block_size_bytes": str(block_bytes),
-        "min_insert_block_size_bytes": str(32 << 20),
+        "min_insert_block_size_bytes": str(part_bytes),
         "input_format_parallel_parsing": "0",
         "max_threads": "1",
     }

@@ -25,7 +25,7 @@ from engine.node.statement import Asked
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText, insert_with_rows
 
-_STREAMING = streaming(block_bytes=64 << 20)
+_STREAMING = streaming(block_bytes=64 << 20, part_bytes=64 << 20)
 _PLAIN_FORMATS = ("Native", "RowBinary", "TabSeparated", "TSV", "CSV", "JSON", "Values")
 """Formats, by the beginning of their names, whose rows are not much larger in memory."""
 _BLOCK_SETTINGS = frozenset(

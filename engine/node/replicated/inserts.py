@@ -36,7 +36,7 @@ _NOT_FOR_THE_STAGE = (
 class ReplicatedInserts(StagedInserts):
     """INSERT into replicated tables."""
 
-    streaming_settings = streaming(block_bytes=16 << 20)
+    streaming_settings = streaming(block_bytes=16 << 20, part_bytes=32 << 20)
 
     def __init__(self, tables: ReplicatedTables, views: ViewPush) -> None:
         self._tables = tables
