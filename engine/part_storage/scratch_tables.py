@@ -6,6 +6,7 @@ They live in a database of engine Memory and are gone after a restart; their dir
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -47,13 +48,15 @@ class Scratch:
 
 
 class ScratchTables:
-    """Makes them for one table. The definition is read once and again after `forget_definition`."""
+    """Makes them for one table, on any thread. The definition is read once and again after
+    `forget_definition`: what was read before that is not kept, however late its reader comes to an end."""
 
     def __init__(self, state: TableState, workers: Workers) -> None:
         self._state = state
         self._workers = workers
         self._definition = ""
         self._mine: set[str] = set()
+        self._lock = threading.Lock()
         self.epoch = 0
         """Tables that were made in another epoch may have another structure."""
 
@@ -67,8 +70,9 @@ class ScratchTables:
 
     def forget_definition(self) -> None:
         """After an ALTER."""
-        self._definition = ""
-        self.epoch += 1
+        with self._lock:
+            self._definition = ""
+            self.epoch += 1
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""
@@ -132,11 +136,17 @@ class ScratchTables:
 
     def _body(self, connection: Connection) -> str:
         """The definition behind the table's name."""
-        if not self._definition:
-            text = self.create_text(connection)
-            start = next(token for token in scan(text) if token.text == "(").start
-            self._definition = with_settings(text[start:], _OF_SCRATCH)
-        return self._definition
+        with self._lock:
+            known, epoch = self._definition, self.epoch
+        if known:
+            return known
+        text = self.create_text(connection)
+        start = next(token for token in scan(text) if token.text == "(").start
+        read = with_settings(text[start:], _OF_SCRATCH)
+        with self._lock:
+            if self.epoch == epoch:
+                self._definition = read
+        return read
 
     def drop(self, connection: Connection, scratch: Scratch) -> None:
         connection.execute(f"DROP TABLE IF EXISTS {scratch.name.quoted} SYNC")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import SqlError
+from engine.names import TableName
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore
 from engine.part_storage.alter_statements import next_step
 from engine.part_storage.mutation_scratch import split_commands
+from engine.part_storage.scratch_tables import ScratchTables
+from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
 from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.storage import ChdbPool
@@ -250,3 +256,32 @@ async def test_a_plan_shows_settings_and_comment_and_they_can_be_applied(made: M
     plan = await store.plan_alter("RESET SETTING parts_to_throw_insert")
     assert dict(plan.definition.settings) == before
     assert plan.definition.comment == "it's mine"
+
+
+async def test_a_definition_that_was_read_before_an_alter_is_not_remembered_after_it(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Somebody reads the definition. 2. An ALTER is applied. 3. The reader goes on, and must not leave
+    what it has read to the next ALTER, which would be planned without the one before."""
+    _, store = made
+    comment = await store.plan_alter("COMMENT COLUMN v 'new'")
+    store._scratch.forget_definition()
+    read = ScratchTables.create_text
+    has_read, goes_on = threading.Event(), threading.Event()
+
+    def pausing(self: ScratchTables, connection: Connection, table: TableName | None = None) -> str:
+        text = read(self, connection, table)
+        if table is None and not has_read.is_set() and inspect.stack()[1].function == "_body":
+            has_read.set()
+            assert goes_on.wait(60)
+        return text
+
+    monkeypatch.setattr(ScratchTables, "create_text", pausing)
+    reader = asyncio.create_task(store.plan_alter("ADD COLUMN early UInt8"))
+    assert await asyncio.to_thread(has_read.wait, 60)
+    await store.apply_alter(comment.definition.columns, comment.definition.metadata, {})
+    goes_on.set()
+    await reader
+
+    later = await store.plan_alter("ADD COLUMN late UInt8")
+    assert "COMMENT \\'new\\'" in later.definition.columns.to_bytes().decode()
