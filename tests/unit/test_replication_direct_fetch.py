@@ -8,6 +8,8 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper.session import RequestKind
+from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
+from engine.replication.commands.waiting import Sync
 from engine.replication.part_name import PartName
 from engine.replication.replica import log_puller
 from engine.replication.replica.switches import Activity
@@ -167,3 +169,16 @@ async def test_a_term_that_ends_before_the_part_is_published_leaves_it_to_the_ne
     await one.insert(1)
     await has_all(bench, two, 1)
     assert await entries_copied(bench, two) == 0
+
+
+@simulated
+async def test_parts_that_come_while_optimize_looks_are_merged_too(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.PULLING)
+    for key in (1, 2):
+        await one.insert(key)
+    two.ctx.switches.start(Activity.PULLING)
+    two.ctx.log_changed.set()
+    await optimize(two.ctx, OptimizeOptions(extent=Extent.FINAL, sync=Sync.ALL))
+    assert len(one.active) == len(two.active) == 1
+    assert await entries_copied(bench, two) == 1, "the merge; both inserts came directly"

@@ -153,9 +153,12 @@ async def _assign(
         partitions = partitions[:_BATCH]
         if wanted is None and is_patient and not partitions:
             return _Found((), ("there are no parts",) if not done else ())
-        if is_patient and not _is_settled(ctx, partitions) and ctx.env.monotonic_s() < give_up_at_s:
-            await _next_change(ctx)
-            continue
+        if is_patient and ctx.env.monotonic_s() < give_up_at_s:
+            if not _is_settled(ctx, partitions):
+                await _next_change(ctx)
+                continue
+            if not _is_about_all(ctx, predicate, partitions):
+                continue
         chosen, reasons = _choose(ctx, predicate, partitions, options.extent)
         if not chosen:
             return _Found((), tuple(reasons), tuple(partitions), is_more)
@@ -219,6 +222,12 @@ def _is_settled(ctx: ReplicaContext, partitions: Sequence[str]) -> bool:
             if producer is not None and producer.num_tries <= _TRIES_WORTH_WAITING:
                 return False
     return True
+
+
+def _is_about_all(ctx: ReplicaContext, predicate: MergePredicate, partitions: Sequence[str]) -> bool:
+    """Whether no part has come, straight from the log, since the predicate began to be made."""
+    here = (part for part in ctx.store.active if part.partition_id in partitions)
+    return all(predicate.known.get_containing(part) is not None for part in here)
 
 
 async def _next_change(ctx: ReplicaContext) -> None:
