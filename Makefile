@@ -19,10 +19,8 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN := $(VENV)/bin
 STAMP := $(VENV)/oncluster-stamp
 # Tests of one file stay in one worker: they share servers. tests/conftest.py says which files begin.
-# Slow tests wait for processes and time-outs for a third of their time.
-SLOW_WORKERS := $(or $(SLOW_WORKERS),$(WORKERS),3)
 WORKERS ?= 2
-PARALLEL := -q --dist loadfile --no-loadscope-reorder
+PARALLEL := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # `docker compose` where Docker has it, else docker-compose of before version 2.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
@@ -56,7 +54,7 @@ status: $(STAMP) ## show what runs
 
 test: check ## every test (under 15 minutes on two cores)
 	@echo "== slow tests"
-	@"$(BIN)/python" -m pytest -m slow -n $(SLOW_WORKERS) $(PARALLEL) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m slow $(PARALLEL) $(PYTEST_ARGS)
 
 check: $(STAMP) format lint types imports test-fast ## format, lint, types, import rules and the fast tests (under 2 minutes)
 
@@ -78,7 +76,7 @@ imports: $(STAMP)
 
 test-fast: $(STAMP)
 	@echo "== fast tests"
-	@"$(BIN)/python" -m pytest -m "not slow" -n $(WORKERS) $(PARALLEL) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m "not slow" $(PARALLEL) $(PYTEST_ARGS)
 
 lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for the newest of everything)
 	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 $(LOCK_ARGS) --quiet \
