@@ -97,6 +97,13 @@ def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, s
             "Setting additional_table_filters is not supported in a SELECT over Distributed tables.",
             hint="Write the filter into WHERE.",
         )
+    if number(settings, "final", 0) and "PREWHERE" in Cursor(sql).words:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "PREWHERE is not supported with setting final = 1 in a SELECT over Distributed tables: it would "
+            "hold behind FINAL.",
+            hint="Write FINAL behind the table's name, without the setting.",
+        )
     if shards < 2:
         return USUAL
     merging = Merging(min(2, int(number(settings, "distributed_group_by_no_merge", 0))))
