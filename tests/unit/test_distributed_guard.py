@@ -42,8 +42,8 @@ def refusal(sql: str) -> int:
         "CREATE TABLE b (k UInt8) ENGINE = Buffer(currentDatabase(), 'd', 1, 1, 1, 1, 1, 1, 1)",
         "CREATE TABLE a ENGINE = Alias('d')",
         "CREATE TABLE a ENGINE = Alias(other, d2)",
-        "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^d')",
-        "CREATE TABLE m (k UInt8) ENGINE = Merge(REGEXP('oth'), '2$')",
+        "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^d', 'd')",
+        "CREATE TABLE m (k UInt8) ENGINE = Merge(REGEXP('oth'), '2$', 'd2')",
         "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k SOURCE(CLICKHOUSE(TABLE 'd')) LAYOUT(FLAT())",
         "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k SOURCE(CLICKHOUSE(DB 'other' TABLE 'd2'))",
         "SELECT * FROM merge('^d$')",
@@ -58,7 +58,8 @@ def test_engines_and_sources_of_chdb_do_not_get_a_distributed_table(sql: str) ->
     "sql",
     [
         "CREATE TABLE b AS d ENGINE = Buffer(default, plain, 1, 1, 1, 1, 1, 1, 1)",
-        "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^plain')",
+        "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^plain', 'plain')",
+        "CREATE TABLE m (k UInt8) ENGINE = Merge(default, '^d')",
         "CREATE TABLE m AS d ENGINE = MergeTree ORDER BY k",
         "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k SOURCE(CLICKHOUSE(TABLE 'plain')) LAYOUT(FLAT())",
         "CREATE DICTIONARY x (k UInt64) PRIMARY KEY k SOURCE(CLICKHOUSE(HOST 'far' TABLE 'd'))",
@@ -77,6 +78,9 @@ def test_a_view_with_parameters_is_its_select_with_the_values() -> None:
     assert (sql[call.start : call.end], call.name) == ("db.v(lo = 1 + 1, t = 'x')", TableName("db", "v"))
     assert with_arguments("SELECT {t:String} AS s FROM d WHERE k > {lo:UInt64}", call) == (
         "SELECT CAST('x', 'String') AS s FROM d WHERE k > CAST(1 + 1, 'UInt64')"
+    )
+    assert with_arguments("SELECT 1 WHERE (k > {lo:UInt8}) AND (s = f({t:String}))", call) == (
+        "SELECT 1 WHERE (k > CAST(1 + 1, 'UInt8')) AND (s = f(CAST('x', 'String')))"
     )
     with pytest.raises(SqlError) as raised:
         with_arguments("SELECT {no:UInt8}", call)

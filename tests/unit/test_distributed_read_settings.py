@@ -24,14 +24,6 @@ def refusal(settings: dict[str, str], sql: str = "SELECT 1 FROM @", shards: int 
     return 0
 
 
-def test_what_asks_for_another_answer_is_refused() -> None:
-    assert refusal({"additional_table_filters": "{'t':'k = 1'}"}, shards=1) == 48
-    assert refusal({"additional_table_filters": "{}"}) == 0
-    assert refusal({"final": "1"}, "SELECT 1 FROM @ PREWHERE k = 1", shards=1) == 48
-    assert refusal({"final": "0"}, "SELECT 1 FROM @ PREWHERE k = 1") == 0
-    assert refusal({"final": "1"}, "SELECT 1 FROM @ WHERE k = 1") == 0
-
-
 @pytest.mark.parametrize(
     "sql",
     [

@@ -138,7 +138,7 @@ def test_a_text_that_was_remembered_is_not_analysed_again(
     def analysed(*_: object) -> object:
         raise AssertionError("analysed again")
 
-    monkeypatch.setattr(world.node._selects, "_analyse", analysed)
+    monkeypatch.setattr(world.node._selects._analyst, "analyse", analysed)
     assert world.ask(sql) == first
     with pytest.raises(AssertionError, match="analysed again"):
         world.ask(sql, settings={"max_threads": "1"})

@@ -24,6 +24,8 @@ class SourceColumn:
 
 TABLE_PLACE = "\x00table\x00"
 """Stands for the table in a RemoteSelect's block."""
+READ_WITH_PLACE = "\x00read with\x00"
+"""Stands behind it for FINAL, SAMPLE and PREWHERE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,18 @@ class RemoteSelect:
     others: tuple[OtherTable, ...] = ()
     reads_others_locally: bool = False
     """On every shard `others` are that shard's own tables."""
+    source: str = ""
+    """A subquery with `TABLE_PLACE` and `READ_WITH_PLACE`, which is read instead of the table."""
+    read_with: str = ""
+    """FINAL, SAMPLE and PREWHERE for `READ_WITH_PLACE`."""
 
     def sql(self, table: str, *, shard_number: int, others: Mapping[int, str] | None = None) -> str:
         """The text for a shard where the table is called `table`. `others` are the texts of those tables; a
         subquery has the modifiers already."""
         expressions = ", ".join(f"{text} AS {quote_identifier(column.name)}" for text, column in self.columns)
         distinct = "DISTINCT " if self.is_distinct else ""
+        if self.source:
+            table = self.source.replace(TABLE_PLACE, table).replace(READ_WITH_PLACE, self.read_with)
         source = f"({self.block})" if self.block else f"{table}{self.tail}"
         for other in self.others:
             place, modifiers = other.places(other.slot)
@@ -108,6 +116,8 @@ class SourceTable:
 
     columns: Sequence[SourceColumn]
     source: ShardSource
+    is_merged: bool = False
+    """It reads several tables, and FINAL, SAMPLE and PREWHERE are for each of them."""
 
 
 def names(text: str) -> frozenset[str]:

@@ -81,6 +81,10 @@ async def on_shards(
         raise _refused("in a statement that cannot be analysed; it may be wrong")
     if any(node.fact("is_cte") == "1" for node in tree.root.walk()):
         raise _refused("with a Distributed table beside WITH name AS (SELECT …): write it as a subquery")
+    if any(slot.condition for slot in template.slots):
+        raise _refused("with the setting additional_table_filters")
+    if any(slot.table.is_merged for slot in template.slots):
+        raise _refused("in merge() or a table of engine Merge")
     if any(slot.has_prewhere for slot in template.slots):
         raise _refused("with FINAL and PREWHERE")
     cursor = Cursor(tree.text)

@@ -75,6 +75,7 @@ async def analyse_select(
     *,
     allows_two_phases: bool = True,
     spread: Spread = USUAL,
+    null_for_empty: bool = False,
 ) -> Analysis:
     """Raises SqlError as `describe` does, and 48 for what `spread` cannot be done with."""
     begin = select_begins(template.text)
@@ -89,7 +90,7 @@ async def analyse_select(
         return Analysis(template.text, columns, tuple((read,) for read in plain))
     phases = None
     if allows_two_phases and len(template.slots) == 1:
-        phases = await _in_two_phases(template, begin, tree, describe)
+        phases = await _in_two_phases(template, begin, tree, describe, null_for_empty=null_for_empty)
     choices = tuple(
         (pushing.read_of(tree, slot, number), plain[number]) for number, slot in enumerate(template.slots)
     )
@@ -161,10 +162,10 @@ async def _analysed(template: Template, begin: int, analyse: Analyse) -> QueryTr
 
 
 async def _in_two_phases(
-    template: Template, begin: int, tree: QueryTree, describe: Describe
+    template: Template, begin: int, tree: QueryTree, describe: Describe, *, null_for_empty: bool
 ) -> tuple[str, RemoteSelect] | None:
     """The statement with `PLACE` where the shards' states are read."""
-    phases = await two_phases(tree, template.slots[0], describe)
+    phases = await two_phases(tree, template.slots[0], describe, null_for_empty=null_for_empty)
     if phases is None:
         return None
     rest = _rest(template.text[begin:])

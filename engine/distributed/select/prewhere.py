@@ -34,7 +34,7 @@ def _moved(tree: QueryTree, number: int, slot: Slot) -> Slot:
             "columns of the table, and may not stand in WITH name AS (SELECT …) that is used twice.",
             hint="Write it as WHERE if it depends on nothing but the sorting key, which is the same then.",
         )
-    return replace(slot, modifiers=f"{slot.modifiers} PREWHERE {text}")
+    return replace(slot, read_with=f"{slot.read_with} PREWHERE {text}")
 
 
 def _condition(tree: QueryTree, number: int) -> str | None:

@@ -80,7 +80,12 @@ def columns_of(tree: QueryTree, nodes: list[Node], slot: Slot) -> tuple[SourceCo
 def plain_read(slot: Slot, columns: tuple[SourceColumn, ...]) -> RemoteSelect:
     """Whole columns, all rows."""
     alias = "__table1"
-    return RemoteSelect(_expressions(alias, columns), f" AS {alias}{slot.modifiers}")
+    return RemoteSelect(
+        _expressions(alias, columns),
+        f" AS {alias}{slot.modifiers}",
+        source=slot.source,
+        read_with=slot.read_with,
+    )
 
 
 def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
@@ -109,7 +114,14 @@ def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
             is_distinct = bool(columns)
         else:
             tail += _limit(cursor, parts, found, alias)
-    return RemoteSelect(_expressions(alias, columns), tail, is_distinct, tuple(pushed))
+    return RemoteSelect(
+        _expressions(alias, columns),
+        tail,
+        is_distinct,
+        tuple(pushed),
+        source=slot.source,
+        read_with=slot.read_with,
+    )
 
 
 def remote_text(text: str, alias: str) -> str:

@@ -1,8 +1,8 @@
 """A statement with a place for every Distributed table it reads.
 
 The user's text stays as it is but for these places and what a subquery cannot have where a table can:
-FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE (`prewhere` puts it before FINAL where there
-is one); `db.t.column` becomes `t.column`; and where a
+FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE, of a subquery around the table where there is
+a join (`prewhere` puts it before FINAL where there is one); `db.t.column` becomes `t.column`; and where a
 hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked for by name, `*` leaves it out as it would have
 done.
 """
@@ -10,10 +10,20 @@ done.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from engine.distributed.select.model import SHARD_NUMBER, SHARD_NUMBER_TYPE, SourceColumn, SourceTable
+from engine.distributed.select import clauses
+from engine.distributed.select.model import (
+    READ_WITH_PLACE,
+    SHARD_NUMBER,
+    SHARD_NUMBER_TYPE,
+    SHARD_PLACE,
+    TABLE_PLACE,
+    SourceColumn,
+    SourceTable,
+)
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
@@ -91,15 +101,32 @@ _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One place. `columns` are what the table has there; `modifiers` is FINAL and SAMPLE as text."""
+    """One place. `columns` are what the table has there; `read_with` is FINAL and SAMPLE as text."""
 
     table: SourceTable
     columns: tuple[SourceColumn, ...]
-    modifiers: str
+    read_with: str
     is_in_list: bool = False
     """The right side of IN: all visible columns are read."""
     has_prewhere: bool = False
     """PREWHERE, whose condition is the argument of `identity` in WHERE, goes before FINAL."""
+    condition: str = ""
+    """Each row has to meet it before anything else is done with it, in the table's own names."""
+
+    @property
+    def source(self) -> str:
+        """A subquery instead of the table; empty without one."""
+        if not self.condition and not self.table.is_merged:
+            return ""
+        listed = ", ".join(quote_identifier(c.name) for c in self.columns if c.name != SHARD_NUMBER) or "1"
+        condition = clauses.replaced(self.condition, [((SHARD_NUMBER,), SHARD_PLACE)])
+        where = f" WHERE {condition}" if condition else ""
+        return f"(SELECT {listed} FROM {TABLE_PLACE}{READ_WITH_PLACE}{where})"
+
+    @property
+    def modifiers(self) -> str:
+        """What stands behind the alias of the table, or of the subquery."""
+        return "" if self.condition or self.table.is_merged else self.read_with
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +158,23 @@ class Reference:
     alias: str
     """What it is called when the text gives no alias; empty for a function."""
     table: SourceTable
+    is_final: bool = False
+    """The setting `final` is 1 there."""
+    condition: str = ""
+    """See `Slot`."""
 
 
 def table_names(sql: str, begin: int = 0) -> list[NameRef]:
     """Every name of a table that the statement reads, from token `begin` on."""
     return read_tables(Cursor(sql), begin)
+
+
+def alias_behind(sql: str, end: int) -> str:
+    """What the text calls the table whose name ends at an offset; empty without an alias."""
+    cursor = Cursor(sql)
+    at = next((i for i, token in enumerate(cursor.tokens) if token.start >= end), len(cursor.tokens))
+    behind, _ = _alias(cursor, at, "")
+    return literal_value(cursor.tokens[behind - 1]) if behind > at else ""
 
 
 def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int, TableName]) -> Template:
@@ -148,6 +187,9 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     slots: list[Slot] = []
     with_final: dict[int, int] = {}
     hidden: set[str] = set()
+    firsts = {by_start[ref.start] for ref in refs}
+    prewheres = [one for one in _prewheres(cursor) if one.table in firsts]
+    of_joins = {one.table: one for one in prewheres if one.is_of_join}
     for number, ref in enumerate(refs):
         first = by_start[ref.start]
         at = next((i for i in range(first, len(tokens)) if tokens[i].start >= ref.end), len(tokens))
@@ -161,16 +203,21 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
         if is_in:
             text = f"(SELECT * FROM {text})"
         else:
-            at, alias = _alias(cursor, at, ref.alias)
+            behind, alias = _alias(cursor, at, ref.alias)
+            modifiers, upto = _modifiers(cursor, behind)
+            is_final = ref.is_final or "FINAL" in modifiers.upper()
+            if (prewhere := of_joins.get(first)) is not None:
+                called = alias or f" AS {tokens[behind - 1].text}" * (behind > at)
+                text = _filtered(cursor, text + called, prewhere, refs, is_final=is_final)
             text += alias
-            modifiers, upto = _modifiers(cursor, at)
+            at = behind
             if upto > at:
                 edits.append(Edit(tokens[at].start, tokens[upto - 1].end, ""))
+            if is_final:
+                with_final[first] = number
         edits.append(Edit(ref.start, ref.end, text))
-        if "FINAL" in modifiers.upper():
-            with_final[first] = number
-        slots.append(Slot(ref.table, tuple(columns), modifiers, is_in))
-    edits += _prewhere(cursor, with_final, slots)
+        slots.append(Slot(ref.table, tuple(columns), modifiers, is_in, condition=ref.condition))
+    edits += _prewhere_edits(cursor, prewheres, with_final, slots)
     edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
     if hidden:
         edits += _asterisks(cursor, sorted(hidden))
@@ -210,18 +257,56 @@ def _ratio(cursor: Cursor, at: int) -> int:
     return at
 
 
-def _prewhere(cursor: Cursor, with_final: Mapping[int, int], slots: list[Slot]) -> list[Edit]:
+@dataclass(frozen=True, slots=True)
+class _Prewhere:
+    """By indices of tokens: the keyword, the end of its condition, and the first table of its FROM."""
+
+    at: int
+    end: int
+    table: int
+    is_of_join: bool
+
+
+def _prewheres(cursor: Cursor) -> list[_Prewhere]:
+    found = []
+    for at, word in enumerate(cursor.words):
+        if word == "PREWHERE":
+            begin = _from_before(cursor.words, at)
+            end = _clause_end(cursor, at + 1)
+            is_of_join = any(word in ("JOIN", ",") for word in _outside_brackets(cursor, begin, at))
+            found.append(_Prewhere(at, end, begin + 1, is_of_join))
+    return found
+
+
+def _filtered(
+    cursor: Cursor, table: str, prewhere: _Prewhere, refs: Sequence[Reference], *, is_final: bool
+) -> str:
+    """A subquery for a table whose PREWHERE takes rows away before a join sees them. Raises SqlError 48."""
+    start, end = cursor.tokens[prewhere.at].end, cursor.tokens[prewhere.end - 1].end
+    if any(start <= ref.start < end for ref in refs):
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "PREWHERE of a join may not read a Distributed table.",
+            hint="Write FROM (SELECT * FROM table WHERE …) AS table instead.",
+        )
+    return f"(SELECT * FROM {table} WHERE {'identity' * is_final}({cursor.sql[start:end]}))"
+
+
+def _prewhere_edits(
+    cursor: Cursor, prewheres: Sequence[_Prewhere], with_final: Mapping[int, int], slots: list[Slot]
+) -> list[Edit]:
     """`PREWHERE a WHERE b` becomes `WHERE (a) AND (b)`; `identity(a)` where the first table, one of
-    `with_final` by its token, is read with FINAL, and the slot says so."""
+    `with_final` by its token, is read with FINAL, and the slot says so. That of a join is gone already."""
     words, tokens = cursor.words, cursor.tokens
     edits: list[Edit] = []
-    for at, word in enumerate(words):
-        if word != "PREWHERE":
-            continue
-        end = _clause_end(cursor, at + 1)
-        slot = with_final.get(_from_before(words, at) + 1)
+    for one in prewheres:
+        at, end = one.at, one.end
+        slot = with_final.get(one.table)
         if slot is not None:
             slots[slot] = replace(slots[slot], has_prewhere=True)
+        if one.is_of_join:
+            edits.append(Edit(tokens[at].start, tokens[end - 1].end, ""))
+            continue
         name = "" if slot is None else "identity"
         edits.append(Edit(tokens[at].start, tokens[at].end, f"WHERE {name}("))
         if end < len(words) and words[end] == "WHERE":
@@ -230,6 +315,15 @@ def _prewhere(cursor: Cursor, with_final: Mapping[int, int], slots: list[Slot]) 
             end = last
         edits.append(Edit(tokens[end - 1].end, tokens[end - 1].end, ")"))
     return edits
+
+
+def _outside_brackets(cursor: Cursor, begin: int, end: int) -> Iterator[str]:
+    """The words of a range of tokens that are in no bracket."""
+    cursor.at = begin
+    while cursor.at < end:
+        if not cursor.skip_brackets():
+            yield cursor.word
+            cursor.at += 1
 
 
 def _from_before(words: Sequence[str], at: int) -> int:

@@ -16,6 +16,7 @@ aliases are gone; the types of keys and states are asked of ClickHouse.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -54,6 +55,9 @@ _NOT_HERE = names(
     "dictGet nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation"
 )
 
+_SUSPICIOUS = re.compile(r"\bLowCardinality\((?!(?:Nullable\()?(?:Fixed)?String\b)")
+"""A type that an expression may have, and that no column may be declared with."""
+
 PLACE = "\x01phase\x01"
 
 Describe = Callable[[str], Awaitable[list[tuple[str, str]]]]
@@ -68,8 +72,11 @@ class TwoPhases:
     remote: RemoteSelect
 
 
-async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhases | None:
-    """For the only slot of a query; None where the shape does not allow it."""
+async def two_phases(
+    tree: QueryTree, slot: Slot, describe: Describe, *, null_for_empty: bool = False
+) -> TwoPhases | None:
+    """For the only slot of a query; None where the shape does not allow it. `null_for_empty` is the setting
+    `aggregate_functions_null_for_empty`: a sum is Nullable then, and a count is not."""
     nodes = pushing.nodes_of(tree, 0)
     if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]):
         return None
@@ -105,6 +112,8 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
     states: list[tuple[str, str]] = []
     replacements: list[tuple[tuple[str, ...], str]] = []
     values = _VALUES | _VALUES_OF_GROUPS if keys else _VALUES
+    if null_for_empty:
+        values = {name: merge for name, merge in values.items() if name not in ("count", "countIf")}
     for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
         merge = values.get(call.name)
         if merge is None:
@@ -141,12 +150,19 @@ async def two_phases(tree: QueryTree, slot: Slot, describe: Describe) -> TwoPhas
             "SELECT " + ", ".join(f"{text} AS {name}" for text, name in remote_parts) + f" {local}"
         )
     )
+    if any(_SUSPICIOUS.search(type_) for type_ in types.values()):
+        return None
     columns = tuple(
         (pushing.remote_text(text, alias), SourceColumn(name, types[name])) for text, name in remote_parts
     )
     has_one_row = group is None and all(name.removesuffix("If") in _BOUNDED for name in names)
     remote = RemoteSelect(
-        columns, f" AS {alias}{slot.modifiers}{tail}", pruned_by=pushed, has_one_row=has_one_row
+        columns,
+        f" AS {alias}{slot.modifiers}{tail}",
+        pruned_by=pushed,
+        has_one_row=has_one_row,
+        source=slot.source,
+        read_with=slot.read_with,
     )
     group_text = ""
     if group is not None:

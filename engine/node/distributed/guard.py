@@ -83,7 +83,8 @@ def _named_by_engine(asked: Asked, names: Collection[TableName]) -> TableName | 
     engine = cursor.identifier()
     arguments = engine_arguments(cursor)
     if engine == "Merge":
-        return _matched(arguments, names, asked.current_database)
+        is_written = len(arguments) > 2
+        return _matched(arguments[:2], names, asked.current_database) if is_written else None
     if engine == "Alias" and len(arguments) == 1:
         arguments = ["''", *arguments]
     try:
@@ -99,17 +100,17 @@ def _matched(arguments: Sequence[str], names: Collection[TableName], current: st
     if not arguments:
         return None
     try:
-        pattern = re.compile(_literal(arguments[-1], current))
+        pattern = re.compile(literal(arguments[-1], current))
     except re.error:
         return None  # chDB says so
-    database = _literal(arguments[-2], current) if len(arguments) > 1 else current
+    database = literal(arguments[-2], current) if len(arguments) > 1 else current
     return next(
         (n for n in sorted(names) if database in ("", n.database) and pattern.search(n.table) is not None),
         None,
     )
 
 
-def _literal(text: str, current: str) -> str:
+def literal(text: str, current: str) -> str:
     """Empty, which matches anything, for an expression."""
     try:
         return argument_name(text, "", current)

@@ -69,9 +69,7 @@ class RowsOfText:
             return _checked(await self.write(asked, sql))
 
     async def write(self, asked: Asked, sql: str) -> QueryResult:
-        return await asked.session.query(
-            sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
-        )
+        return await asked.run(sql, is_harmless=True)
 
 
 class RowsBehind:

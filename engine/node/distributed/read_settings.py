@@ -11,12 +11,13 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from engine.distributed.select import USUAL, Merging, Spread
-from engine.errors import Code, SqlError
+from engine.errors import SqlError
 from engine.node.replicated.waiting import number
 from engine.sql.cursor import Cursor
 
 _FORWARDED = frozenset(
     {
+        "additional_table_filters",
         "aggregate_functions_null_for_empty",
         "allow_nonconst_timezone_arguments",
         "apply_deleted_mask",
@@ -91,19 +92,6 @@ def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, s
 
     Raises SqlError 48 for what cannot be given, 288 for what `distributed_product_mode = 'deny'` denies.
     """
-    if settings.get("additional_table_filters", "").strip("{} \t\n"):
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "Setting additional_table_filters is not supported in a SELECT over Distributed tables.",
-            hint="Write the filter into WHERE.",
-        )
-    if number(settings, "final", 0) and "PREWHERE" in Cursor(sql).words:
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "PREWHERE is not supported with setting final = 1 in a SELECT over Distributed tables: it would "
-            "hold behind FINAL.",
-            hint="Write FINAL behind the table's name, without the setting.",
-        )
     if shards < 2:
         return USUAL
     merging = Merging(min(2, int(number(settings, "distributed_group_by_no_merge", 0))))

@@ -11,34 +11,43 @@ A text that comes again is not looked at again (`remembered`): only the replicas
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.distributed.select import Analysis, SourceColumn, SourceTable, Spread, analyse_select, fill
-from engine.distributed.select.plan import Analyse, select_begins
-from engine.distributed.select.template import Reference, Template, make_template, table_names
-from engine.distributed.select.two_phase import Describe
-from engine.errors import Code, OnclusterError, SqlError
-from engine.names import HostId, TableName, quote_string
+from engine.distributed.select import Analysis, SourceTable, Spread, analyse_select, fill
+from engine.distributed.select.plan import select_begins
+from engine.distributed.select.template import (
+    Reference,
+    Template,
+    alias_behind,
+    make_template,
+    table_names,
+)
+from engine.errors import Code, SqlError
+from engine.names import HostId, TableName
+from engine.node.distributed.analyst import Analyst, scope_of
+from engine.node.distributed.columns import columns_elsewhere, columns_of, elsewhere
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
+from engine.node.distributed.merges import Merge, MergeReader, Merges, merge_calls
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp
+from engine.node.distributed.settings_around import settings_around, settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
-from engine.node.distributed.table_functions import TableFunction, table_functions
+from engine.node.distributed.table_filters import filter_of, table_filters
+from engine.node.distributed.table_functions import table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
+from engine.node.distributed.zones import types_of
 from engine.node.replicated.local_tables import LocalTables
-from engine.node.replicated.waiting import settings_of
+from engine.node.replicated.waiting import flag, settings_of
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.output import without_output_clauses
-from engine.storage import Scope
 
 _READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
@@ -48,8 +57,8 @@ _DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
 _ONE_ROW = re.compile(_DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IGNORECASE | re.DOTALL)
 _FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
 """It starts threads, which pay for many rows only."""
-_MAX_DESCRIBED = 256
-"""Types of states and keys are remembered by the text that they come from, unless it names a table."""
+_EMPTY_FOR_NO_ROWS = "empty_result_for_aggregation_by_empty_set"
+"""Of no rows no shard may make one."""
 
 
 class DistributedSelects:
@@ -71,7 +80,8 @@ class DistributedSelects:
         self._is_local = is_local
         self._shards_of = shards_of
         self._views = DistributedViews(tables, local)
-        self._described_before: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        self._merges = Merges(tables, local, self._views)
+        self._analyst = Analyst()
         self._remembered = RememberedSelects()
 
     def forget_views(self) -> None:
@@ -99,42 +109,67 @@ class DistributedSelects:
             before = self._remembered.find(key, stamp)
             if before is not None:
                 return await self._again(asked, before, failover)
-        sql = await self._views.replaced(asked) if len(self._tables) else asked.sql
-        check_merge(sql, await self._tables.names(), asked.current_database)
-        found = await self._references(asked, sql, failover)
-        if not found:
+        found = await self._planned(asked, failover)
+        if found is None:
             self._remembered.put(key, Remembered(stamp))
             return asked
-        refs, names = found
-        spread = self._spread(asked, sql, refs)
-        readers = [ref.table.source for ref in refs if isinstance(ref.table.source, ShardReader)]
-        try:
-            for reader in readers:
-                reader.choose_ahead()
-            template = make_template(sql, refs, databases=names)
-            if asked.session.is_readonly:
-                asked = await self._as_reader(asked, template, [names.get(ref.start) for ref in refs])
-            analysis = await analyse_select(
-                template, self._analyse(asked), self._describe(asked), spread=spread
-            )
-            plan = await fill(analysis, readers)
-            await self._check(asked, plan.sql)
-        finally:
-            for reader in readers:
-                await reader.close()
-        if key is not None and analysis.is_repeatable and readers[0].reads_all_shards:
+        asked, refs, analysis = found
+        reader = refs[0].table.source
+        if (
+            key is not None
+            and analysis.is_repeatable
+            and isinstance(reader, ShardReader)
+            and reader.reads_all_shards
+        ):
             self._remembered.put(
                 key,
                 Remembered(
                     stamp,
                     analysis,
-                    await self._tables.find(names[refs[0].start]),
-                    readers[0].settings,
-                    readers[0].depth,
+                    await self._tables.find(reader.own) if reader.own else None,
+                    reader.settings,
+                    reader.depth,
                     frozenset([table.name for table in await self._tables.all()]),
                 ),
             )
-        return _with_text(asked, plan.sql, analysis)
+        return asked
+
+    async def _planned(
+        self, asked: Asked, failover: Failover
+    ) -> tuple[Asked, Sequence[Reference], Analysis] | None:
+        """The request as chDB can run it; None if it is so already."""
+        sql = await self._views.replaced(asked) if len(self._tables) else asked.sql
+        found = await self._references(asked, sql, failover)
+        if not found:
+            check_merge(sql, await self._tables.names(), asked.current_database)
+            return None
+        refs, names = found
+        whole = settings_of_statement(asked, sql)
+        spread = self._spread(whole, sql, refs)
+        readers = _readers(refs)
+        try:
+            for reader in readers:
+                reader.choose_ahead()
+            of_text = [ref for ref in refs if ref.alias]
+            template = make_template(
+                sql, refs, databases={ref.start: self._name_of(asked, sql, ref) for ref in of_text}
+            )
+            if asked.session.is_readonly:
+                asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
+            analysis = await analyse_select(
+                template,
+                self._analyst.analyse(asked),
+                self._analyst.describe(asked),
+                allows_two_phases=not flag(whole, _EMPTY_FOR_NO_ROWS, False),
+                spread=spread,
+                null_for_empty=flag(whole, "aggregate_functions_null_for_empty", False),
+            )
+            plan = await fill(analysis, [ref.table.source for ref in refs])
+            sql = await self._checked(asked, plan.sql)
+        finally:
+            for reader in readers:
+                await reader.close()
+        return _with_text(asked, sql, analysis), refs, analysis
 
     async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
         """As `prepare`, for a text whose analysis is known."""
@@ -151,29 +186,28 @@ class DistributedSelects:
             plan = await fill(before.analysis, [reader])
         finally:
             await reader.close()
-        await self._check(asked, plan.sql)
+        sql = await self._checked(asked, plan.sql)
         if (chosen := reader.chosen) is not None:
-            before.note_text(chosen, plan.sql, frozenset(failover.reads))
-        return replace(asked, sql=plan.sql)
+            before.note_text(chosen, sql, frozenset(failover.reads))
+        return replace(asked, sql=sql)
 
-    def _spread(self, asked: Asked, sql: str, refs: Sequence[Reference]) -> Spread:
-        sources = [ref.table.source for ref in refs]
-        shards = max(len(source.shards) for source in sources if isinstance(source, ShardReader))
-        return spread_of(settings_of(asked), sql, [ref.start for ref in refs], shards=shards)
+    def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:
+        shards = max(len(reader.shards) for reader in _readers(refs))
+        return spread_of(settings, sql, [ref.start for ref in refs], shards=shards)
 
     def _stamp(self) -> Stamp:
         return Stamp(self._tables.version, self._views.generation, self._topology())
 
-    async def _as_reader(self, asked: Asked, template: Template, names: Sequence[TableName | None]) -> Asked:
+    async def _as_reader(self, asked: Asked, template: Template, tables: Sequence[str]) -> Asked:
         """For a user who may only read: chDB has to allow the statement as if the tables were its own. Then
         it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164."""
-        if any(name is None for name in names):
+        if not all(tables):
             raise SqlError(Code.READONLY, "Cannot read other servers by a table function in readonly mode.")
-        text = template.fill([name.quoted for name in names if name is not None])
+        text = template.fill(tables)
         check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
         session = asked.session.clone()
         try:
-            await session.query(check, format="Null", params=asked.params, scope=_scope(asked))
+            await session.query(check, format="Null", params=asked.params, scope=scope_of(asked))
         except SqlError as error:
             if error.code == Code.READONLY:
                 raise
@@ -190,24 +224,32 @@ class DistributedSelects:
 
     async def _references(
         self, asked: Asked, sql: str, failover: Failover
-    ) -> tuple[list[Reference], Mapping[int, TableName]] | None:
-        settings = settings_of(asked)
+    ) -> tuple[list[Reference], Mapping[int, str]] | None:
+        """Everything to be replaced, and by its offset what chDB itself would read there, if anything."""
+        whole = settings_of_statement(asked, sql)
         match = _DEPTH.match(asked.sql)
         depth = int(match[1]) if match else 0
         known = frozenset([table.name for table in await self._tables.all()])
         refs: list[Reference] = []
-        names: dict[int, TableName] = {}
+        names: dict[int, str] = {}
         for ref in table_names(sql):
             table = await self._tables.find_for(asked, ref.name)
             if table is None or is_target(sql, ref):
                 continue
+            settings = settings_around(sql, ref.start, whole)
             source = SourceTable(
-                _columns(table), self._reader(asked, table, settings, depth, known, failover)
+                columns_of(table, settings), self._reader(asked, table, settings, depth, known, failover)
             )
-            refs.append(Reference(ref.start, ref.end, ref.name.table, source))
-            names[ref.start] = table.name
+            is_final = flag(settings, "final", False)
+            condition = self._condition(asked, settings, sql, ref.end, table.name)
+            refs.append(Reference(ref.start, ref.end, ref.name.table, source, is_final, condition))
+            names[ref.start] = table.name.quoted
+        for merged in await self._merged(asked, sql, failover):
+            refs.append(merged)
+            names[merged.start] = sql[merged.start : merged.end]
         if _FUNCTION.search(sql):
             for call in table_functions(sql, self._topology, asked.current_database):
+                settings = settings_around(sql, call.start, whole)
                 reader = ShardReader(
                     peers_of_cluster(call.cluster, self._is_local),
                     call.table.database,
@@ -220,9 +262,85 @@ class DistributedSelects:
                     current_database=asked.current_database,
                     elsewhere=sql[call.start : call.end],
                 )
-                columns = await self._described(call, reader)
-                refs.append(Reference(call.start, call.end, "", SourceTable(columns, reader)))
+                columns = await columns_elsewhere(self._health, call, reader)
+                source = SourceTable(columns, reader)
+                refs.append(
+                    Reference(
+                        call.start,
+                        call.end,
+                        "",
+                        source,
+                        flag(settings, "final", False),
+                        self._condition(asked, settings, sql, call.end, None),
+                    )
+                )
         return (sorted(refs, key=lambda one: one.start), names) if refs else None
+
+    async def _merged(self, asked: Asked, sql: str, failover: Failover) -> Sequence[Reference]:
+        """merge() and tables of engine Merge that read Distributed tables."""
+        if not len(self._tables):
+            return ()
+        current = asked.current_database
+        places = [(call.start, call.end, "", call.merge) for call in merge_calls(sql)]
+        found = [ref for ref in table_names(sql) if not is_target(sql, ref)]
+        named = [TableName(ref.name.database or current, ref.name.table) for ref in found]
+        merges = await self._merges.named(named)
+        for ref, name in zip(found, named, strict=True):
+            if (merge := merges[name]) is not None:
+                places.append((ref.start, ref.end, ref.name.table, merge))
+        refs = []
+        for start, end, alias, merge in places:
+            settings = settings_around(sql, start, settings_of_statement(asked, sql))
+            table = await self._merged_table(asked, merge, settings, failover)
+            if table is None:
+                continue
+            if table_filters(settings):
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    "Setting additional_table_filters is not supported beside merge() and tables of engine "
+                    "Merge that read Distributed tables.",
+                    hint="Write the filter into WHERE.",
+                )
+            refs.append(Reference(start, end, alias, table, flag(settings, "final", False)))
+        return refs
+
+    async def _merged_table(
+        self, asked: Asked, merge: Merge, settings: Mapping[str, str], failover: Failover
+    ) -> SourceTable | None:
+        match = _DEPTH.match(asked.sql)
+        known = frozenset([table.name for table in await self._tables.all()])
+
+        async def reader_of(name: TableName) -> tuple[ShardReader, Mapping[str, str]] | None:
+            table = await self._tables.find(name)
+            if table is None:
+                return None
+            depth = int(match[1]) if match else 0
+            reader = self._reader(asked, table, settings, depth, known, failover)
+            return reader, {column.name: column.type for column in columns_of(table, settings)}
+
+        async def rewritten(select: str) -> str:
+            planned = await self._planned(replace(asked, sql=select), failover)
+            return select if planned is None else planned[0].sql
+
+        return await self._merges.source(
+            merge,
+            asked.current_database,
+            reader_of=reader_of,
+            rewritten=rewritten,
+            described=lambda text: self._analyst.columns(asked, text),
+        )
+
+    def _name_of(self, asked: Asked, sql: str, ref: Reference) -> TableName:
+        """The whole name of a reference that is a name in the text."""
+        name = next(one.name for one in table_names(sql) if one.start == ref.start)
+        return TableName(name.database or asked.current_database, name.table)
+
+    def _condition(
+        self, asked: Asked, settings: Mapping[str, str], sql: str, end: int, name: TableName | None
+    ) -> str:
+        """What `additional_table_filters` says of the table whose name in the text ends at `end`."""
+        alias = alias_behind(sql, end)
+        return filter_of(settings, name, alias=alias, current=asked.current_database)
 
     def _reader(
         self,
@@ -247,32 +365,12 @@ class DistributedSelects:
             is_distributed_here=known.__contains__,
             current_database=asked.current_database,
             skips_unavailable=definition.number("skip_unavailable_shards", 0) != 0,
-            elsewhere=_elsewhere(table),
+            elsewhere=elsewhere(table),
+            own=table.name,
         )
 
-    async def _described(self, call: TableFunction, reader: ShardReader) -> Sequence[SourceColumn]:
-        """The columns of a table that is known only where it is: asked of the first replica that says."""
-        failures = []
-        for shard in reader.shards:
-            for peer in shard.peers:
-                name = peer.table(call.table.database, call.table.table)
-                try:
-                    rows = await self._health.client(peer).query_rows(f"DESCRIBE TABLE {name}")
-                except OnclusterError as error:
-                    failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
-                    continue
-                described = [(*map(str, row), "", "", "")[:3] for row in rows.rows]
-                return [
-                    SourceColumn(name, type_, is_hidden=kind in ("MATERIALIZED", "ALIAS"))
-                    for name, type_, kind in described
-                    if kind != "EPHEMERAL"
-                ]
-        raise SqlError(
-            Code.ALL_CONNECTION_TRIES_FAILED,
-            f"No replica says which columns {call.table} has. Log: {'; '.join(failures)}",
-        )
-
-    async def _check(self, asked: Asked, sql: str) -> None:
+    async def _checked(self, asked: Asked, sql: str) -> str:
+        """The text for chDB. Raises SqlError 48 if it names Distributed tables except for their types."""
         for ref in table_names(sql):
             if is_target(sql, ref):
                 continue
@@ -281,44 +379,23 @@ class DistributedSelects:
                 raise SqlError(
                     Code.NOT_IMPLEMENTED, f"The Distributed table {table.name} cannot be read in this place."
                 )
+        check_merge(sql, await self._tables.names(), asked.current_database)
+        if "session_timezone" in settings_of(asked):
+            for name in await self._tables.names():
+                sql = sql.replace(types_of(name), name.quoted)
+        return sql
 
-    # -- chDB ------------------------------------------------------------------------------------------------
 
-    def _analyse(self, asked: Asked) -> Analyse:
-        async def analyse(sql: str) -> str:
-            session = asked.session.clone()
-            try:
-                return (
-                    await session.query(sql, format="TSVRaw", params=asked.params, scope=_scope(asked))
-                ).text
-            except SqlError:
-                return ""  # nothing is known then, and the query itself says what is wrong with it
-            finally:
-                await session.close()
-
-        return analyse
-
-    def _describe(self, asked: Asked) -> Describe:
-        async def describe(sql: str) -> list[tuple[str, str]]:
-            key = (sql, repr(sorted({**settings_of(asked), **asked.params}.items())))
-            if key in self._described_before:
-                return self._described_before[key]
-            session = asked.session.clone()
-            try:
-                result = await session.query(
-                    f"DESCRIBE ({sql})", format="JSONCompact", params=asked.params, scope=_scope(asked)
-                )
-            finally:
-                await session.close()
-            described = [(row[0], row[1]) for row in json.loads(result.text)["data"]]
-            if table_names(sql):
-                return described
-            if len(self._described_before) >= _MAX_DESCRIBED:
-                self._described_before.clear()
-            self._described_before[key] = described
-            return described
-
-        return describe
+def _readers(refs: Sequence[Reference]) -> Sequence[ShardReader]:
+    """Of all Distributed tables, also of those that are merged."""
+    found: list[ShardReader] = []
+    for ref in refs:
+        source = ref.table.source
+        if isinstance(source, ShardReader):
+            found.append(source)
+        elif isinstance(source, MergeReader):
+            found += source.readers
+    return found
 
 
 def _with_text(asked: Asked, sql: str, analysis: Analysis) -> Asked:
@@ -334,24 +411,3 @@ def _with_one_row(asked: Asked) -> Asked:
         return replace(asked, has_one_row=True)
     settings = {**_FOR_ONE_ROW, **asked.settings}
     return replace(asked, settings=settings, is_readonly=False, has_one_row=True)
-
-
-def _elsewhere(table: DistributedTable) -> str:
-    """The table in a statement on another node."""
-    definition = table.definition
-    if not definition.database:
-        return table.name.quoted
-    arguments = (definition.cluster, definition.database, definition.table)
-    return f"cluster({', '.join(map(quote_string, arguments))})"
-
-
-def _scope(asked: Asked) -> Scope:
-    return Scope(settings=asked.settings, database=asked.current_database)
-
-
-def _columns(table: DistributedTable) -> Sequence[SourceColumn]:
-    return [
-        SourceColumn(column.name, column.type, column.kind in ("MATERIALIZED", "ALIAS"))
-        for column in table.columns
-        if column.kind != "EPHEMERAL"
-    ]

@@ -27,6 +27,8 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.failover import Failover, Read
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import forwarded
+from engine.node.distributed.table_filters import filter_of, filter_setting
+from engine.node.distributed.zones import has_session_zone, with_zones
 from engine.node.replicated.waiting import flag, number
 
 MAX_URL_BYTES = 250_000
@@ -34,6 +36,7 @@ MAX_URL_BYTES = 250_000
 MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer."""
+_FILTERS = "additional_table_filters"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
 _DEFAULT_DELAY_S = 300
@@ -57,6 +60,8 @@ class ShardReader:
     skips_unavailable: bool = False
     elsewhere: str = ""
     """What is the same table, with all shards, in a statement on another node."""
+    own: TableName | None = None
+    """The Distributed table on this node, if it is one."""
     _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
 
     def choose_ahead(self) -> None:
@@ -135,13 +140,15 @@ class ShardReader:
     ) -> str:
         table = peer.table(self.database, self.table)
         others = await self._others(peer, select, sources)
+        names = self._names(select)
         if self._is_here(peer):
-            return _as_declared(select).sql(table, shard_number=shard.number, others=others)
+            sql = as_declared(select).sql(table, shard_number=shard.number, others=others)
+            return f"SELECT {names} FROM ({sql})" if self._zones(select) else sql
         sql = select.sql(table, shard_number=shard.number, others=others)
-        columns = [column for _, column in select.columns]
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
-        url = f"{peer.url}/?default_format=Native{forwarded(self.settings)}&query={quote(text, safe='')}"
+        settings = forwarded({**self.settings, **self._filter(peer)})
+        url = f"{peer.url}/?default_format=Native{settings}&query={quote(text, safe='')}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
         structure = quote_string(select.structure)
@@ -150,10 +157,29 @@ class ShardReader:
             read = f"url({collection}, url = {quote_string(url)}, format = 'Native', structure = {structure})"
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
-        names = ", ".join(quote_identifier(column.name) for column in columns)
         reading = f"SELECT {names} FROM {read}"
         self.failover.reads.add(Read(peer, self.database, self.table, mark, reading))
         return reading
+
+    def _names(self, select: RemoteSelect) -> str:
+        """The columns of the result by name, with the time zones that they have in tables."""
+        own = self._zones(select)
+        return ", ".join(
+            quote_identifier(column.name) if own is None else with_zones(text, column, own, select)
+            for text, column in select.columns
+        )
+
+    def _zones(self, select: RemoteSelect) -> TableName | None:
+        """The table whose columns' time zones are not those of the statement."""
+        if not self.settings.get("session_timezone") or select.block:
+            return None
+        return self.own if any(has_session_zone(column.type) for _, column in select.columns) else None
+
+    def _filter(self, peer: Peer) -> Mapping[str, str]:
+        """`additional_table_filters` for the shard's own table."""
+        name = TableName(self.database or peer.default_database or self.current_database, self.table)
+        condition = filter_of(self.settings, name, alias="", current=self.current_database)
+        return filter_setting(name, condition) if condition else {_FILTERS: ""}
 
     def _is_here(self, peer: Peer) -> bool:
         if not peer.is_local or not flag(self.settings, "prefer_localhost_replica", True):
@@ -294,8 +320,8 @@ def depth_mark(depth: int) -> str:
     return f"/* distributed depth {depth} */"
 
 
-def _as_declared(select: RemoteSelect) -> RemoteSelect:
-    """The columns get the types that the Distributed table has, as `url()` gives them."""
+def as_declared(select: RemoteSelect) -> RemoteSelect:
+    """For what chDB reads itself: columns get the types of the Distributed table, as `url()` gives them."""
     return replace(select, columns=tuple((_cast(text, column), column) for text, column in select.columns))
 
 

@@ -55,9 +55,11 @@ def with_arguments(select: str, call: ViewCall) -> str:
     given."""
     cursor = Cursor(select)
     edits = []
-    while cursor.skip_to("{"):
-        start = cursor.token.start
-        cursor.at += 1
+    for at, word in enumerate(cursor.words):
+        if word != "{":
+            continue
+        start = cursor.tokens[at].start
+        cursor.at = at + 1
         name = cursor.identifier()
         if name is None or not cursor.accept(":"):
             continue

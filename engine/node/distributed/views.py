@@ -6,11 +6,13 @@ changed it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from engine.distributed.select.template import table_names
+from engine.distributed.select.template import alias_behind, table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.distributed.settings_around import settings_of_statement
+from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.view_parameters import view_calls, with_arguments
 from engine.node.replicated.local_tables import LocalTables
@@ -30,11 +32,21 @@ class DistributedViews:
         self._local = local
         self._before: dict[TableName, str] = {}
         self.generation = 0
+        self.reads_merged: Callable[[str, str], Awaitable[bool]] | None = None
+        """Whether a SELECT, in a database, reads Distributed tables by way of merge() or Merge tables."""
 
     def forget(self) -> None:
         """A statement that may have made or changed a view has run or was given up."""
         self.generation += 1
         self._before.clear()
+
+    def names_in(self, select: str) -> Sequence[TableName]:
+        """The names of tables as they are written."""
+        return [ref.name for ref in table_names(select)]
+
+    async def reads_distributed(self, name: TableName) -> bool:
+        """Whether a view of this name reads, however indirectly, a Distributed table."""
+        return bool(await self._views([name]))
 
     async def replaced(self, asked: Asked) -> str:
         """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
@@ -47,7 +59,12 @@ class DistributedViews:
                 if await self._tables.find_for(asked, ref.name) is None
             ]
             views = await self._views([name for _, name in others])
-            edits = [_view_edit(sql, ref, views[name]) for ref, name in others if name in views]
+            settings = settings_of_statement(asked, sql)
+            edits = [
+                _view_edit(sql, ref, _filtered(asked, settings, sql, ref.end, name, views[name]))
+                for ref, name in others
+                if name in views
+            ]
             edits += await self._called(asked, sql)
             if not edits:
                 return sql
@@ -61,8 +78,15 @@ class DistributedViews:
             for call in view_calls(sql)
         }
         views = await self._views(list(calls.values()))
+        settings = settings_of_statement(asked, sql)
         return [
-            _put(sql, call.start, call.end, with_arguments(views[name], call), call.name.table)
+            _put(
+                sql,
+                call.start,
+                call.end,
+                _filtered(asked, settings, sql, call.end, name, with_arguments(views[name], call)),
+                call.name.table,
+            )
             for call, name in calls.items()
             if name in views
         ]
@@ -118,6 +142,8 @@ class DistributedViews:
         for name in names:
             if await self._tables.find(name) is not None:
                 return True
+        if self.reads_merged is not None and await self.reads_merged(select, database):
+            return True
         if depth >= _MAX_VIEWS or not names:
             return False
         rows = await self._selects(names)
@@ -132,6 +158,14 @@ def is_target(sql: str, ref: NameRef) -> bool:
     cursor = Cursor(sql)
     at = next(i for i, token in enumerate(cursor.tokens) if token.start >= ref.start)
     return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
+
+
+def _filtered(
+    asked: Asked, settings: Mapping[str, str], sql: str, end: int, name: TableName, select: str
+) -> str:
+    """The SELECT with what `additional_table_filters` says of the view."""
+    condition = filter_of(settings, name, alias=alias_behind(sql, end), current=asked.current_database)
+    return f"SELECT * FROM ({select}) WHERE {condition}" if condition else select
 
 
 def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:

@@ -57,3 +57,5 @@ SELECT e.id FROM events AS e JOIN extra AS x USING (id) WHERE e.city = 'Rome' OR
 SELECT id, age FROM people FINAL PREWHERE age > 20 WHERE id > 30 ORDER BY id LIMIT 4
 SELECT p.id FROM people AS p FINAL JOIN events AS e ON e.id = p.id PREWHERE p.age > 20 AND p.name != 'p1' ORDER BY p.id
 SELECT city, name, count() FROM events GROUP BY GROUPING SETS ((city), (name), ()) HAVING max(price) > 370 ORDER BY sum(price), city, name
+SELECT length(city) AS k, count() FROM events GROUP BY k ORDER BY k
+SELECT city = 'Rome' AS k, length(city) % 2 AS m, max(id) FROM events GROUP BY k, m ORDER BY ALL

@@ -1,0 +1,74 @@
+"""The setting `additional_table_filters`: a table's name to a condition that each of its rows has to meet.
+
+It holds behind FINAL, SAMPLE and PREWHERE, before all else that a statement does with the rows; so it goes
+to the shards, around their tables. A name is that of a Distributed table, of a view, or an alias in the text;
+the filter of a shard's own table holds there, too. What chDB reads by itself it filters by itself.
+
+Source: buildAdditionalFiltersIfNeeded in ClickHouse's PlannerJoinTree.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.distributed.select.template import table_names
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_string
+from engine.sql.cursor import Cursor
+from engine.sql.tokens import TokenKind, literal_value
+
+_SETTING = "additional_table_filters"
+
+
+def table_filters(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Name to condition, in their order. Raises SqlError 36 for a value that is no map of strings."""
+    found: dict[str, str] = {}
+    text = settings.get(_SETTING, "").strip()
+    cursor = Cursor(text)
+    if not text or not cursor.accept("{"):
+        return _nothing(text)
+    while not cursor.accept("}"):
+        name, condition = (
+            cursor.tokens[cursor.at : cursor.at + 1],
+            cursor.tokens[cursor.at + 2 : cursor.at + 3],
+        )
+        if not name or not condition or cursor.words[cursor.at + 1] != ":":
+            raise _no_map(text)
+        if name[0].kind is not TokenKind.STRING or condition[0].kind is not TokenKind.STRING:
+            raise _no_map(text)
+        found.setdefault(literal_value(name[0]), literal_value(condition[0]))
+        cursor.at += 3
+        cursor.accept(",")
+    return found
+
+
+def filter_of(settings: Mapping[str, str], name: TableName | None, *, alias: str, current: str) -> str:
+    """The condition for a table, `current` being the current database; empty for none. Raises SqlError 48
+    for one that reads tables."""
+    filters = table_filters(settings)
+    names = {alias} if alias else set()
+    if name is not None:
+        names |= {f"{name.database}.{name.table}"} | ({name.table} if name.database == current else set())
+    condition = next((text for key, text in filters.items() if key in names), "")
+    if "SELECT" in Cursor(condition).words or table_names(f"SELECT {condition}"):
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            f"A condition of {_SETTING} for a Distributed table may not read other tables.",
+            hint="Write the condition into WHERE.",
+        )
+    return condition
+
+
+def filter_setting(name: TableName, condition: str) -> Mapping[str, str]:
+    """The setting, for a table on another node."""
+    return {_SETTING: f"{{{quote_string(f'{name.database}.{name.table}')}:{quote_string(condition)}}}"}
+
+
+def _nothing(text: str) -> Mapping[str, str]:
+    if text:
+        raise _no_map(text)
+    return {}
+
+
+def _no_map(text: str) -> SqlError:
+    return SqlError(Code.BAD_ARGUMENTS, f"Setting {_SETTING} = {text} is no map of strings.")

@@ -1,0 +1,114 @@
+"""additional_table_filters over Distributed tables: as with one table that holds all rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from engine.errors import Code, SqlError
+from engine.names import TableName
+from engine.node.distributed.table_filters import filter_of, filter_setting, table_filters
+from tests.unit.test_distributed_select_property import Query
+from tests.unit.test_distributed_select_remembered import World
+from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, Bench, bench
+
+__all__ = ["bench"]
+
+SEEDS = int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "40"))
+FILTERS = "{'events': 'id % 7 != 2 AND city != \\'Oslo\\'', 'people': 'age > 20'}"
+
+
+@pytest.fixture(scope="module")
+def world(bench: Bench) -> Iterator[World]:
+    world = World(bench)
+    world.make()
+    world.make("people", table="people", columns=PEOPLE)
+    for database in ("one", "d"):
+        bench.ask("CREATE VIEW rome AS SELECT id, price FROM events WHERE city = 'Rome'", database)
+    yield world
+    bench.ask("DROP VIEW one.rome")
+    bench.ask("DROP DATABASE d SYNC", "default")
+    world.call(world.node.stop())
+    for record in world.node.tables.catalog.all():
+        world.node.tables.catalog.remove(record.uuid)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_random_query_of_filtered_tables_answers_as_one_table_does(world: World, seed: int) -> None:
+    sql = Query(seed).text()
+    if "twice" in sql or "label" in sql:
+        return  # These belong to the tables of the shards.
+    settings = {"additional_table_filters": FILTERS}
+    sql = sql.replace("PREWHERE", "WHERE")  # ClickHouse does not take both in one read.
+    expected = world.bench.ask(f"{sql} SETTINGS additional_table_filters = {FILTERS}")
+    assert world.ask(sql, settings=settings) == expected, sql
+
+
+def both(world: World, sql: str, filters: str) -> tuple[str, str]:
+    """The answer over shards, and that of one table."""
+    text = f"{sql} SETTINGS additional_table_filters = {filters}"
+    return world.ask(text), world.bench.ask(text.replace("d.events", "one.events"))
+
+
+@pytest.mark.parametrize(
+    ("sql", "filters"),
+    [
+        ("SELECT count() FROM events", "{'d.events': 'id < 10'}"),
+        ("SELECT count(), sum(e.id) FROM events AS e", "{'e': 'id < 10'}"),
+        ("SELECT count(), sum(id) FROM events AS e", "{'x': 'id > 5', 'events': 'id < 10', 'e': '0'}"),
+        ("SELECT a.id, b.id FROM events a JOIN events b USING (day) ORDER BY ALL", "{'b': 'id < 10'}"),
+        ("SELECT count() FROM people FINAL", "{'people': 'age > 30'}"),
+        ("SELECT count() FROM people FINAL PREWHERE age < 60", "{'people': 'age > 30'}"),
+        ("SELECT count() FROM events SAMPLE 1", "{'events': 'id < 10'}"),
+        ("SELECT count(), max(price) FROM rome", "{'rome': 'id > 50'}"),
+        ("SELECT count(), max(price) FROM rome", "{'d.events': 'id > 50'}"),
+        ("SELECT id FROM people WHERE id IN (SELECT id FROM events) ORDER BY id", "{'events': 'id < 20'}"),
+        ("SELECT city, count() FROM events GROUP BY city ORDER BY city", "{'events': 'price > 50'}"),
+        ("SELECT id FROM events ORDER BY id DESC LIMIT 3", "{'events': 'id < 20'}"),
+        ("SELECT DISTINCT city FROM events ORDER BY city", "{'events': 'has(tags, \\'t1\\')'}"),
+        ("SELECT * FROM (SELECT count() FROM events) WHERE 1", "{'events': 'id IN (1, 2, 3)'}"),
+        ("SELECT count() FROM events FULL JOIN people USING (id)", "{'people': 'id < 20'}"),
+    ],
+)
+def test_a_filter_is_found_by_name_and_holds_before_all_else(world: World, sql: str, filters: str) -> None:
+    over_shards, of_one = both(world, sql.replace(" SAMPLE 1", ""), filters)
+    assert over_shards == of_one
+    assert of_one != world.bench.ask(sql.replace(" SAMPLE 1", ""))
+
+
+def test_a_filter_may_use_hidden_columns_and_the_number_of_the_shard(world: World) -> None:
+    world.ask(
+        "CREATE TABLE hidden (id UInt64, twice UInt64 MATERIALIZED id * 2) "
+        "ENGINE = Distributed(c, '', events)"
+    )
+    try:
+        for condition, of_one in (("twice < 9", "id < 5"), ("_shard_num = 2", "cityHash64(id) % 3 = 1")):
+            answer = world.ask(
+                "SELECT count(), sum(id) FROM hidden",
+                settings={"additional_table_filters": f"{{'hidden': '{condition}'}}"},
+            )
+            assert answer == world.bench.ask(f"SELECT count(), sum(id) FROM events WHERE {of_one}")
+    finally:
+        world.ask("DROP TABLE hidden SYNC")
+
+
+def test_the_table_of_a_shard_may_have_a_filter_of_its_own(world: World) -> None:
+    filters = ", ".join(f"'s{n}.events': 'id < 9'" for n in range(1, SHARDS + 1))
+    answer = world.ask(f"SELECT count() FROM events SETTINGS additional_table_filters = {{{filters}}}")
+    assert answer == world.bench.ask("SELECT count() FROM events WHERE id < 9")
+    name = TableName("s1", "events")
+    text = filter_setting(name, "s = 'a'")["additional_table_filters"]
+    assert filter_of({"additional_table_filters": text}, name, alias="", current="x") == "s = 'a'"
+
+
+def test_a_value_that_cannot_be_followed_is_refused(world: World) -> None:
+    assert table_filters({}) == table_filters({"additional_table_filters": "{}"}) == {}
+    for text in ("x", "{'a'}", "{'a': b}", "{'a':", "{a: 'b'}"):
+        with pytest.raises(SqlError) as refused:
+            table_filters({"additional_table_filters": text})
+        assert refused.value.code == Code.BAD_ARGUMENTS
+    with pytest.raises(SqlError) as refused:
+        both(world, "SELECT 1 FROM events", "{'events': 'id IN (SELECT id FROM people)'}")
+    assert refused.value.code == Code.NOT_IMPLEMENTED
