@@ -88,8 +88,20 @@ def carry_out(
 
 
 def _look(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
+    """Before the decision, for whoever decides: hashes that Keeper knows then are of other jobs' parts."""
+    are_hashes_used = _is_told_by_parts(plan, target) and not target.is_old
+    paths = target.keeper_paths if are_hashes_used else [""] * len(servers)
+
+    def on_one(server: Server, path: str) -> Seen:
+        return staging.look(server, target, plan.job, plan.epoch, keeper_path=path)
+
     with ThreadPoolExecutor(len(servers)) as pool:
-        return list(pool.map(lambda server: staging.look(server, target, plan.job, plan.epoch), servers))
+        return list(pool.map(on_one, servers, paths))
+
+
+def _is_told_by_parts(plan: Plan, target: Target) -> bool:
+    """Whether Keeper knows which parts were moved."""
+    return target.is_replicated and Mode(plan.mode) is Mode.APPEND
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +116,7 @@ class _Work:
 
     @property
     def is_told_by_parts(self) -> bool:
-        """Whether Keeper knows which parts were moved."""
-        return self.target.is_replicated and Mode(self.plan.mode) is Mode.APPEND
+        return _is_told_by_parts(self.plan, self.target)
 
     def gather(self) -> tuple[TableName, Parts]:
         """Step 4: the table, and its parts."""
@@ -133,7 +144,7 @@ class _Work:
         staging.create(server, table, target, job=self.plan.job, like=like)
         if not self.is_told_by_parts:
             for other in staging.gathered_by_others(server, self.plan.job, table):
-                staging.drop_and_wait(server, other, target)
+                staging.drop_and_wait(server, other, version=target.shards[self.shard].version)
         attaches = [
             f"ATTACH PARTITION ID {quote_string(partition_id)} FROM {source.quoted}"
             for source, parts in sources.items()
@@ -159,7 +170,7 @@ class _Work:
         recorded = {} if is_first and self.is_told_by_parts else records.recorded(self.server, self.plan.job)
         moves = Moves(
             self.plan.job, self.server, self.target, self.target.keeper_paths[self.shard], table, parts,
-            rows_of(self.seen.target), recorded,
+            rows_of(self.seen.target), self.seen.hashes, recorded,
         )  # fmt: skip
         if Mode(self.plan.mode) is Mode.OVERWRITE_PARTITIONS:
             moves.replace(ids)

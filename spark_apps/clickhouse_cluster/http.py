@@ -89,9 +89,11 @@ class Server:
         """The answer as text, without the last line break."""
         return self.execute(sql, settings=settings).decode("utf-8", "surrogateescape").rstrip("\n")
 
-    def rows(self, sql: str, *, settings: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    def rows(
+        self, sql: str, *, settings: Mapping[str, str] | None = None, timeout_s: float = _TIMEOUT_S
+    ) -> list[dict[str, Any]]:
         """The rows of a SELECT. 64-bit numbers are quoted by servers: they come as text."""
-        answer = self.execute(f"{sql} FORMAT JSONEachRow", settings=settings)
+        answer = self.execute(f"{sql} FORMAT JSONEachRow", settings=settings, timeout_s=timeout_s)
         return [cast(dict[str, Any], json.loads(line)) for line in answer.splitlines() if line]
 
 
@@ -130,15 +132,15 @@ def sql_error(text: str, *, at: Server) -> SqlError:
 
 def first_to_answer(servers: Iterable[Server]) -> Server:
     """The first of them that answers. Raises NodeUnavailable naming all when none does."""
-    return first_answer(servers, "SELECT 1")[0]
+    return first_rows(servers, "SELECT 1")[0]
 
 
-def first_answer(servers: Iterable[Server], sql: str) -> tuple[Server, str]:
+def first_rows(servers: Iterable[Server], sql: str) -> tuple[Server, list[dict[str, Any]]]:
     """The first of them that answers, and what it says. Raises NodeUnavailable naming all when none does."""
     said: list[str] = []
     for server in servers:
         try:
-            return server, server.execute(sql, timeout_s=10.0).decode().rstrip("\n")
+            return server, server.rows(sql, timeout_s=10.0)
         except (NodeUnavailable, ReplyLost) as error:
             said.append(str(error))
     raise NodeUnavailable("No replica answers: " + "; ".join(said))

@@ -29,7 +29,7 @@ from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
-from spark_apps.clickhouse_cluster.staging import Parts
+from spark_apps.clickhouse_cluster.staging import Hashes, Parts
 from spark_apps.clickhouse_cluster.target import Target
 
 REMEMBERED_S = 1800
@@ -52,8 +52,9 @@ class EqualRows(OnclusterError):
 class Moves:
     """The moves of one job on one shard. `parts` are those of `source`.
 
-    `before` are the rows of the table's partitions before the first move of this run, `recorded` is what is
-    known of earlier runs.
+    `before` are the rows of the table's partitions before the first move of this run, and `known` the hashes
+    of parts that Keeper had then (for rows added to a Replicated table; old servers show none). `recorded` is
+    what is known of earlier runs.
     """
 
     job: str
@@ -63,6 +64,7 @@ class Moves:
     source: TableName
     parts: Parts
     before: Mapping[str, int]
+    known: Hashes
     recorded: Mapping[Event, Mapping[str, Mapping[str, object]]]
 
     @property
@@ -92,8 +94,9 @@ class Moves:
         """Add these partitions. Raises RowsMissing, EqualRows, UnknownOutcome."""
         attached, intents = self.recorded.get(Event.ATTACHED, {}), self.recorded.get(Event.INTENT, {})
         if self.target.is_replicated and not self.target.is_old:
+            known = self.known
             for some in _some(ids, except_for=attached):
-                self._append_replicated(some, intents)
+                known = self._append_replicated(some, intents, known)
                 self._record_moved(some)
             return
         for partition_id in ids:
@@ -102,10 +105,14 @@ class Moves:
                 one(partition_id, intents.get(partition_id))
                 self._record_moved([partition_id])
 
-    def _append_replicated(self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]]) -> None:
-        """Parts that the table has seen are known by their hashes under `blocks/`."""
+    def _append_replicated(
+        self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]], known: Hashes
+    ) -> Hashes:
+        """Parts that the table has seen are known by their hashes; gives those that it knows afterwards.
+
+        Another run may have moved some since `known` was looked at: then Keeper drops what is moved again.
+        """
         hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
-        known = self._blocks()
         new = {}
         for partition_id in ids:
             if partition_id not in intents:
@@ -123,23 +130,24 @@ class Moves:
                 if found != int(str(intent["before"])):
                     raise self._unknown(partition_id, intent, found)
             self._alter("ATTACH", partition_id)
-        known = self._blocks()
+        known = self._hashes()
         for partition_id in ids:
             absent = hashes[partition_id] - known.get(partition_id, set())
             if absent:
                 all_of = len(hashes[partition_id])
                 raise self._missing(partition_id, f"{len(absent)} of {all_of} parts did not arrive")
+        return known
 
     def _append_old(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
         """Servers that show no hashes: after the move there are new nodes under `blocks/`, one per part."""
-        before = self._blocks().get(partition_id, set())
+        before = self._hashes().get(partition_id, set())
         if intent is None:
             self._intend(partition_id, {"blocks": sorted(before)})
         else:
             before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]
         expected = len(self.parts[partition_id])
         self._alter("ATTACH", partition_id)
-        if len(self._blocks().get(partition_id, set()) - before) < expected:
+        if len(self._hashes().get(partition_id, set()) - before) < expected:
             raise self._equal(partition_id)
 
     def _append_plain(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
@@ -183,24 +191,8 @@ class Moves:
         """Rows of the table, by partition id."""
         return rows_of(staging.parts(self.server, self.target))
 
-    def _blocks(self) -> dict[str, set[str]]:
-        """Hashes of parts that were attached to the table lately, by partition id."""
-        mark = "_replace_from_"
-        path = quote_string(f"{self.keeper_path}/blocks")
-        try:
-            names = self.server.text(
-                f"SELECT name FROM system.zookeeper WHERE path = {path} "
-                f"AND position(name, {quote_string(mark)}) > 0"
-            ).split()
-        except SqlError as error:
-            raise type(error)(
-                error.code, f"Cannot read the blocks of {self.target.table}: {error.message}"
-            ) from error
-        found: dict[str, set[str]] = {}
-        for name in names:
-            partition_id, _, digest = name.partition(mark)
-            found.setdefault(partition_id, set()).add(digest)
-        return found
+    def _hashes(self) -> Hashes:
+        return staging.attached_hashes(self.server, self.target, self.keeper_path)
 
     def _unknown(self, partition_id: str, intent: Mapping[str, object], there: int) -> UnknownOutcome:
         return UnknownOutcome(

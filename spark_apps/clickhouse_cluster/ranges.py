@@ -1,17 +1,18 @@
-"""Days and times that a column cannot hold. A server would store others in their place, and say nothing.
+"""Values that a column cannot hold. A server would store others in their place, and say nothing.
 
-Numbers need no such check: chDB's `accurateCast` refuses them. Source: ClickHouse's documentation of Date,
-Date32, DateTime and DateTime64.
+Integers into integers need no such check: chDB's `accurateCast` refuses them. It does not look at digits of
+decimals, and Float32 makes infinity of what is too large. Source: ClickHouse's documentation of Date, Date32,
+DateTime, DateTime64, Decimal and Float.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from engine.errors import SqlError
 from spark_apps.clickhouse_cluster.target import Column
@@ -19,6 +20,11 @@ from spark_apps.clickhouse_cluster.types import ChType
 
 VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE = 321
 _EPOCH = dt.datetime(1970, 1, 1)
+_Number = int | float | Decimal
+_WHOLE_NUMBERS_OF_DOUBLES = 2**53
+"""Up to here each is a Float64 of its own."""
+_INFINITE_FLOAT32 = 2**128 - 2**103
+"""The least that is rounded to infinity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +48,19 @@ _NANOSECONDS = _Range(_WIDE.first, dt.datetime(2262, 4, 11, 23, 47, 16))
 
 
 def require_in_range(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Look at these columns. Raises SqlError 321 that names the column, its range and a value."""
+    """Look at these columns. Raises SqlError 321 that names the column and a value."""
     wrong = []
     for column in columns:
-        kind = ChType.parse(column.type)
-        values = rows[column.name]
-        while kind.name == "Array" and pa.types.is_list(values.type):
-            kind, values = ChType.parse(kind.arguments[0]), pc.list_flatten(values)
-        holds = _range_of(kind)
-        if holds is None or not (pa.types.is_date(values.type) or pa.types.is_timestamp(values.type)):
-            continue
-        least, most = _ends(values)
-        for value in (least, most):
-            if value is not None and not _micros(holds.first) <= value <= _micros(holds.last):
-                shown = _EPOCH + dt.timedelta(microseconds=value)
-                wrong.append(
-                    f"{column.name} {column.type} holds {holds.first:%Y-%m-%d} to {holds.last:%Y-%m-%d}, "
-                    f"not {shown if pa.types.is_timestamp(values.type) else shown.date()}"
-                )
+        for kind, values in _simple(ChType.parse(column.type), rows[column.name]):
+            is_day = pa.types.is_date(values.type)
+            if is_day or pa.types.is_timestamp(values.type):
+                wrong += [f"{column.name} {column.type} {text}" for text in _wrong_times(kind, values)]
+            elif (limit := _limit(kind, values.type)) is not None:
+                wrong += [
+                    f"{column.name} {column.type} cannot hold {value}"
+                    for value in _ends_of_numbers(values)
+                    if not -limit < value < limit
+                ]
     if wrong:
         raise SqlError(
             VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
@@ -68,21 +69,69 @@ def require_in_range(rows: pa.Table, columns: Sequence[Column]) -> None:
         )
 
 
+def _simple(kind: ChType, values: pa.ChunkedArray) -> Iterator[tuple[ChType, pa.ChunkedArray]]:
+    """The values, or what arrays and maps are made of."""
+    import pyarrow.compute as pc  # takes longer to load than all the rest: only where rows are
+
+    if kind.name == "Array" and pa.types.is_list(values.type):
+        yield from _simple(ChType.parse(kind.arguments[0]), pc.list_flatten(values))
+    elif kind.name == "Map" and pa.types.is_map(values.type):
+        keys = pa.chunked_array([chunk.keys for chunk in values.chunks], values.type.key_type)
+        items = pa.chunked_array([chunk.items for chunk in values.chunks], values.type.item_type)
+        for argument, some in zip(kind.arguments, (keys, items), strict=True):
+            yield from _simple(ChType.parse(argument), some)
+    else:
+        yield kind, values
+
+
+def _wrong_times(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:
+    holds = _range_of(kind)
+    if holds is None:
+        return
+    for value in _ends_of_times(values):
+        if not _micros(holds.first) <= value <= _micros(holds.last):
+            shown = _EPOCH + dt.timedelta(microseconds=value)
+            yield (
+                f"holds {holds.first:%Y-%m-%d} to {holds.last:%Y-%m-%d}, "
+                f"not {shown if pa.types.is_timestamp(values.type) else shown.date()}"
+            )
+
+
 def _range_of(kind: ChType) -> _Range | None:
     if kind.name == "DateTime64" and kind.arguments and int(kind.arguments[0]) > 8:
         return _NANOSECONDS
     return _RANGES.get(kind.name)
 
 
-def _ends(values: pa.ChunkedArray) -> tuple[int | None, int | None]:
-    """The least and the greatest, in microseconds since 1970; None when there are only NULLs."""
+def _ends_of_times(values: pa.ChunkedArray) -> list[int]:
+    """The least and the greatest, in microseconds since 1970, if there are any."""
+    import pyarrow.compute as pc
+
     if pa.types.is_date32(values.type):
         found, unit = pc.min_max(values.cast(pa.int32())), 24 * 3600 * 1_000_000
     else:
         # Casting the type alone changes no value, whatever the time zone.
         found, unit = pc.min_max(values.cast(pa.timestamp("us")).cast(pa.int64())), 1
-    least, most = found["min"].as_py(), found["max"].as_py()
-    return (None, None) if least is None else (least * unit, most * unit)
+    return [end.as_py() * unit for end in found.values() if end.is_valid]
+
+
+def _limit(kind: ChType, given: pa.DataType) -> int | None:
+    """What the amount of a value has to be below, where something given as this may be above."""
+    if kind.decimal is not None:
+        digits, scale = kind.decimal
+        return int(10 ** (digits - scale))
+    if kind.name == "Float64" and pa.types.is_int64(given):
+        return _WHOLE_NUMBERS_OF_DOUBLES + 1
+    return _INFINITE_FLOAT32 if kind.name == "Float32" and pa.types.is_float64(given) else None
+
+
+def _ends_of_numbers(values: pa.ChunkedArray) -> list[_Number]:
+    """The least and the greatest that are finite, if there are any."""
+    import pyarrow.compute as pc
+
+    if pa.types.is_float64(values.type):
+        values = values.filter(pc.is_finite(values))
+    return [end.as_py() for end in pc.min_max(values).values() if end.is_valid]
 
 
 def _micros(at: dt.datetime) -> int:

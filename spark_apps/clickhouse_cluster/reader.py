@@ -90,7 +90,9 @@ class ClusterReader(DataSourceReader):
 
     def _read_arrow(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
         table = self._target.table.quoted
-        sql = f"SELECT {select_list(columns)} FROM (SELECT * FROM {table}{where}) FORMAT ArrowStream"
+        # A star leaves out columns that are MATERIALIZED.
+        names = column_list([column.name for column in columns])
+        sql = f"SELECT {select_list(columns)} FROM (SELECT {names} FROM {table}{where}) FORMAT ArrowStream"
         with server.open(sql, settings=_ARROW) as answer:
             yield from pa.ipc.open_stream(_Stream(answer))
 

@@ -114,7 +114,7 @@ class Progress(enum.Enum):
 def progress(coordinator: Server, job: str) -> tuple[Progress, Plan | None]:
     """How far the job got, and the plan that was decided, if any."""
     decided = f"decided_{job}"
-    names = staging.tables(coordinator, decided, f"done_{job}")
+    names = staging.tables(coordinator, f"d%{job}")
     if decided not in names:
         return Progress.NOTHING, None
     rows = coordinator.rows(f"SELECT plan FROM {TableName(staging.DATABASE, decided).quoted}")
@@ -128,8 +128,7 @@ def decision(coordinator: Server, job: str) -> Plan | None:
 
 
 def is_done(coordinator: Server, job: str) -> bool:
-    name = f"done_{job}"
-    return name in staging.tables(coordinator, name)
+    return bool(staging.tables(coordinator, f"done_{job}"))
 
 
 def record_done(coordinator: Server, job: str) -> None:

@@ -23,6 +23,8 @@ from spark_apps.clickhouse_cluster.types import ChType, write_expression
 
 _CANNOT_INSERT_NULL = 349
 _connection: Any = None
+_key_types: dict[str, str] = {}
+"""By the statement that asks for it. A process that Spark gives many tasks asks once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,10 @@ class Splitter:
             if (name := quote_identifier(column.name))
         )
         zone = quote_string(target.timezone)
-        self._settings = f"SETTINGS max_threads = 1, max_block_size = 1048576, session_timezone = {zone}"
-        self._key_type = ""
+        self._settings = (
+            f"SETTINGS max_threads = 1, max_block_size = 1048576, session_timezone = {zone}, "
+            "allow_suspicious_low_cardinality_types = 1"
+        )
 
     @property
     def format(self) -> str:
@@ -117,13 +121,16 @@ class Splitter:
 
         key = self._target.sharding_key
         inner = f"(SELECT {self._casts} FROM Python(rows))"
-        if not self._key_type:
-            answer = self._query(f"SELECT toTypeName({key}) FROM {inner} LIMIT 1", "TSVRaw", rows)
-            self._key_type = answer.decode().strip()
-        slot = slot_expression(key, self._key_type, len(slots))
+        slot = slot_expression(key, self._key_type(key, inner, rows), len(slots))
         answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
         return np.array(slots)[found]
+
+    def _key_type(self, key: str, inner: str, rows: pa.Table) -> str:
+        asking = f"SELECT toTypeName({key}) FROM {inner} LIMIT 1 {self._settings}"
+        if asking not in _key_types:
+            _key_types[asking] = self._query(asking, "TSVRaw", rows).decode().strip()
+        return _key_types[asking]
 
     def _encode(self, rows: pa.Table) -> bytes:
         return self._query(f"SELECT {self._casts} FROM Python(rows) {self._settings}", self.format, rows)

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import TokenKind, tokenize
 from spark_apps.clickhouse_cluster.http import Server
@@ -44,9 +45,11 @@ _WIDTHS = (
     "Int64",
 )
 _NONCE_BITS = 16
+_ALLOWED = {"allow_suspicious_codecs": "1", "allow_suspicious_low_cardinality_types": "1"}
 _CODECS_OF_MARKS_SINCE = (23, 1)
 _DROPS_WAIT_SINCE = (20, 10)
 _KEPT_S = 7 * 24 * 3600
+_DROPS_AT_ONCE = 4
 
 
 def job_key(job_id: str, target: Target) -> str:
@@ -78,14 +81,14 @@ def create(
     keys.append(f"ORDER BY {_clause(target.sorting_key) if target.sorting_key else 'tuple()'}")
     if target.primary_key and target.primary_key != target.sorting_key:
         keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
-    settings = f"index_granularity = {target.index_granularity}, {_NO_MERGES}"
+    settings = f"{target.settings}, {_NO_MERGES}"
     if target.version >= _CODECS_OF_MARKS_SINCE:
         settings += f", compress_marks = 1, marks_compression_codec = {quote_string(_codecs(job))}"
     server.execute(
         f"CREATE TABLE {name.quoted} AS {(like or target.table).quoted} ENGINE = MergeTree {' '.join(keys)} "
         f"SETTINGS {settings}",
         # A column's codec is one that nobody would choose.
-        settings={} if target.is_old else {"allow_suspicious_codecs": "1"},
+        settings={} if target.is_old else _ALLOWED,
     )
     if like is None and not target.is_old and target.version < _CODECS_OF_MARKS_SINCE:
         _mark_column(server, name, target, job)
@@ -106,25 +109,25 @@ def drop(server: Server, name: TableName) -> None:
     server.execute(f"DROP TABLE IF EXISTS {name.quoted}")
 
 
-def drop_and_wait(server: Server, name: TableName, target: Target) -> None:
+def drop_and_wait(server: Server, name: TableName, *, version: tuple[int, ...]) -> None:
     """Drop a table when no statement uses it any more."""
-    server.execute(
-        f"DROP TABLE IF EXISTS {name.quoted}{' SYNC' if target.version >= _DROPS_WAIT_SINCE else ''}"
-    )
+    server.execute(f"DROP TABLE IF EXISTS {name.quoted}{' SYNC' if version >= _DROPS_WAIT_SINCE else ''}")
 
 
 def gathered_by_others(server: Server, job: str, mine: TableName) -> list[TableName]:
     """Tables in which other runs of the job's commit have gathered, or are about to."""
-    return [TableName(DATABASE, name) for name in tables(server, f"c_{job}_") if name != mine.table]
+    return [TableName(DATABASE, name) for name in tables(server, f"c_{job}_%") if name != mine.table]
 
 
-def tables(server: Server, *prefixes: str) -> list[str]:
-    """Names of tables and views here that begin with one of the prefixes."""
-    begins = " OR ".join(f"startsWith(name, {quote_string(prefix)})" for prefix in prefixes)
-    return server.text(
-        f"SELECT name FROM system.tables WHERE database = {quote_string(DATABASE)} AND ({begins}) "
-        "ORDER BY name"
-    ).split()
+def tables(server: Server, like: str) -> list[str]:
+    """Names of tables and views here; none where no load ever was."""
+    try:
+        # Cheaper than to ask `system.tables`.
+        return server.text(f"SHOW TABLES FROM {DATABASE} LIKE {quote_string(like)}").split()
+    except SqlError as error:
+        if error.code != Code.UNKNOWN_DATABASE:
+            raise
+        return []
 
 
 def left(server: Server, *, records_older_than_s: int) -> list[str]:
@@ -148,12 +151,17 @@ Parts = dict[str, list[Part]]
 """By partition id, the parts that have rows."""
 
 
+Hashes = dict[str, set[str]]
+"""By partition id, hashes of parts that were attached to a Replicated table lately, as Keeper knows them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """Parts on one server: of the target's own table, and by table those of all attempts, winners or not."""
 
     target: Parts
     attempts: dict[str, Parts]
+    hashes: Hashes
 
 
 def parts(server: Server, target: Target, table: TableName | None = None) -> Parts:
@@ -163,8 +171,32 @@ def parts(server: Server, target: Target, table: TableName | None = None) -> Par
     return _parts(server, target, where).get(table, {})
 
 
-def look(server: Server, target: Target, job: str, epoch: str) -> Seen:
-    """At what one run of the job has staged, and at the target."""
+def attached_hashes(server: Server, target: Target, keeper_path: str) -> Hashes:
+    mark = "_replace_from_"
+    path = quote_string(f"{keeper_path}/blocks")
+    try:
+        names = server.text(
+            f"SELECT name FROM system.zookeeper WHERE path = {path} "
+            f"AND position(name, {quote_string(mark)}) > 0"
+        ).split()
+    except SqlError as error:
+        raise type(error)(error.code, f"Cannot read the blocks of {target.table}: {error.message}") from error
+    found: Hashes = {}
+    for name in names:
+        partition_id, _, digest = name.partition(mark)
+        found.setdefault(partition_id, set()).add(digest)
+    return found
+
+
+def look(server: Server, target: Target, job: str, epoch: str, *, keeper_path: str) -> Seen:
+    """At what one run of the job has staged, at the target, and at what Keeper says where a path is given."""
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(attached_hashes, server, target, keeper_path) if keeper_path else None
+        of_target, attempts = _staged(server, target, job, epoch)
+        return Seen(of_target, attempts, {} if asked is None else asked.result())
+
+
+def _staged(server: Server, target: Target, job: str, epoch: str) -> tuple[Parts, dict[str, Parts]]:
     table, mine = target.table, quote_string(f"s_{job}_{epoch}_")
     found = _parts(
         server,
@@ -173,7 +205,7 @@ def look(server: Server, target: Target, job: str, epoch: str) -> Seen:
         f"database = {quote_string(DATABASE)} AND startsWith(table, {mine}))",
     )
     of_target = found.pop(table, {})
-    return Seen(of_target, {name.table: some for name, some in found.items()})
+    return of_target, {name.table: some for name, some in found.items()}
 
 
 def _parts(server: Server, target: Target, where: str) -> dict[TableName, Parts]:
@@ -203,10 +235,13 @@ def sweep(servers: Iterable[Server], job: str, epoch: str = "") -> None:
     """On each server, drop what the job's runs left, or what one of them did."""
 
     def on_one(server: Server) -> None:
-        # Cheaper than to ask `system.tables`.
-        for name in server.text(f"SHOW TABLES FROM {DATABASE} LIKE {quote_string(f'%{job}%')}").split():
-            if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}")):
-                drop(server, TableName(DATABASE, name))
+        names = [
+            TableName(DATABASE, name)
+            for name in tables(server, f"%{job}%")
+            if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}"))
+        ]
+        with ThreadPoolExecutor(_DROPS_AT_ONCE) as drops:
+            list(drops.map(lambda name: drop(server, name), names))
 
     different = list(dict.fromkeys(servers))
     with ThreadPoolExecutor(len(different)) as pool:

@@ -13,13 +13,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.config.load import load_topology
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from spark_apps.clickhouse_cluster.http import Server, first_answer, first_to_answer
+from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answer
 from spark_apps.clickhouse_cluster.options import Options, Placement
+
+_SETTING = re.compile(r"\b(\w+) = (\d+|true|false|'\w*')")
+_IS_COPIED = re.compile(r"(index_granularity|storage_policy|allow_\w+)\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +39,19 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`replica` is the one that was chosen for this job, from `replicas`."""
+    """`replica` is the one that was chosen for this job, from `replicas`, and `version` its server's."""
 
     number: int
     weight: int
     replicas: tuple[Server, ...]
     replica: Server
+    version: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated.
+    `settings` are those of its own that decide what it may look like.
 
     `deduplicates`: a block with a token that the table knows is not stored again.
     """
@@ -62,9 +66,8 @@ class Target:
     partition_key: str
     sorting_key: str
     primary_key: str
-    index_granularity: str
+    settings: str
     keeper_paths: tuple[str, ...]
-    version: tuple[int, ...]
     timezone: str
     deduplicates: bool
 
@@ -76,6 +79,11 @@ class Target:
     def keeps_every_row(self) -> bool:
         """Merges remove none, as those of the table's relatives do."""
         return self.engine in ("MergeTree", "ReplicatedMergeTree")
+
+    @property
+    def version(self) -> tuple[int, ...]:
+        """The oldest of all shards'."""
+        return min(shard.version for shard in self.shards)
 
     @property
     def is_old(self) -> bool:
@@ -108,7 +116,7 @@ class Target:
         with ThreadPoolExecutor(len(shards)) as pool:
             seen = list(pool.map(lambda shard: _look(shard[1], local), shards))
         chosen = tuple(
-            Shard(number, weight, replicas, one.replica)
+            Shard(number, weight, replicas, one.replica, _version(one.facts["version"]))
             for number, ((weight, replicas), one) in enumerate(zip(shards, seen, strict=True), start=1)
         )
         facts, columns = seen[0].facts, seen[0].columns
@@ -120,7 +128,6 @@ class Target:
                     f"{_differences(columns, one.columns)}",
                     hint="Bring the table to one structure on all shards first.",
                 )
-        version, timezone = seen[0].version_and_timezone
         return cls(
             name=options.table,
             table=local,
@@ -132,10 +139,9 @@ class Target:
             partition_key=facts["partition_key"],
             sorting_key=facts["sorting_key"],
             primary_key=facts["primary_key"],
-            index_granularity=_granularity(facts["engine_full"]),
+            settings=_settings(facts["engine_full"]),
             keeper_paths=tuple(one.keeper_path for one in seen),
-            version=tuple(int(part) for part in version.split(".") if part.isdigit()),
-            timezone=timezone,
+            timezone=facts["timezone"],
             deduplicates=_deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
         )
 
@@ -148,22 +154,19 @@ class _Seen:
     facts: dict[str, str]
     columns: tuple[Column, ...]
     keeper_path: str
-    version_and_timezone: tuple[str, str]
 
 
 def _look(replicas: Sequence[Server], local: TableName) -> _Seen:
-    replica, answer = first_answer(replicas, "SELECT version(), timezone()")
-    version, timezone = answer.split("\t")
-    with ThreadPoolExecutor(2) as pool:
+    replica, facts = _facts(replicas, local)
+    with ThreadPoolExecutor(1) as pool:
         description = pool.submit(replica.rows, f"DESCRIBE TABLE {local.quoted}")
-        keeper_path = pool.submit(_keeper_path, replica, local)
-        facts = _facts(replica, local)  # says that there is no such table, where there is none
+        keeper_path = _keeper_path(replica, local) if facts["engine"].startswith("Replicated") else ""
         columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in description.result())
-        return _Seen(replica, facts, columns, keeper_path.result(), (version, timezone))
+    return _Seen(replica, facts, columns, keeper_path)
 
 
 def _definition(server: Server, name: TableName) -> DistributedDefinition:
-    facts = _facts(server, name)
+    _, facts = _facts([server], name)
     if facts["engine"] != "Distributed":
         raise ConfigError(
             f"{name} on {server} is a {facts['engine']} table, not a Distributed one.",
@@ -172,10 +175,13 @@ def _definition(server: Server, name: TableName) -> DistributedDefinition:
     return DistributedDefinition.parse(facts["engine_full"], current_database=name.database)
 
 
-def _facts(server: Server, name: TableName) -> dict[str, str]:
-    rows = server.rows(
-        "SELECT engine, engine_full, partition_key, sorting_key, primary_key FROM system.tables "
-        f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+def _facts(servers: Sequence[Server], name: TableName) -> tuple[Server, dict[str, str]]:
+    """Of the table and its server, the first that answers. Raises SqlError 60 or 81, NodeUnavailable."""
+    server, rows = first_rows(
+        servers,
+        "SELECT version() AS version, timezone() AS timezone, "
+        "engine, engine_full, partition_key, sorting_key, primary_key FROM system.tables "
+        f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}",
     )
     if not rows:
         databases = server.text("SELECT name FROM system.databases").split()
@@ -185,7 +191,11 @@ def _facts(server: Server, name: TableName) -> dict[str, str]:
                 hint=f"Databases: {', '.join(sorted(databases))}.",
             )  # fmt: skip
         raise SqlError(Code.UNKNOWN_TABLE, f"There is no table {name} on {server}.")
-    return {key: str(value) for key, value in rows[0].items()}
+    return server, {key: str(value) for key, value in rows[0].items()}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:
@@ -195,6 +205,8 @@ def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:
 
 def _shards(server: Server, cluster: str, options: Options) -> tuple[tuple[int, tuple[Server, ...]], ...]:
     if options.cluster_file:
+        from engine.config.load import load_topology  # workers need none of it
+
         topology = load_topology(Path(options.cluster_file))
         return tuple(
             (
@@ -250,10 +262,11 @@ def _deduplicates(engine_full: str, *, is_replicated: bool) -> bool:
     return int(found.group(1)) > 0 if found else is_replicated
 
 
-def _granularity(engine_full: str) -> str:
-    _, found, rest = engine_full.partition("index_granularity = ")
-    number = rest.split(",")[0].split()[0] if found else ""
-    return number if number.isdigit() else "8192"
+def _settings(engine_full: str) -> str:
+    """Those that tables need to have in common with this one, as they may follow SETTINGS."""
+    tail = engine_full.rpartition(" SETTINGS ")[2]
+    found = {name: value for name, value in _SETTING.findall(tail) if _IS_COPIED.match(name)}
+    return ", ".join(f"{name} = {value}" for name, value in ({"index_granularity": "8192"} | found).items())
 
 
 def column_list(names: Sequence[str]) -> str:

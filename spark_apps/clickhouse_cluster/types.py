@@ -143,11 +143,14 @@ def read_expression(value: str, text: str) -> str:
 
 def write_expression(value: str, text: str) -> str:
     """SQL that turns `value`, as Spark has it, into this ClickHouse type; fails for what does not fit."""
-    kind = ChType.parse(text)
-    wanted = quote_string(text)
-    if kind.name in _INTEGERS or kind.decimal is not None:
-        return f"accurateCast({value}, {wanted})"
-    return f"CAST({value}, {wanted})"
+    how = "accurateCast" if _has_numbers(ChType.parse(text)) else "CAST"
+    return f"{how}({value}, {quote_string(text)})"
+
+
+def _has_numbers(kind: ChType) -> bool:
+    if kind.name in ("Array", "Map"):
+        return any(_has_numbers(ChType.parse(argument)) for argument in kind.arguments)
+    return kind.name in _INTEGERS or kind.decimal is not None
 
 
 def check_schema(schema: StructType, target: Target) -> None:
@@ -183,6 +186,9 @@ def check_schema(schema: StructType, target: Target) -> None:
         wrong.append(
             f"{target.name} has no sharding key and more than one shard; give the option sharding_key"
         )
+    twice = sorted({field.name for field in schema if schema.fieldNames().count(field.name) > 1})
+    if twice:
+        wrong.append(f"more than one column is called {', '.join(twice)}")
     if wrong:
         raise SqlError(Code.TYPE_MISMATCH, f"The frame does not fit into {target.table}: {'; '.join(wrong)}.")
 

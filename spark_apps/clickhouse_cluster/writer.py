@@ -21,6 +21,7 @@ from pyspark.sql.types import StructType
 
 from engine.errors import NodeUnavailable, Unavailable
 from spark_apps.clickhouse_cluster import commit, records, staging
+from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
@@ -63,6 +64,7 @@ class Job:
 
         Raises SqlError when the frame does not fit, Unavailable when nobody can tell what an earlier run did.
         """
+        spare_the_modules()
         target = Target.find(options)
         check_schema(schema, target)
         epoch = staging.new_epoch()
@@ -131,6 +133,7 @@ def stage(
     job: Job, names: Sequence[str], rows: Iterator[pa.RecordBatch], *, task: int, attempt: int
 ) -> TaskStaged:
     """Stage one attempt's rows. A job that was committed before takes no rows."""
+    spare_the_modules()
     if job.before is not Progress.NOTHING:
         return TaskStaged(task, attempt, ())
     with Attempt(job, names, task, attempt) as posting:
@@ -215,6 +218,7 @@ class Attempt:
 
 def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     """Decide, unless that was done before, and carry the decision out."""
+    spare_the_modules()
     plan, decided_at = job.plan, None
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]

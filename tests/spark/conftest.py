@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from engine.env import SystemEnv
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
-from spark_apps.clickhouse_cluster import register
+from spark_apps.clickhouse_cluster import register, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.split import close_chdb
 
@@ -46,16 +46,23 @@ class Servers:
     def everywhere(self, sql: str) -> list[str]:
         return [server.text(sql) for server in self.all]
 
-    def table(self, columns: str, *, rest: str = "ORDER BY tuple()", replicated: bool = True) -> str:
+    def table(
+        self,
+        columns: str,
+        *,
+        rest: str = "ORDER BY tuple()",
+        replicated: bool = True,
+        settings: Mapping[str, str] | None = None,
+    ) -> str:
         """A local table on every replica."""
         self._made += 1
-        name = f"d.t{self._made}"
+        name = f"d.{self.kind}_{self._made}"
         for number, shard in enumerate(self.shards, start=1):
             for replica, server in enumerate(shard, start=1):
                 server.execute("CREATE DATABASE IF NOT EXISTS d")
                 path = f"'/{self.kind}/{number}/{name}', 'r{replica}'"
                 engine = f"ReplicatedMergeTree({path})" if replicated else "MergeTree"
-                server.execute(f"CREATE TABLE {name} ({columns}) ENGINE = {engine} {rest}")
+                server.execute(f"CREATE TABLE {name} ({columns}) ENGINE = {engine} {rest}", settings=settings)
         return name
 
     def counts(self, table: str) -> list[int]:
@@ -68,8 +75,8 @@ class Servers:
 
     def staging(self) -> list[str]:
         """Staging tables that are left."""
-        sql = "SELECT name FROM system.tables WHERE database = 'oncluster_spark' AND match(name, '^[sc]_')"
-        return sorted(name for server in self.all for name in server.text(sql).split())
+        names = (name for server in self.all for name in staging.tables(server, "%"))
+        return sorted(name for name in names if name.startswith(("s_", "c_")))
 
     def writer(self, frame: object, *, key: str = "cityHash64(a)", **options: str) -> DataFrameWriter:
         writer = frame.write.format("clickhouse_cluster").mode("append")  # type: ignore[attr-defined]

@@ -7,6 +7,7 @@ option `fault`.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
 import signal
@@ -21,7 +22,13 @@ import psutil
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceWriter, WriterCommitMessage
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    WriterCommitMessage,
+)
 from pyspark.sql.types import StructType
 
 from spark_apps.clickhouse_cluster import records, register
@@ -41,6 +48,7 @@ class Fault(enum.Enum):
     TWO_ATTEMPTS = "task 0 reports when two attempts of it have posted everything"
     SHUFFLE_LOST = "when task 0 has posted, the files of the shuffle before it are deleted"
     EXECUTOR_KILLED = "when task 0 has posted, its executor is killed"
+    BATCHES_KILLED = "commits are killed: of batch 0 before it begins, of batch 1 when intents are recorded"
     HELD_BEFORE_COMMIT = "the commit waits before it begins"
     HELD_IN_COMMIT = "the commit waits when its intents are recorded"
     HELD_AFTER_MOVE = "the commit waits when partitions are moved, before that is recorded"
@@ -83,6 +91,9 @@ class LatchedSource(ClickHouseClusterSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         return LatchedWriter(super().writer(schema, overwrite), self._fault, self._latches)
 
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        return LatchedStreamWriter(super().streamWriter(schema, overwrite), self._fault, self._latches)
+
 
 class LatchedWriter(DataSourceArrowWriter):
     """`inner` does the work."""
@@ -121,33 +132,67 @@ class LatchedWriter(DataSourceArrowWriter):
             executor.wait()
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._fault is Fault.HELD_BEFORE_COMMIT:
-            self._hold()
-        elif self._fault is Fault.HELD_IN_COMMIT:
-            self._at(Event.INTENT, hold_first=False)
-        elif self._fault is Fault.HELD_AFTER_MOVE:
-            self._at(Event.ATTACHED, hold_first=True)
-        self._inner.commit(messages)
+        with held_where(self._fault, self._latches):
+            self._inner.commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         self._inner.abort(messages)
 
-    def _hold(self) -> None:
-        self._latches.reach(f"held-{os.getpid()}")
-        self._latches.wait("never")
 
-    def _at(self, event: Event, *, hold_first: bool) -> None:
-        """Hold where this process records what happened to partitions."""
-        true_record: Callable[..., None] = records.record
+class LatchedStreamWriter(DataSourceStreamArrowWriter):
+    """`inner` does the work. Each of the two kills takes place once."""
 
-        def record(server: Server, job: str, seen: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
-            if seen is event and hold_first:
-                self._hold()
-            true_record(server, job, seen, facts)
-            if seen is event and not hold_first:
-                self._hold()
+    def __init__(self, inner: Any, fault: Fault, latches: Latches) -> None:
+        self._inner = inner
+        self._fault = fault
+        self._latches = latches
 
-        records.record = record
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        message: WriterCommitMessage = self._inner.write(iterator)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        is_killed = self._fault is Fault.BATCHES_KILLED and not self._latches.reached(f"killed-{batchId}")
+        if is_killed and batchId == 0:
+            self._kill(batchId)
+        elif is_killed and batchId == 1:
+            true_record: Callable[..., None] = records.record
+
+            def record(*arguments: Any) -> None:
+                true_record(*arguments)
+                self._kill(batchId)
+
+            records.record = record
+        self._inner.commit(messages, batchId)
+
+    def _kill(self, batch: int) -> None:
+        self._latches.reach(f"killed-{batch}")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def held_where(fault: Fault, latches: Latches) -> Iterator[None]:
+    """A commit in here is held as the fault says, at what it records of partitions: `held-…` is reached."""
+    true_record: Callable[..., None] = records.record
+
+    def hold() -> None:
+        latches.reach(f"held-{os.getpid()}")
+        latches.wait("never")
+
+    def record(server: Server, job: str, seen: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        if fault is Fault.HELD_AFTER_MOVE and seen is Event.ATTACHED:
+            hold()
+        true_record(server, job, seen, facts)
+        if fault is Fault.HELD_IN_COMMIT and seen is Event.INTENT:
+            hold()
+
+    if fault is Fault.HELD_BEFORE_COMMIT:
+        hold()
+    records.record = record
+    try:
+        yield
+    finally:
+        records.record = true_record
 
 
 def shuffle_files() -> set[Path]:

@@ -95,12 +95,13 @@ class Driver:
             os.environ.update(spark_environment(settings, master=master))
             self._pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
             self._pid = self._pool.submit(_start, master, spark_conf(settings, master=master)).result()
+        self._killed = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if psutil.pid_exists(self._pid):
+        if not self._killed:
             self._pool.submit(_stop).result()
         self._pool.shutdown()
 
@@ -114,6 +115,7 @@ class Driver:
 
     def kill(self) -> None:
         """SIGKILL to the driver and its Java, and to nothing else."""
+        self._killed = True
         process = psutil.Process(self._pid)
         java = [child for child in process.children(recursive=True) if child.name() == "java"]
         for one in (*java, process):

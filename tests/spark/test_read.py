@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from engine.names import quote_string
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -62,13 +63,22 @@ def test_a_narrower_schema_reads_only_its_columns(spark: SparkSession, servers: 
 
 
 def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers: Servers) -> None:
-    name = servers.table("a Int32, s String, n Nullable(Int32), d Date, t DateTime('UTC')", rest="ORDER BY a")
+    columns = "a Int32, s String, n Nullable(Int32), d Date, t DateTime('UTC'), f Float64, u UInt64"
+    name = servers.table(columns, rest="ORDER BY a")
     servers.shards[0][0].execute(
         f"INSERT INTO {name} SELECT toInt32(number) - 20, concat(toString(number), '%_'), "
-        "if(number % 3 = 0, NULL, toInt32(number)), toDate(number), toDateTime(number * 3600) "
-        "FROM numbers(60)"
+        "if(number % 3 = 0, NULL, toInt32(number)), toDate(number), toDateTime(number * 3600), "
+        "if(number = 7, nan, number / 2), 18446744073709551615 - number FROM numbers(60)"
+    )
+    quoted, escaped = quote_string('it\'s "ä"'), quote_string("ä\\\n`")
+    # The two times are half past two in Berlin, before and after clocks are set back.
+    servers.shards[0][0].execute(
+        f"INSERT INTO {name} VALUES (100, {quoted}, NULL, '2105-12-31', 1729989000, inf, 0), "
+        f"(101, {escaped}, 5, '1970-01-01', 1729992600, -0., 1), (102, '', 0, '2024-10-27', 4294967295, 0, 2)"
     )
     one_shard = Servers(servers.kind, servers.shards[:1])
+    # Spark passes over what it has cached where a column has NaN, and looks for NaN.
+    spark.conf.set("spark.sql.inMemoryColumnarStorage.partitionPruning", "false")
     everything = read(spark, one_shard, name).cache()
     conditions = (
         "a = 3", "a > -5 AND a <= 7", "a IN (1, 2, 99)", "NOT (n > 20)", "n IS NULL",
@@ -77,7 +87,14 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
         "s LIKE '%7\\\\%_'", "s = '5%_'", "d >= DATE '1970-01-20'", "n <=> 4",
         "NOT (n <=> 4)",
         "t > TIMESTAMP '1970-01-02 00:00:00' AND t != TIMESTAMP '1970-01-02 03:00:00'", "a = 1 OR n = 2",
-        "n NOT IN (1, 2)",
+        "n NOT IN (1, 2)", "n IN (1, NULL)", "n NOT IN (1, NULL)", "NOT (s LIKE 'ä%')", "s LIKE 'ä%'",
+        f"s = {quoted}", f"s IN ('', {escaped}, '1%_')", "s < 'a'", f"contains(s, {escaped})", "s = ''",
+        "f = double('NaN')", "f > 2", "f IN (0, 1.5)", "f <=> double('NaN')", "f = -0.0",
+        "u = 18446744073709551615", "u IN (0, 18446744073709551614)", "u > -1", "u < 2.5", "a > 2147483648",
+        "d IN (DATE '2105-12-31', DATE '1969-12-31')", "d > DATE '2106-06-06'", "d < DATE '1960-01-01'",
+        "t = TIMESTAMP '2024-10-27 02:30:00 Europe/Berlin'", "t >= TIMESTAMP '2024-10-27 01:30:00'",
+        "t < TIMESTAMP '1970-01-01 01:00:00.5'", "t > TIMESTAMP '1960-01-01 00:00:00'",
+        "t <= TIMESTAMP '2200-01-01 00:00:00'",
     )  # fmt: skip
 
     def found(frames: Iterable[DataFrame]) -> list[str]:
@@ -91,6 +108,7 @@ def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers:
     pushed = [read(spark, one_shard, name, pushdown="on") for _ in conditions]
     assert found(pushed) == found([everything] * len(conditions))
     everything.unpersist()
+    spark.conf.unset("spark.sql.inMemoryColumnarStorage.partitionPruning")
 
 
 def test_a_frame_may_be_used_again_with_another_filter_or_none(
@@ -106,3 +124,13 @@ def test_a_filter_in_sql_is_evaluated_by_the_servers(spark: SparkSession, server
         shard[0].execute(f"INSERT INTO {name} SELECT toInt32(number) FROM numbers(10)")
     frame = read(spark, servers, name, filter="bitAnd(a, 1) = 1 OR a = 2")
     assert [frame.count(), frame.where("a = 2").count(), frame.count()] == [12, 2, 12]
+
+
+def test_columns_that_are_materialized_are_read_and_those_that_are_an_alias_filter(
+    spark: SparkSession, servers: Servers
+) -> None:
+    columns = "a Int32, m Int64 MATERIALIZED a * 2, l Int64 ALIAS a * 3, r Array(String), k Int8 DEFAULT 4"
+    name = servers.table(columns, rest="ORDER BY a")
+    servers.shards[1][0].execute(f"INSERT INTO {name} (a, r) VALUES (1, ['ä', '']), (2, [])")
+    frame = read(spark, servers, name, filter="l > 3")
+    assert [row.asDict() for row in frame.collect()] == [{"a": 2, "m": 4, "r": [], "k": 4}]

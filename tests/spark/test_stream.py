@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_apps.clickhouse_cluster import staging
 from spark_apps.clickhouse_cluster.stream import batch_writer
 from tests.spark.conftest import Servers
+from tests.spark.latched import Fault, LatchedSource, Latches
 
 pytestmark = pytest.mark.slow
 
@@ -26,7 +27,7 @@ def files(directory: Path, *, number: int) -> Path:
 
 def done_jobs(servers: Servers) -> set[str]:
     """The records of jobs that are done."""
-    return set(staging.tables(servers.shards[0][0], "done_"))
+    return set(staging.tables(servers.shards[0][0], "done_%"))
 
 
 def test_a_batch_that_was_written_before_the_query_ended_is_not_written_again(
@@ -84,3 +85,33 @@ def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
     assert nodes.staging() == []
     assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"
+
+
+def test_a_query_whose_commits_are_killed_is_started_again_and_writes_each_batch_once(
+    spark: SparkSession, nodes: Servers, tmp_path: Path
+) -> None:
+    """1. Three files are three batches. 2. Batch 0 is staged, SIGKILL before its commit. 3. Started again,
+    SIGKILL when batch 1 is decided and nothing is moved. 4. Started again, the query gets to its end."""
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    source = files(tmp_path, number=3)
+    latches = Latches(tmp_path / "latches")
+    latches.directory.mkdir()
+    spark.dataSource.register(LatchedSource)
+
+    def run() -> None:
+        stream = spark.readStream.schema("a long").option("maxFilesPerTrigger", 1).csv(str(source))
+        writer = stream.writeStream.format("clickhouse_latched").trigger(availableNow=True)
+        options = {"shards": nodes.option, "sharding_key": "a", "latches": str(latches.directory)}
+        checkpoint = {"checkpointLocation": str(tmp_path / "checkpoint")}
+        fault = {"fault": Fault.BATCHES_KILLED.name}
+        writer.options(**options, **checkpoint, **fault).start(table).awaitTermination()
+
+    for batch, rows_before in enumerate((0, 10)):
+        with pytest.raises(StreamingQueryException):
+            run()
+        assert latches.reached(f"killed-{batch}")
+        assert sum(nodes.counts(table)) == rows_before
+        assert nodes.staging() != []
+    run()
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(30)))
+    assert nodes.staging() == []

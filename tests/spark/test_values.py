@@ -1,0 +1,193 @@
+"""Values of all types into tables: each arrives as it is, or fails the load, and nothing is written."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from engine.errors import SqlError
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
+from tests.spark.conftest import Servers
+
+pytestmark = pytest.mark.slow
+
+
+def load(servers: Servers, table: str, rows: Mapping[str, pa.Array], *, key: str = "a") -> None:
+    """What the planner, one task and the commit do with these rows."""
+    batch = pa.record_batch(dict(rows))
+    given = {"table": table, "shards": servers.option, "sharding_key": key}
+    job = Job.begin(Options.parse(given), from_arrow_schema(batch.schema), Mode.APPEND)
+    try:
+        with Attempt(job, batch.schema.names, 0, 0) as posting:
+            posting.add(batch)
+            posting.flush()
+    except SqlError:
+        give_up(job)
+        raise
+    finish(job, [TaskStaged(0, 0, posting.staged)])
+
+
+def rows_of(v: pa.Array) -> dict[str, pa.Array]:
+    return {"a": pa.array(range(len(v)), pa.int64()), "v": v}
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "values", "stored"),
+    [
+        ("Array(UInt8)", pa.list_(pa.int32()), [[0, 255], []], ["[0,255]", "[]"]),
+        ("Array(Nullable(Int16))", pa.list_(pa.int32()), [[1, None]], ["[1,NULL]"]),
+        ("Array(Array(UInt16))", pa.list_(pa.list_(pa.int64())), [[[1], []]], ["[[1],[]]"]),
+        ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [[("ä", 255)], []], ["{'ä':255}", "{}"]),
+        ("Array(Decimal(9, 2))", pa.list_(pa.decimal128(10, 2)), [[Decimal("-9999999.9")]], ["[-9999999.9]"]),
+        ("Decimal(38, 10)", pa.decimal128(38, 10), [Decimal("9999999999999999999999999999.5")],
+         ["9999999999999999999999999999.5"]),
+        ("Decimal(5, 2)", pa.int32(), [999, -999], ["-999", "999"]),
+        ("Float64", pa.int64(), [2**53, -(2**53)], ["-9007199254740992", "9007199254740992"]),
+        ("Float32", pa.float64(), [float("inf"), 0.5, float("nan")], ["0.5", "inf", "nan"]),
+        ("LowCardinality(UInt8)", pa.int32(), [7], ["7"]),
+        ("LowCardinality(Nullable(String))", pa.string(), ["x", None], ["\\N", "x"]),
+        ("String", pa.binary(), [b"\xc3\xa4\t"], ["ä\\t"]),
+        ("Array(Date)", pa.list_(pa.date32()), [[dt.date(2149, 6, 6)]], ["['2149-06-06']"]),
+        ("DateTime('Europe/Berlin')", pa.timestamp("us", "America/New_York"),
+         [dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC), dt.datetime(2024, 10, 27, 1, 30, tzinfo=dt.UTC)],
+         ["2024-10-27 02:30:00"] * 2),
+    ],
+)  # fmt: skip
+def test_values_arrive_as_they_are(
+    nodes: Servers, column: str, kind: pa.DataType, values: list[Any], stored: list[str]
+) -> None:
+    suspicious = {"allow_suspicious_low_cardinality_types": "1"}
+    table = nodes.table(f"a UInt32, v {column}", rest="ORDER BY a", settings=suspicious)
+    load(nodes, table, rows_of(pa.array(values, kind)))
+    assert nodes.ask(f"SELECT v FROM {table}") == stored
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value", "code"),
+    [
+        ("Array(UInt8)", pa.list_(pa.int32()), [1, 300], 70),
+        ("Array(UInt8)", pa.list_(pa.int32()), [1, None], 349),
+        ("Array(Array(Int8))", pa.list_(pa.list_(pa.int64())), [[128]], 70),
+        ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [("x", 300)], 70),
+        ("Map(String, Date)", pa.map_(pa.string(), pa.date32()), [("x", dt.date(1969, 12, 31))], 321),
+        ("Decimal(5, 2)", pa.decimal128(10, 2), Decimal("1000.00"), 321),
+        ("Decimal(38, 10)", pa.decimal128(38, 0), Decimal("9" * 38), 321),
+        ("Array(Decimal(5, 2))", pa.list_(pa.decimal128(10, 2)), [Decimal("-1000.00")], 321),
+        ("Decimal(5, 2)", pa.int64(), 1000, 321),
+        ("Float64", pa.int64(), 2**53 + 1, 321),
+        ("Float32", pa.float64(), -1e300, 321),
+        ("Array(Float32)", pa.list_(pa.float64()), [1e39], 321),
+        ("Enum8('x' = 1)", pa.string(), "y", 691),
+        ("FixedString(2)", pa.string(), "xyz", 131),
+    ],
+)
+def test_a_value_that_does_not_fit_is_not_changed_but_fails_the_load(
+    nodes: Servers, column: str, kind: pa.DataType, value: Any, code: int
+) -> None:
+    table = nodes.table(f"a UInt32, v {column}", rest="ORDER BY a")
+    with pytest.raises(SqlError) as refused:
+        load(nodes, table, rows_of(pa.array([value], kind)))
+    assert refused.value.code == code
+    assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["cityHash64(a, s)", "intHash32(a)", "toYYYYMM(t)", "a + length(s)", "-toInt64(a)", "xxHash64(s)"],
+)
+def test_rows_are_on_the_shard_that_the_server_computes(nodes: Servers, key: str) -> None:
+    table = nodes.table("a UInt32, s LowCardinality(String), t DateTime('Asia/Tokyo')", rest="ORDER BY a")
+    months = [dt.datetime(2024, 1 + month, 1, tzinfo=dt.UTC) - dt.timedelta(hours=1) for month in range(12)]
+    load(
+        nodes, table,
+        {"t": pa.array(months, pa.timestamp("us", "UTC")), "s": pa.array([f"ä{at % 5}" for at in range(12)]),
+         "a": pa.array(range(12), pa.int64())},
+        key=key,
+    )  # fmt: skip
+    unsigned = f"toUInt64({key})"
+    wrong = [
+        shard[0].text(f"SELECT count() FROM {table} WHERE {unsigned} % 2 != {number}")
+        for number, shard in enumerate(nodes.shards)
+    ]
+    assert (sum(nodes.counts(table)), wrong) == (12, ["0", "0"])
+
+
+def test_a_key_that_is_random_spreads_the_rows_and_loses_none(nodes: Servers) -> None:
+    table = nodes.table("a UInt32, v UInt32", rest="ORDER BY a")
+    load(nodes, table, rows_of(pa.array(range(2000), pa.int64())), key="rand()")
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(2000)))
+    assert all(nodes.counts(table))
+
+
+def test_columns_that_are_absent_get_their_defaults_and_computed_ones_are_computed(nodes: Servers) -> None:
+    columns = (
+        "a UInt32, d String DEFAULT concat('d', toString(a)), m UInt64 MATERIALIZED a * 2, "
+        'l UInt64 ALIAS a * 3, n Nullable(String), `a "ü\\`` UInt8 DEFAULT 9'
+    )
+    table = nodes.table(columns, rest="PARTITION BY m % 4 ORDER BY (d, a)")
+    load(nodes, table, {"a": pa.array([1, 2], pa.int64())}, key="cityHash64(a)")
+    load(nodes, table, {'a "ü`': pa.array([5], pa.int16()), "a": pa.array([3], pa.int64())}, key="a")
+    assert nodes.ask(f"SELECT a, d, m, l, n, `a \"ü\\`` FROM {table}") == [
+        "1\td1\t2\t3\t\\N\t9", "2\td2\t4\t6\t\\N\t9", "3\td3\t6\t9\t\\N\t5",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ({"a": [1], "x": [1], "y": [1]}, "no column x, y"),
+        ({"a": [1], "m": [1]}, "m is MATERIALIZED"),
+        ({"d": ["x"]}, "the sharding key a needs a"),
+        ({"a": [1.5]}, "a: double into UInt32"),
+        ({"a": [1], "d": [{"x": 1}]}, "d: struct<x:bigint> into String"),
+    ],
+)
+def test_a_frame_that_does_not_fit_is_refused_with_the_reason(
+    nodes: Servers, rows: dict[str, list[Any]], says: str
+) -> None:
+    table = nodes.table("a UInt32, d String, m UInt64 MATERIALIZED a * 2", rest="ORDER BY a")
+    with pytest.raises(SqlError, match=says):
+        load(nodes, table, {name: pa.array(values) for name, values in rows.items()})
+    assert nodes.staging() == []
+
+
+def test_a_column_that_is_there_twice_is_refused(nodes: Servers) -> None:
+    table = nodes.table("a UInt32", rest="ORDER BY a")
+    schema = from_arrow_schema(pa.schema([("a", pa.int64()), ("a", pa.int64())]))
+    options = Options.parse({"table": table, "shards": nodes.option, "sharding_key": "a"})
+    with pytest.raises(SqlError, match="more than one column is called a"):
+        Job.begin(options, schema, Mode.APPEND)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "ORDER BY n SETTINGS allow_nullable_key = 1",
+        "ORDER BY (a, cityHash64(s)) SAMPLE BY cityHash64(s)",
+        "PARTITION BY (a % 2, s) PRIMARY KEY a ORDER BY (a, s) SETTINGS index_granularity = 1024",
+        "ORDER BY tuple() SETTINGS min_bytes_for_wide_part = 0",
+    ],
+)
+def test_tables_of_many_kinds_are_written(nodes: Servers, rest: str) -> None:
+    columns = (
+        "a UInt32, s String, n Nullable(Int32), INDEX i s TYPE bloom_filter GRANULARITY 2, "
+        "PROJECTION p (SELECT s, count() GROUP BY s), CONSTRAINT c CHECK a < 100"
+    )
+    table = nodes.table(columns, rest=rest)
+    rows = {"a": pa.array(range(20), pa.int64()), "s": pa.array(["x", "y"] * 10)}
+    load(nodes, table, {**rows, "n": pa.array([None, 1] * 10, pa.int32())})
+    assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(20)))
+
+
+def test_no_rows_are_written_as_none(nodes: Servers) -> None:
+    table = nodes.table("a UInt32, v UInt32", rest="ORDER BY a")
+    load(nodes, table, rows_of(pa.array([], pa.int64())))
+    assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
