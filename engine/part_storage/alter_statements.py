@@ -7,13 +7,16 @@ again.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.names import quote_identifier
 from engine.replication.columns import Column, Columns
 from engine.replication.table_metadata import TableMetadata
-from engine.sql.tokens import Token, scan
+from engine.sql.tokens import Token, literal_value, scan
+
+_OF_STATISTICS = re.compile(r"\w+\s+STATISTICS?\b", re.IGNORECASE)
 
 
 class Effect(enum.Enum):
@@ -54,17 +57,27 @@ def next_step(
         return AlterStep(", ".join(pending), Effect.RENAMES)
     dropped, added = _lists(metadata, wanted)
     drop_columns, change_columns, is_rewritten = _columns(columns, wanted_columns)
-    commands = [*dropped, *drop_columns, *change_columns, *added, *_keys(metadata, wanted)]
+    commands = [*dropped, *change_columns, *added, *_keys(metadata, wanted)]
     if not commands:
-        return None
-    rewrites = is_rewritten or bool(drop_columns) or bool(dropped)
+        # Columns go last: what needs them may be changed by the same ALTER so that it does not any more.
+        return AlterStep(joined(drop_columns), Effect.REWRITES) if drop_columns else None
+    rewrites = is_rewritten or bool(dropped)
     new_names = tuple(name for name in wanted_columns.by_name if name not in here)
-    return AlterStep(", ".join(commands), Effect.REWRITES if rewrites else Effect.NOTHING, new_names)
+    return AlterStep(joined(commands), Effect.REWRITES if rewrites else Effect.NOTHING, new_names)
+
+
+def joined(commands: Sequence[str]) -> str:
+    """Several commands of one ALTER. `STATISTICS a, MODIFY …` would be a list of columns to the parser, so
+    such commands stand in parentheses, which servers that know statistics understand."""
+    if len(commands) > 1 and any(_OF_STATISTICS.match(command) for command in commands):
+        commands = [f"({command})" for command in commands]
+    return ", ".join(commands)
 
 
 def _columns(columns: Columns, wanted: Columns) -> tuple[list[str], list[str], bool]:
     target = wanted.by_name
-    drops = [f"DROP COLUMN {quote_identifier(name)}" for name in columns.by_name if name not in target]
+    gone = [column for column in columns.columns if column.name not in target]
+    drops = [f"DROP COLUMN {quote_identifier(name)}" for name in _dependent_first(gone)]
     order = [column.name for column in columns.columns if column.name in target]
     here = columns.by_name
     changes: list[str] = []
@@ -81,6 +94,7 @@ def _columns(columns: Columns, wanted: Columns) -> tuple[list[str], list[str], b
         changes += [f"MODIFY COLUMN {quote_identifier(column.name)} REMOVE {word}" for word in removed]
         if old.statistics and old.statistics != column.statistics:
             changes.append(f"DROP STATISTICS {quote_identifier(column.name)}")
+            is_rewritten = True
         if not is_in_place:
             order.remove(column.name)
             order.insert(index, column.name)
@@ -88,6 +102,26 @@ def _columns(columns: Columns, wanted: Columns) -> tuple[list[str], list[str], b
             changes.append(f"MODIFY COLUMN {_declaration(column)}" + ("" if is_in_place else f" {place}"))
         is_rewritten = is_rewritten or old.type != column.type
     return drops, changes, is_rewritten
+
+
+def _dependent_first(columns: Sequence[Column]) -> list[str]:
+    """Names, each column before those that its default value is made of."""
+    left = {column.name: _names_in(column.default) for column in columns}
+    ordered: list[str] = []
+    while left:
+        needed = {other for name, names in left.items() for other in names if other != name}
+        free = [name for name in left if name not in needed] or list(left)
+        ordered += free
+        for name in free:
+            del left[name]
+    return ordered
+
+
+def _names_in(expression: str) -> frozenset[str]:
+    """Words of an expression that may be names of columns, of Nested ones also joined by dots."""
+    words = [literal_value(token) for token in scan(expression) if token.is_significant]
+    joined_by_dots = ("".join(words[at : at + 3]) for at in range(len(words) - 2) if words[at + 1] == ".")
+    return frozenset((*words, *joined_by_dots))
 
 
 def _removed(old: Column, new: Column) -> list[str]:

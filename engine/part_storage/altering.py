@@ -33,7 +33,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.part_storage.alter_statements import AlterStep, Effect, next_step
+from engine.part_storage.alter_statements import AlterStep, Effect, joined, next_step
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.mutation_scratch import columns_in, split_commands
@@ -90,7 +90,7 @@ class Alterer:
             text = self._scratch.create_text(connection, scratch.name)
         after = parse_definition(text)
         mutations = sorted(rows, key=lambda row: _mutation_number(row[0]))
-        mutation = ", ".join(piece for _, command in mutations for piece in split_commands(command))
+        mutation = joined([piece for _, command in mutations for piece in split_commands(command)])
         definition = TableDefinition(
             metadata=after.metadata,
             columns=after.columns,

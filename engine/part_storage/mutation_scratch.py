@@ -12,8 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.part_storage.alter_statements import split_by_commas
+from engine.part_storage.alter_statements import joined, split_by_commas
 from engine.part_storage.part_files import COLUMNS_FILE
 from engine.part_storage.scratch_tables import Scratch
 from engine.part_storage.workers import Connection
@@ -68,6 +69,8 @@ class _Preparation:
     defaults: dict[str, str] = field(default_factory=dict)
     """Kind of default by column, of columns that have one."""
     before: list[str] = field(default_factory=list)
+    instead: dict[str, list[str]] = field(default_factory=dict)
+    """What runs in the place of a statement of `before` that is refused."""
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
     """Columns that a statement of `run` gives the table."""
@@ -80,6 +83,8 @@ class _Preparation:
         if name in self.made:
             return
         column_type = self.part[name]
+        if name in self.table and renamed_to in self.table and renamed_to not in self.part:
+            self._make_room(name)  # another column of that name was added since
         if name not in self.table and renamed_to in self.table:
             self.before.append(
                 self.alter(f"RENAME COLUMN {quote_identifier(renamed_to)} TO {quote_identifier(name)}")
@@ -96,8 +101,27 @@ class _Preparation:
             # chDB wants to know what becomes of NULL; the scratch table is empty.
             loses_null = "Nullable(" in self.table[name] and "Nullable(" not in column_type
             default = f" DEFAULT defaultValueOfTypeName({quote_string(column_type)})" if loses_null else ""
-            self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}"))
+            modify = self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}")
+            self.before.append(modify)
+            self.instead[modify] = self._made_anew(name, column_type)
             self.table[name] = column_type
+
+    def _made_anew(self, name: str, column_type: str) -> list[str]:
+        """Where chDB does not convert to the type that the part has: a Variant to one of fewer types."""
+        names = list(self.table)
+        at = names.index(name)
+        place = "FIRST" if at == 0 else f"AFTER {quote_identifier(names[at - 1])}"
+        return [
+            self.alter(f"DROP COLUMN {quote_identifier(name)}"),
+            self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type} {place}"),
+        ]
+
+    def _make_room(self, name: str) -> None:
+        away = f"{name} as it is now"
+        self.before.append(self.alter(f"RENAME COLUMN {quote_identifier(name)} TO {quote_identifier(away)}"))
+        self.table[away] = self.table.pop(name)
+        if name in self.defaults:
+            self.defaults[away] = self.defaults.pop(name)
 
 
 def prepare_for(
@@ -121,7 +145,7 @@ def prepare_for(
     def close() -> None:
         """Commands that only change data run as one mutation."""
         if together:
-            prepared.run.append(prepared.alter(", ".join(together)))
+            prepared.run.append(prepared.alter(joined(together)))
             together.clear()
 
     for command in split_commands(commands):
@@ -145,7 +169,13 @@ def prepare_for(
                 together.append(command)
     close()
     for statement in prepared.before:
-        connection.execute(statement)
+        try:
+            connection.execute(statement)
+        except SqlError:
+            if statement not in prepared.instead:
+                raise
+            for other in prepared.instead[statement]:
+                connection.execute(other)
     return prepared.run
 
 

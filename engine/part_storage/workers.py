@@ -175,15 +175,13 @@ class Workers:
                 raise translated(error) from None
 
         self._loop = asyncio.get_running_loop()
-        future = asyncio.ensure_future(self._threads[length].call(run))
+        job = self._threads[length].start(run)
         try:
-            return await asyncio.shield(future)
+            return await job.result()
         except asyncio.CancelledError:
-            if kill and not future.done():
+            if kill and not job.is_over:
                 await self.pool.kill(kill)
-            await asyncio.wait([future])
-            if not future.cancelled():
-                future.exception()  # seen: the caller is gone
+            await job.end()
             raise
 
     def pause(self, delay_s: float) -> None:

@@ -41,6 +41,9 @@ class ReplicatedSettings:
     old_parts_lifetime: float = 480.0
     max_fetch_partition_retries_count: int = 5
     always_fetch_merged_part: int = 0
+    prefer_fetch_merged_part_time_threshold: float = 3600.0
+    prefer_fetch_merged_part_size_threshold: int = 10 << 30
+    try_fetch_recompressed_part_timeout: float = 7200.0
     number_of_mutations_to_throw: int = 1000
     max_parts_to_merge_at_once: int = 100
     max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30

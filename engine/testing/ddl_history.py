@@ -6,6 +6,7 @@ what the checkers of `engine.testing.ddl_checkers` read; a test can also make on
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +26,14 @@ __all__ = [
     "SeenEffect",
     "Transaction",
 ]
+
+
+@functools.lru_cache(maxsize=4096)  # each checker asks for the path of each event
+def _entry_of(root: str, path: str) -> tuple[str, str]:
+    if not path.startswith(root):
+        return "", ""
+    name, _, rest = path[len(root) :].partition("/")
+    return name, rest
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +96,7 @@ class History:
 
     def entry_of(self, path: str) -> tuple[str, str]:
         """The entry that a path belongs to and the rest of the path; empty names for other paths."""
-        root = self.paths.root + "/"
-        if not path.startswith(root):
-            return "", ""
-        name, _, rest = path[len(root) :].partition("/")
-        return name, rest
+        return _entry_of(self.paths.root + "/", path)
 
     def outcomes(self) -> dict[tuple[str, str], tuple[Transaction, bytes]]:
         """The final text of each `finished/<host>` that ever was, by (entry, host), with its transaction."""

@@ -109,9 +109,16 @@ ALTERS = (
     "REMOVE TTL",
     "COMMENT COLUMN k 'key'",
     "ADD STATISTICS k TYPE minmax",
+    "ADD STATISTICS n, o TYPE minmax",
+    "MATERIALIZE STATISTICS n, o",
+    "DROP STATISTICS n, o",
+    "RENAME COLUMN d TO dd, ADD COLUMN d Date DEFAULT '2021-01-01'",
+    "ADD COLUMN e String MATERIALIZED upper(assumeNotNull(w)), ADD COLUMN f String ALIAS lower(e)",
     "ADD INDEX i w TYPE set(10) GRANULARITY 2, MATERIALIZE INDEX i",
     "CLEAR COLUMN w",
-    "DROP COLUMN w, DROP INDEX i",
+    "DROP INDEX i, DROP COLUMN f, DROP COLUMN e, DROP COLUMN w",
+    "DROP COLUMN d",
+    "RENAME COLUMN dd TO d",
     "DROP CONSTRAINT c",
     "APPLY DELETED MASK",
 )
@@ -163,6 +170,24 @@ def test_lightweight_delete_and_update(pair: Pair) -> None:
     assert pair.rows(t) == "0\tx\n1\tx\n3\tx\n"
     pair.n2.query(f"UPDATE {t} SET v = 'z' WHERE k = 3")
     assert pair.rows(t) == "0\tx\n1\tx\n3\tz\n"
+
+
+def test_lightweight_delete_and_projections(pair: Pair) -> None:
+    """What becomes of them the table says, and no statement."""
+    columns = "k UInt64, v UInt64, PROJECTION p (SELECT v, count() GROUP BY v)"
+    t = pair.table(columns, rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 1 FROM numbers(4)")
+    delete = "DELETE FROM {} WHERE k = 2 SETTINGS lightweight_mutation_projection_mode = 'drop'"
+    assert error(pair.n1.post(delete.format(t))) == 344
+    for mode in ("drop", "rebuild"):
+        settings = f"SETTINGS lightweight_mutation_projection_mode = '{mode}'"
+        t = pair.table(columns, rest=f"ORDER BY k {settings}")
+        pair.n1.query(f"INSERT INTO {t} SELECT number, 1 FROM numbers(4)")
+        pair.n1.query(f"DELETE FROM {t} WHERE k = 2")
+        pair.synced(t)
+        assert pair.same(f"SELECT v, count() FROM {t} GROUP BY v") == "1\t3\n"
+        there = f"SELECT count() FROM system.projection_parts WHERE table = '{t}' AND active"
+        assert pair.same(there) == ("1\n" if mode == "rebuild" else "0\n")
 
 
 def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) -> None:
@@ -350,11 +375,33 @@ def test_optimize_final_merges_on_all_replicas(pair: Pair) -> None:
     assert pair.same(f"SELECT name FROM system.parts WHERE table = '{t}' ORDER BY 1") == "0_0_1_1\n1_0_1_1\n"
 
 
+def test_a_partition_is_not_replaced_by_nothing(pair: Pair) -> None:
+    t, empty = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    replace = f"ALTER TABLE {t} REPLACE PARTITION 1 FROM {empty} SETTINGS alter_sync = 2"
+    assert error(pair.n1.post(replace)) == 36
+    assert pair.rows(t) == "1\ta\n"
+    pair.n1.query(f"{replace}, allow_replace_partition_from_empty_source = 1")
+    assert pair.rows(t) == ""
+
+
 def test_optimize_deduplicates_by_columns(pair: Pair) -> None:
     t = pair.table("k UInt64, v String, w UInt8", rest="ORDER BY k")
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a', 1), (1, 'a', 2), (2, 'b', 1)")
     pair.n1.query(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE BY * EXCEPT w SETTINGS alter_sync = 2")
     assert pair.rows(t) == "1\ta\t1\n2\tb\t1\n"
+
+
+def test_deduplication_that_no_replica_could_do_does_not_come_into_the_log(pair: Pair) -> None:
+    t = pair.table("k UInt64, v String, m UInt8 MATERIALIZED 1, a UInt8 ALIAS 2", rest="ORDER BY k")
+    for _ in range(2):
+        pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')", insert_deduplicate="0")
+    for columns, code in [("v", 8), ("* EXCEPT k", 8), ("k, a", 16), ("COLUMNS('none')", 51), ("k, k", 52)]:
+        assert error(pair.n2.post(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE BY {columns}")) == code
+    assert pair.rows(t) == "1\ta\n1\ta\n"
+    assert pair.n1.query(f"SELECT count() FROM system.zookeeper WHERE path = '/tables/{t}/log'") == "2\n"
+    pair.n2.query(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE BY * SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\ta\n"
 
 
 # -- SYSTEM --------------------------------------------------------------------------------------------------

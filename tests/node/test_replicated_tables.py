@@ -366,6 +366,35 @@ def test_what_a_buffer_writes_into_does_not_become_a_replicated_table(nodes: Nod
     n1.query("RENAME TABLE d.fed_r TO d.fed")
 
 
+def test_what_writes_into_a_replicated_table_meanwhile_is_not_attached(nodes: Nodes) -> None:
+    """1. Feeders of a plain table are detached. 2. A replicated one takes its name. 3. They stay detached."""
+    n1 = nodes.n1
+    n1.query("CREATE TABLE d.end (a Int64) ENGINE = MergeTree ORDER BY a")
+    n1.query("CREATE TABLE d.from_null (a Int64) ENGINE = Null")
+    feeders = {
+        "at_buffer": "TABLE d.at_buffer (a Int64) ENGINE = Buffer(d, end, 1, 1, 1, 1, 1, 1, 1)",
+        "at_alias": "TABLE d.at_alias ENGINE = Alias(d, end)",
+        "at_refresh": "MATERIALIZED VIEW d.at_refresh REFRESH EVERY 1 YEAR TO d.end AS SELECT 1::Int64 AS a",
+        "at_view": "MATERIALIZED VIEW d.at_view TO d.end AS SELECT a FROM d.from_null",
+    }
+    for name, text in feeders.items():
+        n1.query(f"CREATE {text}")
+        n1.query(f"DETACH TABLE d.{name}")
+    n1.query("DROP TABLE d.end SYNC")
+    n1.query("CREATE TABLE d.from_buffer (a Int64) ENGINE = Buffer(d, from_null, 1, 1, 1, 1, 1, 1, 1)")
+    n1.query("CREATE TABLE d.end (a Int64) ENGINE = ReplicatedMergeTree('/at_end', 'n1') ORDER BY a")
+    for name in feeders:
+        refused(n1.post(f"ATTACH TABLE d.{name}"), 48, "d.end")
+    assert n1.query("SELECT engine FROM system.tables WHERE name = 'end'") == "ReplicatedMergeTree\n"
+    n1.query("DROP TABLE d.from_buffer SYNC")
+    n1.query("ATTACH TABLE d.at_view")
+    n1.query("DROP TABLE d.end SYNC")
+    for name in feeders:
+        if name != "at_view":
+            n1.query(f"ATTACH TABLE d.{name}")
+        n1.query(f"DROP TABLE d.{name}")
+
+
 def test_rows_for_a_view_go_to_its_replicated_target(nodes: Nodes) -> None:
     nodes.n1.query("CREATE TABLE d.seen (a UInt64) ENGINE = ReplicatedMergeTree('/seen', 'r') ORDER BY a")
     nodes.n1.query("CREATE TABLE d.seen_s (a UInt64) ENGINE = Null")

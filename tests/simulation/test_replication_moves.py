@@ -191,7 +191,7 @@ def play(seed: int, *, losing: bool = False) -> Counter[str]:
     return run(main, seed=seed)
 
 
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", [0, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, CHUNKS))])
 def test_rows_are_in_one_of_two_tables(chunk: int) -> None:
     count = SEEDS_OF_A_CHUNK * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
     reached: Counter[str] = Counter()

@@ -84,6 +84,12 @@ async def test_an_added_column_is_there_and_nothing_is_rewritten(made: Made) -> 
         ("DROP INDEX i", "DROP INDEX i", "n", "3 4 5 30"),
         ("DROP PROJECTION p", "DROP PROJECTION p", "n", "3 4 5 30"),
         ("RENAME COLUMN gone TO here", "RENAME COLUMN gone TO here", "k, here", "1\t9 2\t9 3\t9 10\t9"),
+        (
+            "RENAME COLUMN gone TO here, ADD COLUMN gone String DEFAULT concat('new', v)",
+            "RENAME COLUMN gone TO here",
+            "k, here, gone",
+            "1\t9\tnew7 2\t9\tnew8 3\t9\tnew9 10\t9\tnew70",
+        ),
     ],
 )
 async def test_old_parts_are_read_through_the_new_definition_and_mutated_later(
@@ -106,6 +112,60 @@ async def test_old_parts_are_read_through_the_new_definition_and_mutated_later(
         assert await rows(pool, shown) == what
     assert texts(store.active) == ["all_0_0_0_5", "all_1_1_0_5"]
     assert not list(store.state.originals_root.glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("commands", "mutation"),
+    [
+        ("DROP STATISTICS a", "DROP STATISTICS a"),
+        ("DROP STATISTICS a, b", "DROP STATISTICS a, b"),
+        ("(DROP STATISTICS a), (DROP COLUMN b)", "(DROP STATISTICS a), (DROP COLUMN b)"),
+    ],
+)
+async def test_statistics_are_dropped(tmp_path: Path, commands: str, mutation: str) -> None:
+    create = (
+        "CREATE TABLE t (k UInt64, a UInt8 DEFAULT 5 STATISTICS(minmax), b UInt8 STATISTICS(minmax)) "
+        "ENGINE = MergeTree ORDER BY k"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 2, 3", "all_0_0_0")
+        before = dict(store.active)
+        assert await alter(store, commands) == mutation
+        assert dict(store.active) == before
+        assert await rows(pool, "k, a") == "1\t2"
+        result = PartName.parse("all_0_0_0_1")
+        mutated = await store.mutate(PartName.parse("all_0_0_0"), result, mutation)
+        assert not mutated.digest.is_same_content(before[PartName.parse("all_0_0_0")].digest)
+        await store.publish([result], list(before))
+        assert await rows(pool, "k, a") == "1\t2"
+
+
+@pytest.mark.parametrize(
+    ("before", "value", "after", "shown"),
+    [
+        ("Variant(String, UInt8)", "'x'::Variant(String, UInt8)", "Variant(Date, String, UInt8)", "x"),
+        ("UInt8", "7", "Variant(String, UInt8)", "7"),
+        ("String", "'q'", "Dynamic", "q"),
+        ("String", "'{\"a\":1}'", "JSON", '{"a":1}'),
+        ("Enum8('a' = 1)", "'a'", "Enum8('a' = 1, 'b' = 2)", "a"),
+    ],
+)
+async def test_a_column_gets_a_type_that_cannot_be_turned_back(
+    tmp_path: Path, before: str, value: str, after: str, shown: str
+) -> None:
+    create = f"CREATE TABLE t (k UInt64, x {before}, v String) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, f"SELECT 1, {value}, 'v'", "all_0_0_0")
+        mutation = await alter(store, f"MODIFY COLUMN x {after}")
+        source, result = named("all_0_0_0", "all_0_0_0_1")
+        if mutation:
+            await store.mutate(source, result, mutation)
+            await store.publish([result], [source])
+        assert await rows(pool, "k, toString(x), v") == f"1\t{shown}\tv"
+        definition = await store.definition()
+        assert [column.name for column in definition.columns.columns] == ["k", "x", "v"]
 
 
 async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_restart(tmp_path: Path) -> None:
@@ -203,6 +263,16 @@ def definition(body: str, tail: str = "ORDER BY `a`") -> TableDefinition:
     ("before", "after", "commands"),
     [
         ("`a` UInt8, `b` String", "`a` UInt8", "DROP COLUMN `b`"),
+        (
+            "`a` UInt8, `b` String, `n.x` String, `c` String DEFAULT upper(d), `d` String ALIAS b || n.x",
+            "`a` UInt8",
+            "DROP COLUMN `c`, DROP COLUMN `d`, DROP COLUMN `b`, DROP COLUMN `n.x`",
+        ),
+        (
+            "`a` UInt8, `b` String, `c` String DEFAULT b",
+            "`a` UInt8, `c` String DEFAULT 'x', `d` Int8",
+            "MODIFY COLUMN `c` String DEFAULT 'x', ADD COLUMN `d` Int8 AFTER `c`",
+        ),
         ("`a` UInt8", "`b` String, `a` UInt8", "ADD COLUMN `b` String FIRST"),
         (
             "`a` UInt8, `b` String",
@@ -222,6 +292,11 @@ def definition(body: str, tail: str = "ORDER BY `a`") -> TableDefinition:
             " ADD INDEX i a TYPE minmax GRANULARITY 1 AFTER j",
         ),
         ("`a` UInt8", "`a` UInt8, CONSTRAINT c CHECK a > 0", "ADD CONSTRAINT c CHECK a > 0"),
+        (
+            "`a` UInt8 STATISTICS(minmax)",
+            "`a` UInt8",
+            "(DROP STATISTICS `a`), (MODIFY COLUMN `a` UInt8)",
+        ),
     ],
 )
 def test_commands_are_what_differs(before: str, after: str, commands: str) -> None:

@@ -12,7 +12,7 @@ from engine.replication.part_store import MergeOptions
 from tests.unit.part_store_support import add, named, opened, rows
 
 CREATE = (
-    "CREATE TABLE t (k UInt64, v String, m UInt64 MATERIALIZED k * 10,"
+    "CREATE TABLE t (k UInt64, v String STATISTICS(uniq), m UInt64 MATERIALIZED k * 10,"
     " d DateTime DEFAULT toDateTime('2020-01-01'), INDEX i v TYPE minmax, PROJECTION p (SELECT v ORDER BY v))"
     " ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
 )
@@ -30,6 +30,7 @@ SOURCE = PartName.parse("0_3_3_0")
         ("MATERIALIZE COLUMN m, MATERIALIZE INDEX i", "m", "0 20 40"),
         ("CLEAR INDEX i", "k", "0 2 4"),
         ("MATERIALIZE PROJECTION p", "v", "a a a"),
+        ("MATERIALIZE STATISTICS v, UPDATE v = 'c' WHERE k = 2, MATERIALIZE STATISTICS v", "v", "a a c"),
         ("DELETE WHERE 1", "k", ""),
         ("DROP COLUMN nosuch", "k", "0 2 4"),
         ("DROP INDEX nosuch", "k", "0 2 4"),

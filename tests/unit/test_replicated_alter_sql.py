@@ -211,6 +211,7 @@ def test_optimize_that_does_not_parse(sql: str) -> None:
     ("text", "expected"),
     [
         ("a, c", ("a", "c")),
+        ("a, a_materialized", ("a", "a_materialized")),
         ("*", ("a", "ab", "c")),
         ("* EXCEPT ab", ("a", "c")),
         ("* EXCEPT (a, ab)", ("c",)),
@@ -219,13 +220,14 @@ def test_optimize_that_does_not_parse(sql: str) -> None:
     ],
 )
 def test_columns_to_deduplicate_by(text: str, expected: tuple[str, ...]) -> None:
-    assert deduplicate_columns(text, ["a", "ab", "c"]) == expected
+    names = ["a", "ab", "c", "a_materialized"]
+    assert deduplicate_columns(text, names=names, shown=names[:3]) == expected
 
 
 @pytest.mark.parametrize(("text", "code"), [("nosuch", 16), ("1", 62), ("a b", 62), ("COLUMNS('(')", 36)])
 def test_columns_that_cannot_be_used(text: str, code: int) -> None:
     with pytest.raises(SqlError) as raised:
-        deduplicate_columns(text, ["a"])
+        deduplicate_columns(text, names=["a"], shown=["a"])
     assert raised.value.code == code
 
 

@@ -34,6 +34,11 @@ from engine.testing.simulation import SimulationEnv, run_simulation
 NAME = TableName("d", "t")
 ROOT = "/t"
 CREATE = "CREATE TABLE IF NOT EXISTS d.t (a Int8) ENGINE = ReplicatedMergeTree('/t', 'r') ORDER BY a"
+OF_ITS_UUID = "/t/00000000-0000-0000-0000-000000000007"
+CREATE_BELOW_ITS_UUID = (
+    "CREATE TABLE IF NOT EXISTS d.t UUID '00000000-0000-0000-0000-000000000007' (a Int8) "
+    "ENGINE = ReplicatedMergeTree('/t/{uuid}/shard/01', 'r') ORDER BY a"
+)
 DROP = "DROP TABLE IF EXISTS d.t SYNC"
 UNDROP = "UNDROP TABLE d.t"
 DETACH = f"DETACH TABLE {NAME}"
@@ -213,11 +218,12 @@ class World:
     keeper: MemoryKeeperServer
     directory: Path
     disk: Disk = field(default_factory=Disk)
+    root: str = ROOT
 
     async def paths(self) -> bool:
         """Whether anything of the table is in Keeper."""
         session = await self.keeper.connect(client="observer")
-        found = await session.exists(ROOT) is not None
+        found = await session.exists(self.root) is not None
         await session.close()
         return found
 
@@ -414,13 +420,15 @@ def test_what_is_kept_for_undrop_goes_with_the_data(tmp_path: Path) -> None:
     _each_step(tmp_path, story)
 
 
-def test_drop_killed_anywhere_is_finished_by_the_next_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("create", "root"), [(CREATE, ROOT), (CREATE_BELOW_ITS_UUID, OF_ITS_UUID)])
+def test_drop_killed_anywhere_is_finished_by_the_next_process(tmp_path: Path, create: str, root: str) -> None:
     seen = set()
 
     async def drop(world: World, at: int) -> bool:
+        world.root = root
         zeroth = Process(world, Bomb())
         await zeroth.life.start()
-        await zeroth.run(CREATE)
+        await zeroth.run(create)
         await zeroth.end()
         await world.env.sleep(60)
         first = Process(world, Bomb(at))
@@ -437,7 +445,7 @@ def test_drop_killed_anywhere_is_finished_by_the_next_process(tmp_path: Path) ->
         await world.env.sleep(60)
         assert await second.state() == GONE
         assert second.catalog.all() == ()
-        await second.run(CREATE)
+        await second.run(create)
         assert await second.state() == THERE
         await second.end()
         return was_killed

@@ -21,7 +21,7 @@ from engine.replication.commands.create import (
     create_replica,
     open_leadership,
 )
-from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica
+from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica, remove_empty_above
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.restore import (
     attach_restored,
@@ -30,6 +30,7 @@ from engine.replication.commands.restore import (
     restore_replica,
 )
 from engine.replication.creation import ALL_LEAD, later_nodes, pristine_checks
+from engine.replication.paths import TablePaths
 from engine.replication.table_definition import TableDefinition
 from engine.testing.replication_disk import model_definition
 from tests.unit.replica_bench import PATHS, Bench, Replica, new_replica, run
@@ -218,6 +219,26 @@ def test_the_last_replica_takes_the_table_with_it() -> None:
         assert await drop_replica(keeper, PATHS, R1) is Dropped.NOTHING
         assert await drop_replica(keeper, PATHS, R2) is Dropped.TABLE
         assert not bench.has(PATHS.root) and bench.has("/clickhouse/tables/01/d")
+
+    run(main)
+
+
+def test_empty_nodes_of_the_tables_uuid_go_and_others_stay() -> None:
+    async def main(bench: Bench) -> None:
+        keeper = await bench.keeper()
+        uuid = "0a0b0c0d-0000-0000-0000-000000000001"
+        one, two = (TablePaths(f"/tables/of {uuid}/shard/{number}") for number in (1, 2))
+        for paths in (one, two):
+            await create_ancestors(keeper, paths.root)
+        await keeper.create(two.root)
+        await remove_empty_above(keeper, one, uuid)
+        assert bench.children(f"/tables/of {uuid}/shard") == ["2"]
+        await keeper.remove(two.root)
+        await remove_empty_above(keeper, two, uuid)
+        assert bench.children("/tables") == []
+        await remove_empty_above(keeper, two, uuid)  # once more, after a lost reply
+        await remove_empty_above(keeper, TablePaths(f"/tables/{uuid}"), uuid)
+        assert bench.has("/tables")
 
     run(main)
 

@@ -178,14 +178,15 @@ def test_the_rules_of_a_ttl_clause() -> None:
     ("dates", "codec", "expected"),
     [
         ((("a", 5),), "CODEC(LZ4)", 5),
-        ((("a", 5),), "CODEC(ZSTD(3))", 0),
+        ((("a", 5),), "CODEC(ZSTD(3))", 5),
         ((("a", 15),), "CODEC(LZ4)", 0),  # not yet
         ((("other", 5),), "CODEC(LZ4)", 0),  # of a rule that was removed
         ((("a", 5), ("b + toIntervalDay(1)", 15)), "CODEC(LZ4)", 5),
         ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(ZSTD(1))", 7),
         ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(Delta(8), LZ4HC(9))", 0),
         ((("a", 5), ("b + toIntervalDay(1)", 7)), "CODEC(Delta(8), LZ4HC(3))", 7),
-        ((("concat(s, ',')", 5),), "CODEC(LZ4)", 0),  # nobody can tell what the default was
+        ((("a", 5),), "CODEC(ZSTD(1))", 0),  # what ZSTD means
+        ((("concat(s, ',')", 5),), "CODEC(LZ4)", 5),  # no part says Default: due again and again
         ((), "CODEC(LZ4)", 0),
     ],
 )

@@ -202,8 +202,8 @@ class AlterStatements:
                 Code.SYNTAX_ERROR, "Syntax error: DELETE FROM needs WHERE (WHERE true for all rows)"
             )
         definition = await ctx.store.definition()
-        mode = settings_of(asked).get("lightweight_mutation_projection_mode", "throw")
-        if definition.metadata.projections and mode == "throw":
+        mode = dict(definition.settings).get("lightweight_mutation_projection_mode", "throw").strip("'")
+        if definition.metadata.projections and mode.lower() == "throw":
             raise SqlError(
                 Code.SUPPORT_IS_DISABLED,
                 f"DELETE query is not allowed for table {ctx.name} because as it has projections and setting "

@@ -3,21 +3,23 @@
 A Buffer table flushes, a refreshable view refreshes and a streaming source is read at times of their own; an
 Alias is another name that chDB resolves. Their rows would be in this node's table and on no other replica,
 and Keeper would know nothing of them. There are three ways to such a chain of writers and views, and each
-ends in a refusal: the writer is made, a view is put between, a table at the chain's end becomes a replicated
-one. What is there all the same (made before, or attached again) takes no INSERT (`views.insert_plain`).
+ends in a refusal: the writer is made or attached again, a view is put between, a table at the chain's end
+becomes a replicated one. What is there all the same (made before) takes no INSERT (`views.insert_plain`).
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.views import Feeder, ViewGraph
 from engine.node.statement import Answer, Asked
-from engine.sql import Statement, StatementKind, TokenKind, literal_value
+from engine.sql import Statement, StatementKind, TokenKind, literal_value, parse_statement
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
 
@@ -68,6 +70,14 @@ class FeederGuard:
         """Raises SqlError 48."""
         if not self._tables.has_any:
             return None
+        if statement.kind is _K.ATTACH_TABLE and statement.engine is None and statement.tables:
+            name = _whole(asked, statement.tables[0])
+            text = await _detached_definition(asked, name)
+            if text is None:
+                return None
+            # The check is of what the file says; its name is a placeholder.
+            asked = replace(asked, sql=text, database=name.database)
+            statement = parse_statement(text)
         if makes_feeder(statement):
             target = await _target(asked, statement)
             await self._check_target(target, f"A table with engine {statement.engine}")
@@ -108,6 +118,23 @@ class FeederGuard:
                 "other replica.",
                 hint=f"INSERT INTO {end} directly; many small inserts at once are committed together.",
             )
+
+
+async def _detached_definition(asked: Asked, name: TableName) -> str | None:
+    """What the file of a detached table says, which an ATTACH TABLE without a definition goes by."""
+    found = await asked.session.clone().query(
+        "SELECT (SELECT path FROM system.disks WHERE name = 'default'), metadata_path "
+        "FROM system.detached_tables "
+        f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}",
+        format="JSONCompactEachRow",
+    )
+    for line in found.data.splitlines():
+        try:
+            disk, path = json.loads(line)
+            return Path(str(disk), str(path)).read_text("utf-8", "surrogateescape")
+        except OSError:
+            continue
+    return None
 
 
 async def _target(asked: Asked, statement: Statement) -> TableName | None:

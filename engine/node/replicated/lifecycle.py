@@ -45,7 +45,7 @@ from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.replication.commands.create import create_replica
-from engine.replication.commands.drop import drop_replica, remove_table_without_replicas
+from engine.replication.commands.drop import drop_replica, remove_empty_above, remove_table_without_replicas
 from engine.replication.creation import NewReplica
 from engine.replication.table_definition import TableDefinition, parse_definition
 
@@ -334,6 +334,8 @@ class TableLifecycle:
                 f"{record.paths.root} is being removed by another session with Keeper",
                 hint="If that is of a process that was killed, it is removed when its session ends.",
             )
+        if "{uuid}" in record.shown_path:
+            await remove_empty_above(keeper, record.paths, str(record.uuid))
         if self.dropped.get(record.uuid) is None:
             await self.local.forget(record.uuid)
         self.catalog.remove(record.uuid)

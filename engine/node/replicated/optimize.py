@@ -12,17 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
+from engine.names import TableName
 from engine.node.replicated.partition_sql import with_parameters
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
+from engine.replication.columns import DefaultKind
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.sql import Statement, StatementKind, TokenKind, literal_value
 from engine.sql.cursor import Cursor
 from engine.sql.output import without_output_clauses
 from engine.sql.parse import draft_of
 
+_NO_PARTITION = "'no-such-partition'"
+"""An OPTIMIZE of it is checked like any other and merges nothing."""
+_SHOWN = (None, DefaultKind.DEFAULT)
 _BEHIND_PARTITION = frozenset({"FINAL", "FORCE", "DEDUPLICATE", "CLEANUP", "DRY"})
 
 
@@ -63,8 +68,11 @@ class OptimizeStatements:
         columns: tuple[str, ...] = ()
         if text.columns:
             definition = await ctx.store.definition()
-            names = [column.name for column in definition.columns.columns]
-            columns = deduplicate_columns(text.columns, names)
+            shown = [column.name for column in definition.columns.columns if column.default_kind in _SHOWN]
+            columns = deduplicate_columns(
+                text.columns, names=[column.name for column in definition.columns.columns], shown=shown
+            )
+            await _check_columns(asked, ctx.name, text.columns)
         await optimize(
             ctx,
             OptimizeOptions(
@@ -116,22 +124,32 @@ def parse_optimize(sql: str) -> OptimizeText:
     return OptimizeText(partition, is_final, deduplicate, columns, cleanup)
 
 
-def deduplicate_columns(text: str, names: Sequence[str]) -> tuple[str, ...]:
+async def _check_columns(asked: Asked, table: TableName, columns: str) -> None:
+    """Raises what chDB says against deduplicating by these. A merge that it refuses must not come into the
+    log: no replica could ever execute it."""
+    await asked.session.clone().query(
+        f"OPTIMIZE TABLE {table.quoted} PARTITION ID {_NO_PARTITION} DEDUPLICATE BY {columns} "
+        "SETTINGS optimize_throw_if_noop = 0",
+        multi=False,
+    )
+
+
+def deduplicate_columns(text: str, *, names: Sequence[str], shown: Sequence[str]) -> tuple[str, ...]:
     """What `DEDUPLICATE BY` names of a table's columns: names, `*`, `COLUMNS('regexp')`, `EXCEPT`.
 
-    Raises SqlError 62, and 16 for a column that there is not.
+    `shown` are those that `*` and `COLUMNS` mean. Raises SqlError 62, and 16 for a column that there is not.
     """
     c = Cursor(text)
     chosen: dict[str, None] = {}
     while True:
         if c.accept("*"):
-            found = list(names)
+            found = list(shown)
         elif c.looking_at("COLUMNS", "(") and c.tokens[c.at + 2].kind is TokenKind.STRING:
             pattern = literal_value(c.tokens[c.at + 2])
             c.at += 1
             c.skip_brackets()
             try:
-                found = [name for name in names if re.search(pattern, name)]
+                found = [name for name in shown if re.search(pattern, name)]
             except re.error as error:
                 raise SqlError(Code.BAD_ARGUMENTS, f"COLUMNS('{pattern}'): {error}") from None
         else:

@@ -143,6 +143,7 @@ class PartitionCommands:
             if placement is Placement.REPLACE:
                 for partition_id in ids:
                     check_partition(ctx, asked, partition_id)
+                    _check_not_empty(ctx, asked, source, partition_id)
             for partition_id, fence in _fenced(step, ids):
                 await partitions.replace_partition(
                     ctx,
@@ -293,3 +294,17 @@ def _cannot_forget(partition_id: str, error: KeeperAnswer) -> SqlError:
     if isinstance(error, NotEmpty):
         return SqlError(Code.BAD_ARGUMENTS, f"Rows are being inserted into partition {partition_id}")
     return SqlError(Code.KEEPER_EXCEPTION, str(error))
+
+
+def _check_not_empty(ctx: ReplicaContext, asked: Asked, source: TableName, partition_id: str) -> None:
+    """Raises SqlError 36 where nothing would come in the place of what goes."""
+    store = ctx.other_table(source.database, source.table)
+    if store is None or any(part.partition_id == partition_id for part in store.active):
+        return
+    if not flag(settings_of(asked), "allow_replace_partition_from_empty_source", False):
+        raise SqlError(
+            Code.BAD_ARGUMENTS,
+            f"Source table {source} has no parts in partition {partition_id}: refusing `REPLACE PARTITION` "
+            "because it would silently drop the destination partition's data",
+            hint="Set allow_replace_partition_from_empty_source = 1, or use ALTER TABLE … DROP PARTITION.",
+        )

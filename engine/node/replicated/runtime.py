@@ -99,7 +99,16 @@ class RunningTable:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While a statement writes through the store, which is not to be closed, nor opened by another."""
+        """While a statement writes through the store, which is not to be closed, nor opened by another.
+
+        Raises SqlError 242 when the table ends, which does not wait for those who come meanwhile.
+        """
+        if self.ctx.is_ending:
+            raise SqlError(
+                Code.TABLE_IS_READ_ONLY,
+                f"Table {self.name} is in readonly mode: it is being detached, dropped or replaced.",
+                hint="Repeat the statement when it is there again.",
+            )
         self.users += 1
         self.idle.clear()
         try:

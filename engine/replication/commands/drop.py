@@ -18,7 +18,11 @@ session or because Keeper has lost the table, cannot remove anything any more, n
 was made at the path since. The nodes of a replica go only as long as it has no `host`, which one that was
 made again has. All steps may be repeated; a lost reply is followed by looking again.
 
-It never removes a table that has a replica, and never a node above the table's path.
+6. Where the table's UUID is in its path, the nodes above the table that are empty go, up to the one with the
+   UUID in its name: nobody else has anything there. A CREATE of another shard that meets one that has gone
+   makes it again.
+
+It never removes a table that has a replica, and no other node above the table's path.
 
 Source: ClickHouse's ReplicatedMergeTree.
 """
@@ -225,6 +229,19 @@ async def finish_dropping(keeper: Keeper, paths: TablePaths) -> bool:
         # does no harm.
     await _remove_table_nodes(keeper, paths)
     return True
+
+
+async def remove_empty_above(keeper: Keeper, paths: TablePaths, uuid: str) -> None:
+    """Step 6, when the table has gone. Repeatable; nothing where `uuid` is not above the table."""
+    parent = paths.root.rpartition("/")[0]
+    while uuid in parent:
+        try:
+            await keeper.remove(parent)
+        except NotEmpty:
+            return
+        except NoNode:
+            pass  # a former attempt came this far
+        parent = parent.rpartition("/")[0]
 
 
 async def _remove_table_nodes(keeper: Keeper, paths: TablePaths) -> None:

@@ -150,7 +150,8 @@ class Inserter:
                 if is_last:
                     raise
             except SqlError as error:
-                if is_last or error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
+                is_over = is_last or self._ctx.is_ending
+                if is_over or error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
                     raise
             await pause(self._ctx, attempt)
 

@@ -21,7 +21,7 @@ from engine.replication.log_actions import MergeParts, MergeType
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
-from engine.replication.replica import commit_part, execute_get
+from engine.replication.replica import commit_part, execute_get, merge_turns
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.insert_times import unix_s
@@ -37,7 +37,7 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     assert isinstance(action, MergeParts)
     if await have_already(ctx, action.result):
         return
-    if reason := why_fetch(ctx, action.sources):
+    if reason := await why_fetch(ctx, queued, action.sources, action.result):
         log.info("replica.merge_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return
@@ -89,13 +89,19 @@ async def commit_or_fetch(ctx: ReplicaContext, result: PartName) -> None:
         await execute_get.fetch_result(ctx, result)
 
 
-def why_fetch(ctx: ReplicaContext, sources: Sequence[PartName]) -> str:
-    """Why the result is not made here but fetched; empty if it is made."""
+async def why_fetch(
+    ctx: ReplicaContext, queued: QueuedEntry, sources: Sequence[PartName], result: PartName
+) -> str:
+    """Why the result is not made here but fetched; empty if it is made. Raises Postponed."""
     if ctx.settings.always_fetch_merged_part:
         return "always_fetch_merged_part is set"
+    if await merge_turns.is_made_by_another(ctx, queued):
+        return "it was left to another replica"
     missing = [source for source in sources if source not in ctx.store.active]
     if missing:
         return f"source {missing[0]} is not here"
+    if await merge_turns.is_better_fetched(ctx, queued, sources, result):
+        return "it is large, and somebody has it"
     return ""
 
 

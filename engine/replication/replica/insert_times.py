@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-_FORMAT = "%Y-%m-%d %H:%M:%S"
-
 
 def unix_s(create_time: str) -> float:
     """Unix seconds; 0 for an entry of version 1, which has no time."""
     if not create_time:
         return 0.0
-    return datetime.strptime(create_time, _FORMAT).replace(tzinfo=UTC).timestamp()
+    return datetime.fromisoformat(create_time).replace(tzinfo=UTC).timestamp()
 
 
 def unix_text(create_time: str) -> bytes:

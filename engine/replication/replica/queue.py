@@ -53,6 +53,8 @@ class QueuedEntry:
     last_postpone_s: float = 0.0
     not_before_s: float = 0.0
     """Back-off after a failure, on the monotonic clock."""
+    pause_s: float = 0.0
+    """How long it pauses if its executor postpones it; for less than a moment if 0."""
     actual_part: PartName | None = None
     """What is really being made: a part that covers the one asked for."""
     wanted_part: PartName | None = None

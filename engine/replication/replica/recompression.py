@@ -4,7 +4,8 @@ chDB chooses the codec of what it merges by the same rules, so any merge after t
 where none comes a merge is made for it, also of one part (`ttl_merges`).
 
 Of several rules whose date has come for all rows of a part the one with the latest date counts. A codec is
-compared as far as the rule says it: `ZSTD` is satisfied by any level, `Default` by everything.
+compared as text, with the level that it has where none is given. No part's codec says `Default`: such a part
+is due again whenever its partition has waited (`merge_with_recompression_ttl_timeout`), as in ClickHouse.
 
 Source: ClickHouse's TTLRecompressMergeSelector, selectTTLDescriptionForTTLInfos.
 """
@@ -17,7 +18,8 @@ from dataclasses import dataclass
 from engine.replication.part_store import PartTtl
 from engine.sql.cursor import Cursor
 
-_ANY = "DEFAULT"
+_IMPLIED = {"ZSTD": "(1)", "LZ4HC": "(0)", "DELTA": "(1)", "DOUBLEDELTA": "(1)", "GORILLA": "(1)"}
+"""Arguments that chDB writes down for a codec without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +30,11 @@ class Codec:
     arguments: str = ""
 
     def is_satisfied_by(self, other: Codec) -> bool:
-        return self.name == other.name and self.arguments in ("", other.arguments)
+        return self.name == other.name and self._all_arguments == other._all_arguments
+
+    @property
+    def _all_arguments(self) -> str:
+        return self.arguments or _IMPLIED.get(self.name, "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +45,6 @@ class Recompression:
     codecs: tuple[Codec, ...]
 
     def is_satisfied_by(self, codecs: Sequence[Codec]) -> bool:
-        if any(codec.name == _ANY for codec in self.codecs):
-            return True
         return len(self.codecs) == len(codecs) and all(
             wanted.is_satisfied_by(has) for wanted, has in zip(self.codecs, codecs, strict=True)
         )

@@ -109,6 +109,7 @@ async def _execute(ctx: ReplicaContext, queued: QueuedEntry, removals: Removals)
     try:
         for part in queued.entry.new_parts:
             await ctx.in_flight.settled(part)
+        queued.pause_s = 0.0
         await _executor_of(queued)(ctx, queued)
         await removals.remove(queued)
         ctx.mutation_news.announce()
@@ -118,7 +119,7 @@ async def _execute(ctx: ReplicaContext, queued: QueuedEntry, removals: Removals)
         queued.num_postponed += 1
         queued.postpone_reason = str(postponed)
         queued.last_postpone_s = ctx.env.now_s()
-        queued.not_before_s = ctx.env.monotonic_s() + POSTPONED_PAUSE_S
+        queued.not_before_s = ctx.env.monotonic_s() + max(queued.pause_s, POSTPONED_PAUSE_S)
     except (OnclusterError, OSError) as error:
         if ctx.is_readonly:
             raise SessionExpired("The session of the replica is over") from error

@@ -1,0 +1,64 @@
+"""A table that ends: it waits for statements that write, and for none that come meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import Code, SqlError
+from engine.node.replicated.catalog import TableRecord
+from engine.node.replicated.runtime import NodePartStore, RunningTable
+from tests.unit.replication_live_support import Live, run
+
+LONGEST_S = 15.0
+
+
+async def running(live: Live) -> RunningTable:
+    (replica,) = await live.cluster(1)
+    record: TableRecord = None  # type: ignore[assignment]  # of no use here
+    store: NodePartStore = None  # type: ignore[assignment]
+    return RunningTable(record, replica.ctx, replica.table, store)
+
+
+def test_whoever_comes_while_a_table_ends_is_refused_and_not_waited_for() -> None:
+    """1. A statement writes. 2. The table ends. 3. Another comes every second: it is told 242. 4. The first
+    is over after five seconds, and so is the table."""
+
+    async def main(live: Live) -> None:
+        table = await running(live)
+
+        async def write() -> None:
+            with table.in_use():
+                await live.env.sleep(5)
+
+        writing = asyncio.ensure_future(write())
+        while not table.users:
+            await asyncio.sleep(0)
+        began_s = live.env.monotonic_s()
+        ending = asyncio.ensure_future(table.end(timeout_s=LONGEST_S))
+        while not table.ctx.is_ending:
+            await asyncio.sleep(0)
+        refused = 0
+        while not ending.done():
+            with pytest.raises(SqlError) as said, table.in_use():
+                await live.env.sleep(1.5)
+            assert said.value.code == Code.TABLE_IS_READ_ONLY
+            refused += 1
+            await live.env.sleep(1)
+        await asyncio.gather(writing, ending)
+        assert refused >= 5
+        assert live.env.monotonic_s() - began_s < LONGEST_S / 2
+
+    run(main)
+
+
+def test_a_statement_that_does_not_end_is_waited_for_no_longer_than_that() -> None:
+    async def main(live: Live) -> None:
+        table = await running(live)
+        with table.in_use():
+            began_s = live.env.monotonic_s()
+            await table.end(timeout_s=LONGEST_S)
+            assert live.env.monotonic_s() - began_s >= LONGEST_S
+
+    run(main)
