@@ -14,7 +14,7 @@ from engine.errors import Code, SqlError
 
 ENTRY_PREFIX = "query-"
 _ENTRY_NAME = re.compile(r"query-(\d{10})\Z")
-_PLAIN_BYTES = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
+_SPECIAL_BYTE = re.compile(rb"[^A-Za-z0-9_]")
 _STRING_ESCAPES = {
     "\\": "\\\\",
     "'": "\\'",
@@ -29,13 +29,14 @@ _STRING_ESCAPES = {
 
 def escape_for_file_name(name: str) -> str:
     """Keep `[A-Za-z0-9_]`; every other byte of the UTF-8 form becomes `%` and two upper-case hex digits."""
-    return "".join(
-        chr(b) if b in _PLAIN_BYTES else f"%{b:02X}" for b in name.encode("utf-8", "surrogateescape")
-    )
+    raw = name.encode("utf-8", "surrogateescape")
+    return _SPECIAL_BYTE.sub(lambda match: b"%%%02X" % ord(match.group()), raw).decode("ascii")
 
 
 def unescape_for_file_name(text: str) -> str:
     """The inverse; `%` is decoded only when two more characters follow, otherwise kept as it is."""
+    if "%" not in text and text.isascii():
+        return text
     raw = text.encode("utf-8", "surrogateescape")
     out = bytearray()
     at = 0

@@ -1,12 +1,15 @@
 """Reading a configuration: files, their merge directories, inclusions and the environment, once, here.
 
-A file `config.xml` is read as ClickHouse reads it: on top of it come, by file name, the files in `config.d`
-and `conf.d` beside it and in the directory called like the file with `.d` for its suffix; then `include_from`
-gives the text for `incl=`, and the environment the text for `from_env=`. `users_config` names one more file,
-which has a merge directory too. XML and YAML may be mixed freely.
+A file `config.xml` is read as ClickHouse reads it: on top of it come, by their full names, the files in
+`conf.d` and `config.d` beside it and in the directory called like the file with `.d` for its suffix; then
+`include_from` gives the text for `incl=`, and the environment the text for `from_env=`. `users_config` names
+one more file, which has merge directories too. XML and YAML may be mixed freely.
 
 Elements this project has no use for (`logger`, `mark_cache_size`, …) are ignored. Wrong values raise
 ConfigError with the file, the line, the element, and what would be right.
+
+A node needs all of it. Commands and DAGs get their file from a server, and must not fail over what concerns
+that server alone, so they have a reading of their own: clusters, Keeper and queues, but no users.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,9 +26,9 @@ from types import MappingProxyType
 from engine.config import reading
 from engine.config.clusters import read_topology
 from engine.config.element import XML_SUFFIXES, YAML_SUFFIXES, Element, parse_file
-from engine.config.graphite import read_graphite
+from engine.config.graphite import SECTION, read_graphite
 from engine.config.health import read_health
-from engine.config.merge import merge, substitute
+from engine.config.merge import merge, substitute, substitute_one
 from engine.config.model import NodeConfig, Topology
 from engine.config.sections import (
     read_ca_file,
@@ -41,6 +44,21 @@ from engine.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
+USUAL_INCLUDE = Path("/etc/metrika.xml")
+"""What ClickHouse includes from when the configuration does not say."""
+_READ_BY_ALL = frozenset(
+    {
+        *("zookeeper", "remote_servers", "macros", "distributed_ddl", "http_addresses", "openSSL"),
+        *("oncluster", "tcp_port", "tcp_port_secure", "default_replica_path", "default_replica_name"),
+        SECTION,
+    }
+)
+_READ_BY_NODES = _READ_BY_ALL | {
+    *("path", "listen_host", "host_name", "http_port", "https_port", "max_connections"),
+    *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
+    *("interserver_listen_host", "interserver_http_credentials"),
+    *("users_config", "user_directories", "users", "profiles"),
+}
 
 
 def load_node_config(
@@ -54,11 +72,35 @@ def load_node_config(
     return _node_config(_read(path, overrides, environ).root, path)
 
 
+def load_client_config(path: Path, *, environ: Mapping[str, str] | None = None) -> NodeConfig:
+    """Read what somebody needs who is no node: clusters, macros, Keeper, queues, limits of health checks.
+
+    The file may be that of a server with users, certificates and keys that mean nothing here; its users' file
+    is not opened. Everything that only a node has is at its default. Raises ConfigError.
+    """
+    read = _Read(os.environ if environ is None else environ)
+    root = _main(read, path, _NO_OVERRIDES, _READ_BY_ALL)
+    defaults = NodeConfig(path="")
+    return NodeConfig(
+        path="",
+        tcp_port=reading.port(root, "tcp_port", defaults.tcp_port, at_least=1),
+        tcp_port_secure=reading.port(root, "tcp_port_secure", defaults.tcp_port_secure),
+        default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
+        default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
+        topology=read_topology(root),
+        zookeeper=read_zookeeper(root),
+        queues=read_queues(root),
+        graphite=read_graphite(root),
+        health=read_health(root),
+    )
+
+
 def load_topology(
     path: Path, *, overrides: Mapping[str, str] = _NO_OVERRIDES, environ: Mapping[str, str] | None = None
 ) -> Topology:
     """Read clusters and macros only. Raises ConfigError."""
-    return read_topology(_read(path, overrides, environ).root)
+    read = _Read(os.environ if environ is None else environ)
+    return read_topology(_main(read, path, overrides, _READ_BY_ALL))
 
 
 class ConfigFile:
@@ -180,46 +222,57 @@ class _Read:
     def merged(self, path: Path, directories: tuple[str, ...]) -> Element:
         """The tree of a file with its merge directories on top."""
         root = self.file(path)
-        for directory in dict.fromkeys(directories):
-            for extra in _files_in(path.parent / directory):
-                merge(root, self.file(extra))
+        extras = [file for name in dict.fromkeys(directories) for file in _files_in(path.parent / name)]
+        for extra in sorted(extras):
+            merge(root, self.file(extra))
         return root
 
 
 def _files_in(directory: Path) -> list[Path]:
     if not directory.is_dir():
         return []
-    return sorted(
+    return [
         file
         for file in directory.iterdir()
         if file.suffix in XML_SUFFIXES + YAML_SUFFIXES and not file.name.startswith(".") and file.is_file()
-    )
+    ]
 
 
 def _read(path: Path, overrides: Mapping[str, str], environ: Mapping[str, str] | None) -> _Read:
     read = _Read(os.environ if environ is None else environ)
-    root = read.merged(path, ("config.d", f"{path.stem}.d", "conf.d"))
-    for place, value in overrides.items():
-        _override(root, place, value)
-    _resolve(read, root, path)
+    root = _main(read, path, overrides, _READ_BY_NODES)
     users_file = _users_file(root)
     if users_file is not None:
-        users = read.merged(path.parent / users_file, (f"{Path(users_file).stem}.d",))
-        _resolve(read, users, path)
-        root.children.extend(c for c in users.children if c.name in ("users", "profiles"))
+        users = read.merged(path.parent / users_file, (f"{Path(users_file).stem}.d", "conf.d"))
+        _resolve(read, users, path, _READ_BY_NODES)
+        root.children = [c for c in root.children if c.name not in _OF_USERS]
+        root.children.extend(c for c in users.children if c.name in _OF_USERS)
     read.root = root
     return read
 
 
-def _resolve(read: _Read, root: Element, path: Path) -> None:
+_OF_USERS = ("users", "profiles")
+
+
+def _main(read: _Read, path: Path, overrides: Mapping[str, str], names: Collection[str]) -> Element:
+    """The main file with all that belongs to it; of its elements those in `names` will be read."""
+    root = read.merged(path, ("config.d", f"{path.stem}.d", "conf.d"))
+    for place, value in overrides.items():
+        _override(root, place, value)
+    _resolve(read, root, path, names)
+    return root
+
+
+def _resolve(read: _Read, root: Element, path: Path, names: Collection[str]) -> None:
     """Do the inclusions and the environment; relative files are beside the main one."""
     included: Element | None = None
     place = root.first("include_from")
     if place is not None:
-        substitute(place, included=None, environ=read.environ)
+        substitute_one(place, environ=read.environ)
         included = read.file(path.parent / place.text)
-        substitute(included, included=included, environ=read.environ)
-    substitute(root, included=included, environ=read.environ)
+    elif USUAL_INCLUDE.is_file():
+        included = read.file(USUAL_INCLUDE)
+    substitute(root, included=included, environ=read.environ, read=names)
 
 
 def _users_file(root: Element) -> str | None:

@@ -1,27 +1,29 @@
 """What ClickHouse's configuration processor does to a tree: merging files, `incl`, `from_env`.
 
 Source: ClickHouse's ConfigProcessor. Elements of a merged file meet the first unmet element with equal name
-and attributes; `replace` swaps it whole, `remove` takes it out, anything else goes on below it. Included text
-is looked up among the children of the root of the `include_from` file.
+and attributes; `replace` swaps it whole, `remove` takes it out, anything else goes on below it: its text is
+then the merged file's, even if that is empty. Included text is looked up below the root of the `include_from`
+file, by a name or a path of names.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from engine.config.element import Element
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-_PROCESSING = frozenset({"replace", "remove", "incl", "from_env", "from_zk", "optional"})
+_SUBSTITUTIONS = frozenset({"incl", "from_env", "from_zk"})
+_PROCESSING = _SUBSTITUTIONS | {"replace", "remove", "optional"}
 
 
 def merge(into: Element, other: Element) -> None:
     """Merge the children of `other` into `into`, in place."""
-    if other.text or other.children:
-        into.text = other.text
+    into.text = other.text
     unmet: dict[tuple[str, ...], list[Element]] = {}
     for child in into.children:
         unmet.setdefault(_identity(child), []).append(child)
@@ -38,8 +40,11 @@ def merge(into: Element, other: Element) -> None:
             elif replace:
                 into.children[at] = _without_marks(theirs)
             else:
-                if "incl" in theirs.attributes or "from_env" in theirs.attributes:
-                    mine.attributes.update(theirs.attributes)
+                if theirs.text or theirs.children or theirs.attributes.keys() & _SUBSTITUTIONS:
+                    # What the merged file says stands in place of what would have been taken from elsewhere.
+                    for name in _SUBSTITUTIONS:
+                        mine.attributes.pop(name, None)
+                mine.attributes.update(theirs.attributes)
                 merge(mine, theirs)
         elif not remove:
             into.children.append(_without_marks(theirs))
@@ -59,57 +64,83 @@ def _without_marks(element: Element) -> Element:
     return copy
 
 
-def substitute(element: Element, *, included: Element | None, environ: Mapping[str, str]) -> None:
-    """Resolve `from_env` and `incl` in `element` and below, in place.
+def substitute(
+    root: Element, *, included: Element | None, environ: Mapping[str, str], read: Collection[str]
+) -> None:
+    """Resolve `from_env` and `incl` below `root`, in place.
 
     A missing variable is a ConfigError unless `optional` is set; a missing inclusion leaves the element as it
-    is, with a warning, because ClickHouse's own default files rely on that.
+    is, with a warning, because ClickHouse's own default files rely on that. Below children of the root that
+    are not in `read` whatever is missing is left out without a word: a server's file takes keys of its own
+    from places that are there for the server only.
     """
-    _substitute(element, included, environ, ())
+    outside = _Outside(included, environ)
+    children: list[Element] = []
+    for child in root.children:
+        outside.is_read = child.name in read or child.name == "include"
+        outside.fill(child, ())
+        children.extend(child.children if child.name == "include" else [child])
+    root.children = children
 
 
-def _substitute(
-    element: Element, included: Element | None, environ: Mapping[str, str], within: tuple[str, ...]
-) -> None:
-    if "from_zk" in element.attributes:
-        raise ConfigError(
-            f"{element.source}: <{element.name} from_zk=…> is not supported",
-            hint="Use from_env, incl, or a .d directory.",
-        )
-    variable = element.attributes.get("from_env")
-    if variable is not None:
-        value = environ.get(variable)
+def substitute_one(element: Element, *, environ: Mapping[str, str]) -> None:
+    """Resolve `from_env` of one element, in place. Raises ConfigError."""
+    _Outside(None, environ).fill(element, ())
+
+
+@dataclass(slots=True)
+class _Outside:
+    """Where substitutions come from. `is_read`: somebody reads the element that is being filled."""
+
+    included: Element | None
+    environ: Mapping[str, str]
+    is_read: bool = True
+
+    def fill(self, element: Element, within: tuple[str, ...]) -> None:
+        inclusion = element.attributes.pop("incl", None)
+        if inclusion is not None:
+            self._include(element, inclusion, within)
+            within = (*within, inclusion)
+        if "from_zk" in element.attributes and self.is_read:
+            raise ConfigError(
+                f"{element.source}: <{element.name} from_zk=…> is not supported",
+                hint="Use from_env, incl, or a .d directory.",
+            )
+        variable = element.attributes.get("from_env")
+        if variable is not None:
+            self._from_environment(element, variable)
+        children: list[Element] = []
+        for child in element.children:
+            self.fill(child, within)
+            # `<include incl="x"/>` stands for what it includes, not for an element of that name.
+            children.extend(child.children if child.name == "include" else [child])
+        element.children = children
+
+    def _from_environment(self, element: Element, variable: str) -> None:
+        value = self.environ.get(variable)
         if value is not None:
             element.text = value.strip()
-        elif "optional" not in element.attributes and not element.text:
+        elif self.is_read and "optional" not in element.attributes and not element.text:
             raise ConfigError(
                 f"{element.source}: <{element.name}> takes the variable {variable}, which is not set",
                 hint='Set it, or add optional="true".',
             )
-    inclusion = element.attributes.pop("incl", None)
-    if inclusion is not None:
-        _include(element, inclusion, included, within)
-        within = (*within, inclusion)
-    children: list[Element] = []
-    for child in element.children:
-        _substitute(child, included, environ, within)
-        # `<include incl="x"/>` stands for what it includes, not for an element of that name.
-        children.extend(child.children if child.name == "include" else [child])
-    element.children = children
 
-
-def _include(element: Element, name: str, included: Element | None, within: tuple[str, ...]) -> None:
-    if name in within:
-        raise ConfigError(f'{element.source}: incl="{name}" includes itself')
-    found = included.first(name) if included is not None else None
-    if found is None:
-        if "optional" not in element.attributes:
-            logger.warning(
-                "config.include_missing element=%s incl=%s at=%s", element.name, name, element.source
-            )
-        return
-    if element.attributes.pop("replace", None) is not None:
-        element.children.clear()
-        element.text = ""
-    element.text = element.text or found.text
-    element.children.extend(child.copy() for child in found.children)
+    def _include(self, element: Element, path: str, within: tuple[str, ...]) -> None:
+        if path in within:
+            raise ConfigError(f'{element.source}: incl="{path}" includes itself')
+        found = self.included
+        for name in path.split("/"):
+            found = found.first(name) if found is not None else None
+        if found is None:
+            if self.is_read and "optional" not in element.attributes:
+                logger.warning(
+                    "config.include_missing element=%s incl=%s at=%s", element.name, path, element.source
+                )
+            return
+        if element.attributes.pop("replace", None) is not None:
+            element.children.clear()
+            element.text = ""
+        element.text = element.text or found.text
+        element.attributes.update((k, v) for k, v in found.attributes.items() if k in _PROCESSING)
+        element.children.extend(child.copy() for child in found.children)

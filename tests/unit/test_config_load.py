@@ -560,7 +560,7 @@ def test_secrets_are_not_in_the_repr(tmp_path: Path) -> None:
             "<openSSL><server><certificateFile>x</certificateFile></server></openSSL>",
             "lacks <privateKeyFile>",
         ),
-        ("<x from_zk='/y'/>", "is not supported"),
+        ("<macros from_zk='/y'/>", "is not supported"),
         ("<include_from>nowhere.xml</include_from>", "nowhere.xml: cannot be read: No such file"),
         ("<a><b></a>", "not well-formed XML"),
     ],

@@ -1,0 +1,84 @@
+"""engine.config.load beside ClickHouse's ConfigProcessor: which file wins, and what a merged text leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.config import load as loading
+from engine.config.load import load_node_config
+
+
+def write(path: Path, body: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"<clickhouse>{body}</clickhouse>")
+    return path
+
+
+def test_config_d_comes_on_top_of_conf_d_because_files_are_merged_by_their_full_names(tmp_path: Path) -> None:
+    path = write(tmp_path / "config.xml", "<http_port>1</http_port>")
+    write(tmp_path / "conf.d" / "99.xml", "<http_port>2</http_port><tcp_port>2</tcp_port>")
+    write(tmp_path / "config.d" / "00.xml", "<http_port>3</http_port>")
+    config = load_node_config(path)
+    assert (config.http_port, config.tcp_port) == (3, 2)
+
+
+def test_a_text_of_a_merged_file_wins_over_the_environment_below_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "config.xml", '<http_port from_env="PORT"/>')
+    write(tmp_path / "config.d" / "own.xml", "<http_port>3</http_port>")
+    assert load_node_config(path, environ={"PORT": "2"}).http_port == 3
+    assert load_node_config(path, environ={}).http_port == 3
+
+
+def test_the_environment_of_a_merged_file_wins_over_the_text_below_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "config.xml", "<http_port>1</http_port>")
+    write(tmp_path / "config.d" / "own.xml", '<http_port from_env="PORT"/>')
+    assert load_node_config(path, environ={"PORT": "2"}).http_port == 2
+
+
+def test_an_empty_element_of_a_merged_file_empties_the_text_below_it(tmp_path: Path) -> None:
+    cluster = "<remote_servers><c><node><host>h</host>{}</node></c></remote_servers>"
+    path = write(tmp_path / "config.xml", cluster.format("<password>x</password>"))
+    write(
+        tmp_path / "config.d" / "own.xml", "<remote_servers><c><node><password/></node></c></remote_servers>"
+    )
+    replica = load_node_config(path).topology.clusters["c"].replicas[0]
+    assert (replica.host, replica.password) == ("h", "")
+
+
+def test_conf_d_holds_users_too_and_a_users_file_is_the_only_place_for_them(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "config.xml",
+        "<users_config>users.xml</users_config><users><stray><no_password/></stray></users>",
+    )
+    write(tmp_path / "users.xml", "<users><default><no_password/></default></users>")
+    write(tmp_path / "conf.d" / "more.xml", "<users><more><no_password/></more></users>")
+    assert set(load_node_config(path).users) == {"default", "more"}
+
+
+def test_included_text_takes_its_own_environment_only_where_it_is_included(tmp_path: Path) -> None:
+    write(tmp_path / "shared.xml", '<p from_env="PORT"/><unused from_env="NONE"/><m><a from_env="A"/></m>')
+    path = write(
+        tmp_path / "config.xml",
+        '<include_from>shared.xml</include_from><http_port incl="p"/><macros incl="m"/>',
+    )
+    config = load_node_config(path, environ={"PORT": "5", "A": "b"})
+    assert (config.http_port, config.topology.macros) == (5, {"a": "b"})
+
+
+def test_an_inclusion_may_name_an_element_below_another(tmp_path: Path) -> None:
+    write(tmp_path / "shared.xml", "<sites><east><a>1</a></east></sites>")
+    path = write(
+        tmp_path / "config.xml", '<include_from>shared.xml</include_from><macros incl="sites/east"/>'
+    )
+    assert load_node_config(path).topology.macros == {"a": "1"}
+
+
+def test_without_include_from_the_usual_file_of_old_servers_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = write(tmp_path / "etc" / "metrika.xml", "<macros><shard>07</shard></macros>")
+    monkeypatch.setattr(loading, "USUAL_INCLUDE", usual)
+    path = write(tmp_path / "config.xml", '<macros incl="macros" optional="true"/>')
+    assert load_node_config(path).topology.macros == {"shard": "07"}
