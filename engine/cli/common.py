@@ -46,6 +46,7 @@ JsonValue = Any
 
 CONFIG_VARIABLE = "ONCLUSTER_CONFIG"
 HOME_VARIABLE = "ONCLUSTER_HOME"
+MIGRATIONS_VARIABLE = "ONCLUSTER_MIGRATIONS"
 DEFAULT_HOME = ".run"
 STACK_CONFIGS = ("cluster.xml", "cluster.yaml", "cluster.yml")
 _JSON_KEY = "engine.cli.json"
@@ -147,10 +148,10 @@ def json_option(command: F) -> F:
 
 
 def load_config(config: Path | None) -> NodeConfig:
-    """Read the configuration that `find_config` finds. Raises ConfigError."""
-    from engine.config.load import load_node_config
+    """Read what no node is needed for of the configuration that `find_config` finds. Raises ConfigError."""
+    from engine.config.load import load_client_config
 
-    return load_node_config(find_config(config))
+    return load_client_config(find_config(config))
 
 
 def zookeeper_of(config: NodeConfig) -> ZooKeeper:

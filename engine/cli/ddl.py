@@ -33,7 +33,25 @@ from engine.ddl.entry import DEFAULT_VERSION
 from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError, Refused
 from engine.keeper.base import Keeper
+from engine.names import entry_name, entry_number
 from engine.sql import redact
+
+
+class EntryName(click.ParamType[str]):
+    """`query-0000000007`, or its number. Anything else would be said to have been cleaned away long ago."""
+
+    name = "entry"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
+        if text.isascii() and text.isdigit() and len(text) <= 10:
+            return entry_name(int(text))
+        if entry_number(text) is None:
+            self.fail(f"{text!r} is no entry; write query-0000000007, or 7.", param, ctx)
+        return text
+
+
+ENTRY = EntryName()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +177,7 @@ def submit(
 
 
 @group.command()
-@click.argument("entry", required=False)
+@click.argument("entry", type=ENTRY, required=False)
 @click.option("--token", default=None, help="Instead of ENTRY: whatever was submitted under this token.")
 @_timeout_option
 @_queue_option
@@ -298,7 +316,7 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
 
 
 @group.command()
-@click.argument("entry")
+@click.argument("entry", type=ENTRY)
 @_queue_option
 @common.config_option
 @common.json_option
@@ -338,7 +356,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
 
 
 @group.command()
-@click.argument("entries", nargs=-1)
+@click.argument("entries", type=ENTRY, nargs=-1)
 @click.option("--yes", "is_confirmed", is_flag=True, help="Remove; without it only show what would go.")
 @_queue_option
 @common.config_option

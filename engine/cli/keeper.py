@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -236,7 +237,7 @@ def create(path: str, value: str, parents: bool, config: Path | None, as_json: b
         async with _session(config) as keeper:
             if parents:
                 await create_ancestors(keeper, path)
-            return await keeper.create(path, value.encode())
+            return await keeper.create(path, os.fsencode(value))
 
     made = common.run_async(work())
     if as_json:
@@ -256,7 +257,7 @@ def set_(path: str, value: str, version: int, config: Path | None, as_json: bool
 
     async def work() -> Stat:
         async with _session(config) as keeper:
-            return await keeper.set(path, value.encode(), version=version)
+            return await keeper.set(path, os.fsencode(value), version=version)
 
     after = common.run_async(work())
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from engine.cli.common import (
+    MIGRATIONS_VARIABLE,
     ExitCode,
     F,
     console,
@@ -55,7 +56,9 @@ def stack_options(command: F) -> F:
             "--migrations",
             type=click.Path(path_type=Path, exists=True, file_okay=False),
             default=None,
-            help="Folder with one folder of migrations per cluster. Default: migrations.",
+            envvar=MIGRATIONS_VARIABLE,
+            help="Folder with one folder of migrations per cluster. "
+            f"Default: ${MIGRATIONS_VARIABLE}, else migrations.",
         ),
     )
     for decorate in reversed(decorators):

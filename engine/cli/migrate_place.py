@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import keeper_session, load_config, stack_home
+from engine.cli.common import MIGRATIONS_VARIABLE, keeper_session, load_config, stack_home
 from engine.config.model import NodeConfig
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
@@ -32,7 +32,6 @@ from engine.migrations.statements import Surroundings
 F = TypeVar("F", bound=Callable[..., Any])
 
 LEDGER_VARIABLE = "ONCLUSTER_LEDGER_URL"
-DIR_VARIABLE = "ONCLUSTER_MIGRATIONS"
 DEFAULT_DIR = "migrations"
 
 
@@ -45,9 +44,9 @@ def folder_options(command: F) -> F:
         "--dir",
         "directory",
         type=click.Path(path_type=Path),
-        default=lambda: Path(os.environ.get(DIR_VARIABLE) or DEFAULT_DIR),
+        default=lambda: Path(os.environ.get(MIGRATIONS_VARIABLE) or DEFAULT_DIR),
         help="The folder of migrations, or the folder that holds one for each cluster. "
-        f"Default: ${DIR_VARIABLE}, else {DEFAULT_DIR}.",
+        f"Default: ${MIGRATIONS_VARIABLE}, else {DEFAULT_DIR}.",
     )(command)
 
 

@@ -226,6 +226,9 @@ def show_rehearsal(rehearsal: Rehearsal) -> None:
         click.echo(str(difference))
     for place, note in dict.fromkeys((f"{s.path}:{s.line}", s.note) for s in rehearsal.not_rehearsed):
         click.echo(f"{place}: not rehearsed: {note}")
+    for statement in rehearsal.not_repeatable:
+        place = f"{statement.path}:{statement.line}"
+        click.echo(f"{place}: not repeatable (code {statement.code}): {statement.error}")
     played = len(rehearsal.statements)
     took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
     verdict = "ok" if rehearsal.is_ok else "failed"

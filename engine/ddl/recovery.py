@@ -30,18 +30,14 @@ from __future__ import annotations
 
 import enum
 import itertools
-import re
 
 from engine.ddl.executor import Blocks, Fingerprint
 from engine.ddl.status import ExecutionStatus
 from engine.errors import Code
-from engine.sql import AlterCommand, Statement, StatementKind, TokenKind, tokenize
+from engine.sql import AlterCommand, Statement, StatementKind, TokenKind, mentions_as, tokenize
 
 _K = StatementKind
 _A = AlterCommand
-
-
-_MAY_BE_FILLED = re.compile(r"\bAS\b", re.IGNORECASE)
 
 
 class Family(enum.Enum):
@@ -170,7 +166,7 @@ def family_of(statement: Statement, sql: str) -> Family:
 
 def tells_itself(statement: Statement, sql: str) -> bool:
     """Whether definitions from before and after say without doubt how the statement ended."""
-    if statement.kind is _K.CREATE_TABLE and not _MAY_BE_FILLED.search(sql):
+    if statement.kind is _K.CREATE_TABLE and not mentions_as(sql):
         return True  # most of what a queue carries; the rest takes another look at the text
     return family_of(statement, sql) is Family.DEFINITION
 

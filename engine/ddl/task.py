@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,6 +17,7 @@ from engine.sql import (
     Statement,
     StatementKind,
     expand_macros,
+    mentions_as,
     mentions_empty_database,
     parse_and_strip,
     with_default_database,
@@ -38,7 +38,6 @@ _ALONE = frozenset(
     }
 )
 """Statements about a table that need nothing but this table."""
-_AS = re.compile(r"\bAS\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,7 @@ class Footprint:
 def footprint_of(task: Task) -> Footprint:
     statement = task.statement
     stands_alone = statement.kind in _ALONE or (
-        statement.kind is _K.CREATE_TABLE and not _AS.search(task.query)
+        statement.kind is _K.CREATE_TABLE and not mentions_as(task.query)
     )
     if not stands_alone or not statement.tables or statement.targets:
         return Footprint(is_barrier=True)

@@ -25,7 +25,6 @@ _ESCAPES = {
 }
 _PLAIN_AFTER_BACKSLASH = frozenset("\\'`\"/")
 _ESCAPE_SEQUENCE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
-_END_OF_ESCAPED = re.compile(r"[\t\n]")
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+")
 _SHOWN_CHARS = 60
@@ -112,8 +111,10 @@ class TextReader:
 
     def raw(self) -> str:
         """Text as it stands up to, and without, the next TAB or LF."""
-        match = _END_OF_ESCAPED.search(self._text, self._at)
-        end = match.start() if match else len(self._text)
+        line_end = self._text.find("\n", self._at)
+        line_end = len(self._text) if line_end < 0 else line_end
+        tab = self._text.find("\t", self._at, line_end)
+        end = line_end if tab < 0 else tab
         text = self._text[self._at : end]
         self._at = end
         return text

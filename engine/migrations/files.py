@@ -131,7 +131,12 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
     if not folder.is_dir():
         message = "is a file, not a folder" if folder.exists() else "there is no such folder"
         return MigrationSet(folder, cluster, ()), (Problem(str(folder), 0, "empty-folder", message),)
-    for path in sorted(folder.iterdir()):
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        message = f"cannot be read: {error.strerror or error}"
+        return MigrationSet(folder, cluster, ()), (Problem(str(folder), 0, "unreadable", message),)
+    for path in paths:
         if path.name.startswith(".") or path.is_dir() or not path.name.endswith(".sql"):
             ignored.append(path.name)
             continue

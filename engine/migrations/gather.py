@@ -44,6 +44,8 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
     problems: list[Problem] = []
     changed, notes = changes(runner.migrations, records)
     try:
+        if not request.adopt_ledger:
+            await runner.check_ledger()
         selected = select(
             runner.migrations,
             records,
@@ -96,12 +98,12 @@ async def gather(
                     notes.append(f"{pair[0].readable} does not say how large {pair[1]} is: {answer.message}")
                 case BaseException():
                     raise answer
-    held = await lock.look(runner.keeper, runner.lock_path)
+    held = await lock.look_for_run(runner.keeper, runner.lock_path)
     return Facts(
         presence=presence,
         backlog=await _backlog(runner, hosts),
         tables=found,
-        holder=f"{held.holder} (run {held.run_id})" if held is not None and held.is_held else "",
+        holder=f"{held.holder} (run {held.run_id})" if held is not None else "",
         notes=tuple(notes),
     )
 

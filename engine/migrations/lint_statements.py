@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
-from engine.migrations.statements import Surroundings
+from engine.migrations.statements import ADVICE, Surroundings, full_text
 from engine.sql import Statement, StatementKind, Token, TokenKind, parse_statement, redact, tokenize
 
 Note = tuple[str, str, int]
@@ -76,12 +76,13 @@ def _cluster(statement: ScriptStatement, parsed: Statement, surroundings: Surrou
             surroundings.topology.cluster(name)
     except SqlError as error:
         rule = "unknown-cluster" if error.code == Code.CLUSTER_DOESNT_EXIST else "other-cluster"
-        yield rule, f"{error.message} {error.hint}".rstrip(), error.code
+        yield rule, full_text(error), error.code
 
 
 def _support(parsed: Statement) -> Iterator[Note]:
     if parsed.kind in _DATA:
-        message = f"{parsed.kind} does not go through ON CLUSTER; load and check data outside of migrations"
+        advice = ADVICE.get(parsed.kind, "load and check data outside of migrations")
+        message = f"{parsed.kind} does not go through ON CLUSTER; {advice}"
         yield "data-statement", message, int(Code.NOT_IMPLEMENTED)
     elif not parsed.supports_on_cluster:
         yield "not-on-cluster", f"ClickHouse has no ON CLUSTER for {_what(parsed)}", int(Code.NOT_IMPLEMENTED)

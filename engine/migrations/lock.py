@@ -157,7 +157,8 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
         version, found = await _read(keeper, base)
         if found.is_held and found.nonce == nonce:
             return Lease(base, version, found)
-        _check_ledger(found, claim)
+        if not claim.adopt_ledger:
+            check_ledger(found, ledger_id=claim.ledger_id, ledger_url=claim.ledger_url)
         if found.is_held and found.run_id == claim.run_id and found.binding is claim.binding is Binding.TTL:
             lease = Lease(base, version, found)
             await renew(keeper, lease)
@@ -252,6 +253,28 @@ async def break_lease(keeper: Keeper, base: str) -> LeaseText | None:
     return None
 
 
+async def look_for_run(keeper: Keeper, base: str) -> LeaseText | None:
+    """The run that holds the lease now; None if nobody does. Changes nothing, so a run that is bound to a
+    time and not to a session is taken at its word."""
+    found = await look(keeper, base)
+    if found is None or not found.is_held:
+        return None
+    if found.binding is Binding.SESSION and await keeper.exists(_alive(base, found.fence)) is None:
+        return None
+    return found
+
+
+def check_ledger(found: LeaseText | None, *, ledger_id: str, ledger_url: str) -> None:
+    """Raises MigrationRefused when the cluster's migrations are recorded in another ledger than this one."""
+    if found is not None and found.ledger_id and found.ledger_id != ledger_id:
+        raise MigrationRefused(
+            f"This cluster's migrations are recorded in the ledger {found.ledger_id} at {found.ledger_url}, "
+            f"and this is the ledger {ledger_id} at {ledger_url}.",
+            hint="Use that ledger (--ledger-url). If it is lost: mark what is applied here, "
+            "then repeat with --adopt-ledger.",
+        )
+
+
 def lost_lease(lease: Lease) -> StaleFence:
     return StaleFence(
         f"The run {lease.text.run_id} has lost the migration lock to another run; it stops here.",
@@ -313,16 +336,6 @@ async def _server_now_ms(keeper: Keeper, base: str) -> int:
     except NodeExists:
         pass
     return (await keeper.set(path, b"")).mtime_ms
-
-
-def _check_ledger(found: LeaseText, claim: Claim) -> None:
-    if found.ledger_id and found.ledger_id != claim.ledger_id and not claim.adopt_ledger:
-        raise MigrationRefused(
-            f"This cluster's migrations are recorded in the ledger {found.ledger_id} at {found.ledger_url}, "
-            f"and this is the ledger {claim.ledger_id} at {claim.ledger_url}.",
-            hint="Use that ledger (--ledger-url). If it is lost: mark what is applied here, "
-            "then repeat with --adopt-ledger.",
-        )
 
 
 def _busy(found: LeaseText) -> Busy:

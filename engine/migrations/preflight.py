@@ -10,8 +10,8 @@ from engine.migrations.errors import ApprovalRequired, MigrationFilesError, Prob
 from engine.migrations.files import ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.migrations.selection import Selected
-from engine.migrations.statements import Surroundings, needs_approval
-from engine.sql import redact
+from engine.migrations.statements import ADVICE, Surroundings, full_text, needs_approval
+from engine.sql import parse_statement, redact
 
 _SHOWN_CHARS = 100
 
@@ -27,7 +27,8 @@ def preflight(selected: Sequence[Selected], request: RunRequest, surroundings: S
             try:
                 surroundings.prepare(statement, request, token="preflight")
             except Refused as error:
-                message = f"{error.message} {error.hint}".rstrip()
+                advice = ADVICE.get(parse_statement(statement.sql).kind)
+                message = full_text(error) + (f" Instead, {advice}." if advice else "")
                 problems.append(
                     Problem(str(item.script.path), statement.line, "not-sendable", message, error.code)
                 )

@@ -2,10 +2,12 @@
 
 For each migration, on a database that has the ones before it:
 1. up must succeed;
-2. up again must succeed and change nothing: that is what makes a repetition harmless;
+2. up again must change nothing: that is what makes a repetition harmless. A statement that refuses to run
+   twice is `not repeatable`, which is told and is no failure, because no host is sent a statement twice.
+   Where `allow=not-repeatable` stands, up is not repeated;
 3. down must succeed and bring back the definitions that were there before;
 4. up once more, for the next migration.
-At the end everything goes down, to the empty database.
+At the end everything goes down, to the empty database. An empty down file is no way back, as a missing one.
 
 What is compared is the text of all definitions, as the server itself shows them. Data is not rehearsed. A
 statement that one process cannot carry out is `not rehearsed`, with the reason, and so is what fails because
@@ -66,6 +68,7 @@ class RehearsalState(enum.StrEnum):
     OK = "ok"
     FAILED = "failed"
     NOT_REHEARSED = "not rehearsed"
+    NOT_REPEATABLE = "not repeatable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +146,10 @@ class Rehearsal:
         return tuple(s for s in self.statements if s.state is RehearsalState.NOT_REHEARSED)
 
     @property
+    def not_repeatable(self) -> tuple[RehearsedStatement, ...]:
+        return tuple(s for s in self.statements if s.state is RehearsalState.NOT_REPEATABLE)
+
+    @property
     def is_ok(self) -> bool:
         return not self.failures and not self.differences
 
@@ -185,20 +192,32 @@ async def _perform(stage: _Stage, migrations: MigrationSet, request: RunRequest)
             break
         performed.append(migration)
         after = await stage.definitions()
-        if await stage.play(migration, Phase.UP_AGAIN):
+        if _may_be_repeated(migration):
+            await stage.play(migration, Phase.UP_AGAIN)
             await stage.compare(migration, Phase.UP_AGAIN, expected=after)
-        if migration.down is None:
+        if not _can_go_down(migration):
             continue
         if await stage.play(migration, Phase.DOWN):
             await stage.compare(migration, Phase.DOWN, expected=before)
         if not await stage.play(migration, Phase.UP_FOR_THE_NEXT):
             break
-    complete = len(performed) == len(chosen) and all(m.down is not None for m in performed)
+    complete = len(performed) == len(chosen) and all(map(_can_go_down, performed))
     if complete and not any(s.state is RehearsalState.FAILED for s in stage.played):
         for migration in reversed(performed):
             await stage.play(migration, Phase.DOWN_AT_THE_END)
         if performed:
             await stage.compare(performed[0], Phase.DOWN_AT_THE_END, expected=empty)
+
+
+def _may_be_repeated(migration: Migration) -> bool:
+    assert migration.up is not None
+    return all(s.options.allows("not-repeatable") is None for s in migration.up.statements)
+
+
+def _can_go_down(migration: Migration) -> bool:
+    """Whether rolling back would do anything. An up without statements needs nothing."""
+    nothing_to_undo = migration.up is not None and not migration.up.statements
+    return migration.down is not None and (bool(migration.down.statements) or nothing_to_undo)
 
 
 @dataclass(slots=True)
@@ -212,13 +231,13 @@ class _Stage:
     unrehearsed: set[TableName] = field(default_factory=set)
 
     async def play(self, migration: Migration, phase: Phase) -> bool:
-        """Whether no statement failed; the first that does ends the phase."""
+        """Whether every statement succeeded; the first that does not ends the phase."""
         script = migration.script(phase.direction)
         assert script is not None
         for statement in script.statements:
             result = await self._statement(migration, script, statement, phase)
             self.played.append(result)
-            if result.state is RehearsalState.FAILED:
+            if result.state in (RehearsalState.FAILED, RehearsalState.NOT_REPEATABLE):
                 return False
         return True
 
@@ -269,6 +288,8 @@ class _Stage:
             if isinstance(refusal, SqlError) and self._is_not_ours(refusal, tables):
                 state, note = RehearsalState.NOT_REHEARSED, "one process cannot carry it out"
                 self.unrehearsed |= tables
+            elif isinstance(refusal, SqlError) and phase is Phase.UP_AGAIN:
+                state = RehearsalState.NOT_REPEATABLE
         return RehearsedStatement(
             version=migration.version,
             title=migration.title,

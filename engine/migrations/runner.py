@@ -276,6 +276,11 @@ class MigrationRunner:
 
     # --- inside -------------------------------------------------------------------------------------------
 
+    async def check_ledger(self) -> None:
+        """Raises MigrationRefused when this ledger does not know what was applied on the cluster."""
+        found = await lock.look(self.keeper, self.lock_path)
+        lock.check_ledger(found, ledger_id=self.ledger.ledger_id, ledger_url=self.ledger.url)
+
     async def acquire(self, request: RunRequest) -> Lease:
         claim = lock.Claim(
             run_id=request.run_id,

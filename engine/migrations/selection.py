@@ -135,6 +135,12 @@ def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:
     return bool(script and script.options.allows("version-gap"))
 
 
+_OTHERWISE = {
+    Direction.UP: "or roll it back",
+    Direction.DOWN: "a down file that failed on every host may be corrected first, say with IF EXISTS",
+}
+
+
 def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leniency) -> None:
     if record.state is not MigrationState.FAILED or leniency.retry_failed:
         return
@@ -147,7 +153,7 @@ def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leni
         f"{migration.name} failed {record.direction}:\n  {lines}",
         code=next((row.code for row in failed if row.code), None),
         hint="Remove the cause and repeat with --retry-failed, which sends what failed to the hosts where it "
-        "failed; or roll it back.",
+        f"failed; {_OTHERWISE[record.direction]}.",
     )
 
 

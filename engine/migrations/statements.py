@@ -9,11 +9,11 @@ from uuid import NAMESPACE_URL, uuid5
 from engine.config.model import DistributedDdl, Topology
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.initiator import PreparedStatement, prepare
-from engine.errors import Code, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.migrations.files import Script, ScriptStatement
 from engine.migrations.model import RunRequest
 from engine.names import HostId
-from engine.sql import Statement, expand_macros, parse_statement
+from engine.sql import Statement, StatementKind, expand_macros, parse_statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,19 @@ class Surroundings:
             prepared.entry, hosts=tuple(host for host in prepared.hosts if host in frozenset(hosts))
         )
         return replace(prepared, entry=entry, data=entry.to_bytes())
+
+
+ADVICE = {
+    StatementKind.SET: "let the setting travel with the statements: `-- oncluster: setting.NAME=VALUE`",
+    StatementKind.USE: "say which database is meant: `-- oncluster: database=NAME`",
+}
+"""What to write instead of statements that other tools send in a session, and that no queue can take."""
+
+
+def full_text(error: OnclusterError) -> str:
+    """Message and hint as sentences of one line."""
+    message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
+    return f"{message} {error.hint}".rstrip() if error.hint else error.message
 
 
 def needs_approval(statement: ScriptStatement) -> bool:

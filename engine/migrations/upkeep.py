@@ -20,8 +20,10 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
 
     This is how a host that was off line during a run and caught up later comes into the ledger, also when the
     migration was rolled back meanwhile. Returns the records that were open before. Raises Busy when a run is
-    at work, which records by itself.
+    at work, which records by itself, and MigrationRefused when the cluster's migrations are recorded in
+    another ledger: in this one all of them look as if nothing had ever been sent.
     """
+    await runner.check_ledger()
     opened = [r for r in runner.ledger.records(runner.cluster).values() if r.state.is_open]
     targets = targets_of(runner.ledger.rows(runner.cluster))
     if not opened and not targets:

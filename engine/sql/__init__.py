@@ -20,6 +20,7 @@ from engine.sql.redact import redact, redact_prose
 from engine.sql.split import leading_comments, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
 from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
+from engine.sql.words import mentions_as
 
 __all__ = [
     "AlterCommand",
@@ -31,6 +32,7 @@ __all__ = [
     "expand_macros",
     "leading_comments",
     "literal_value",
+    "mentions_as",
     "mentions_empty_database",
     "one_line",
     "output_settings",

@@ -82,7 +82,7 @@ def expand_macros(text: str, macros: Mapping[str, str]) -> str:
         except KeyError:
             known = ", ".join(sorted(macros)) or "none"
             raise SqlError(
-                Code.BAD_ARGUMENTS, f"No macro '{match.group(1)}' in config", hint=f"Known macros: {known}."
+                Code.BAD_ARGUMENTS, f"No macro '{match.group(1)}' in config.", hint=f"Known macros: {known}."
             ) from None
 
     return _MACRO.sub(value, text)

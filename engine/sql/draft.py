@@ -28,6 +28,7 @@ class Draft(Cursor):
         "cluster_span",
         "database",
         "database_span",
+        "discards",
         "engine",
         "format",
         "if_exists",
@@ -61,6 +62,7 @@ class Draft(Cursor):
         self.if_not_exists = False
         self.or_replace = False
         self.temporary = False
+        self.discards = False
         self.uuid: str | None = None
         self.engine: str | None = None
         self.alter_commands: list[AlterCommand] = []
@@ -133,6 +135,7 @@ class Draft(Cursor):
             format=self.format,
             into_outfile=self.into_outfile,
             takes_on_cluster=self.cluster_at is not None,
+            discards=self.discards,
         )
 
     def _names(self, role: Role) -> tuple[TableName, ...]:

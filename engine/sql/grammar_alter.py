@@ -170,6 +170,8 @@ def _command(d: Draft) -> A:
     match command:
         case A.CLEAR_COLUMN | A.DROP_COLUMN | A.CLEAR_INDEX | A.DROP_INDEX:
             d.accept_if_exists()
+        case A.MODIFY_COLUMN:
+            d.discards = d.discards or _sets_ttl(d)
         case A.ATTACH_PARTITION:
             _partition(d)
             if d.accept("FROM") and d.table_ref(Role.TARGET):
@@ -188,6 +190,18 @@ def _command(d: Draft) -> A:
         case _:
             pass
     return command
+
+
+def _sets_ttl(d: Draft) -> bool:
+    """Whether the column gets a TTL, which empties it in old rows; looks ahead to the next sub-command."""
+    start = d.at
+    at = start + 2 if d.looking_at("IF", "EXISTS") else start
+    _next_command(d)
+    end, d.at = d.at, start
+    # A column may be called `ttl`: first its own name, then names in other places.
+    return any(
+        d.words[i] == "TTL" and d.words[i - 1] not in (".", "AFTER", "REMOVE") for i in range(at + 1, end)
+    )
 
 
 def _partition(d: Draft) -> None:

@@ -13,6 +13,7 @@ def optimize(d: Draft) -> None:
         d.kind = K.OPTIMIZE
         d.on_cluster_here()
         d.tail = d.at
+        d.discards = "DEDUPLICATE" in d.words[d.at :]
 
 
 def delete(d: Draft) -> None:

@@ -24,6 +24,7 @@ class Statement:
     - `name`: of functions, indexes, named collections and the like.
     - `engine`: of `ENGINE =`, without arguments.
     - `system_command`: the words behind SYSTEM, such as `STOP MERGES`.
+    - `discards`: a clause discards what the kind alone would keep: DEDUPLICATE, TTL of a column.
     """
 
     kind: StatementKind
@@ -44,6 +45,7 @@ class Statement:
     format: str | None = None
     into_outfile: str | None = None
     takes_on_cluster: bool = False
+    discards: bool = False
 
     @property
     def supports_on_cluster(self) -> bool:
@@ -61,9 +63,13 @@ class Statement:
     @property
     def is_destructive(self) -> bool:
         """Data or definitions that were there are gone, or out of readers' sight, afterwards."""
-        if self.kind in (_K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_DICTIONARY, _K.CREATE_MATERIALIZED_VIEW):
-            return self.or_replace
-        return self.kind in _DESTRUCTIVE or any(c.is_destructive for c in self.alter_commands)
+        return (
+            self.or_replace
+            or self.discards
+            or self.kind in _DESTRUCTIVE
+            or self.system_command in _DESTRUCTIVE_OF_SYSTEM
+            or any(c.is_destructive for c in self.alter_commands)
+        )
 
     @property
     def rewrites_data(self) -> bool:
@@ -123,6 +129,13 @@ _DESTRUCTIVE = frozenset(
         _K.DELETE,
         _K.UPDATE,
         _K.RESTORE,
+    }
+)
+_DESTRUCTIVE_OF_SYSTEM = frozenset(
+    {
+        *("DROP REPLICA", "DROP DATABASE REPLICA", "DROP BROKEN DISTRIBUTED FILES", "UNFREEZE"),
+        # Nobody reads from a server that is not there.
+        *("SHUTDOWN", "KILL"),
     }
 )
 _REWRITES = frozenset({_K.OPTIMIZE, _K.DELETE, _K.UPDATE, _K.DROP_INDEX})

@@ -92,7 +92,6 @@ _MASTER = re.compile(
 _TAG = re.compile(r"\$([A-Za-z0-9_]*+)(?=\$)")
 _DOLLAR_WORD = re.compile(r"\$[A-Za-z0-9_$]++")
 _AFTER_DOT = re.compile(r"[0-9]++(?![A-Za-z_$])")
-_COMMENT_MARK = re.compile(r"/\*|\*/")
 _UNCLOSED = {
     "'": "Single quoted string",
     "`": "Back quoted string",
@@ -177,12 +176,16 @@ def scan(sql: str) -> Iterator[Token]:
 
 def _end_of_comment(sql: str, start: int) -> int:
     """The end of the block comment that begins at `start`."""
-    depth = 0
-    for mark in _COMMENT_MARK.finditer(sql, start):
-        depth += 1 if mark.group() == "/*" else -1
-        if depth == 0:
-            return mark.end()
-    raise SqlError(Code.SYNTAX_ERROR, _where(sql, start, "Multiline comment is not closed"))
+    depth, at, closing = 1, start + 2, -1
+    while depth:
+        if closing < at:
+            closing = sql.find("*/", at)
+        if closing < 0:
+            raise SqlError(Code.SYNTAX_ERROR, _where(sql, start, "Multiline comment is not closed"))
+        opening = sql.find("/*", at, closing + 1)  # in `/*/` the star opens, and closes nothing
+        depth += 1 if opening >= 0 else -1
+        at = (opening if opening >= 0 else closing) + 2
+    return at
 
 
 def tokenize(sql: str) -> list[Token]:

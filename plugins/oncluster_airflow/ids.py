@@ -6,10 +6,13 @@ import hashlib
 import re
 
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
+# Airflow's limit is 250 for a DAG's id, which has a prefix; a file's name may be longer.
+_LONGEST = 200
 
 
 def as_id(name: str) -> str:
-    """The name where Airflow allows it as an id; else a like one with a digest, so that two stay two."""
+    """The name where Airflow allows it as an id, by characters and length; else a like one with a digest, so
+    that two stay two."""
     return _with_digest(_NOT_IN_IDS.sub("_", name), name)
 
 
@@ -19,4 +22,5 @@ def as_group_id(name: str) -> str:
 
 
 def _with_digest(plain: str, name: str) -> str:
+    plain = plain[:_LONGEST]
     return plain if plain == name else f"{plain}_{hashlib.sha256(name.encode()).hexdigest()[:6]}"

@@ -65,7 +65,10 @@ def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
     wanted = get_parsing_context().dag_id
     for path in folders:
         if not path.name.startswith((".", "_")) and wanted in (None, dag_id_of(path.name)):
-            yield migration_dag(path)
+            try:
+                yield migration_dag(path)
+            except Exception:  # whatever it is, it must not take the other clusters' DAGs with it
+                log.exception("migrations.no_dag folder=%s", path)
 
 
 def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:

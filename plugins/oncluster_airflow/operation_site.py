@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.env import SystemEnv
 from engine.names import HostId
 from engine.operations.alerts import Links, deliver
@@ -43,7 +43,7 @@ async def site_of(
     error for a Keeper connection that is not there."""
     settings = Settings.from_environment()
     config = replace(
-        load_node_config(settings.config), zookeeper=await KeeperHook(connections.keeper).aconfig()
+        load_client_config(settings.config), zookeeper=await KeeperHook(connections.keeper).aconfig()
     )
     replicas = config.topology.cluster(cluster).replicas
     urls, user, password = await _nodes(connections.nodes, {replica.host_id for replica in replicas})

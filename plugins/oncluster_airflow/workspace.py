@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.config.model import DistributedDdl, NodeConfig, Topology
 from engine.env import Env, SystemEnv
 from engine.keeper.base import Keeper
@@ -43,7 +43,7 @@ class Workspace:
         return cls(
             cluster,
             load_folder(Path(folder) if folder else settings.migrations / cluster, cluster=cluster),
-            load_node_config(settings.config),
+            load_client_config(settings.config),
             Ledger(settings.ledger_url, env=env),
             env,
         )

@@ -49,6 +49,7 @@ class DagRun:
             "dag_run": SimpleNamespace(
                 run_id=self.run_id,
                 run_type=self.run_type,
+                conf=self.form,
                 triggering_user_name="ada",
                 start_date=None,
                 run_after=datetime.datetime(2026, 3, 1, 12, 0, tzinfo=datetime.UTC),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,6 +59,66 @@ def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_p
     assert "there is no migration here" in found["migrate_empty"].doc_md
     with pytest.raises(TaskRefused, match=r"1-wrong\.sql"):
         found["migrate_bad"].get_task("lint").execute({})
+
+
+def test_a_folder_nobody_may_list_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "good", "0001_a.up.sql")
+    write(tmp_path / "shut", "0001_a.up.sql")
+    listing = Path.iterdir
+
+    def iterdir(path: Path) -> Any:  # the superuser, who runs tests in containers, may list everything
+        if path.name == "shut":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listing(path)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    found = dags(tmp_path)
+    assert set(found) == {"migrate_good", "migrate_shut"}
+    assert "Permission denied" in found["migrate_shut"].doc_md
+
+
+def test_a_folder_of_which_no_dag_can_be_made_leaves_the_others_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk import Asset
+
+    from oncluster_airflow import migration_dag
+
+    write(tmp_path / "good", "0001_a.up.sql")
+    write(tmp_path / "odd", "0001_a.up.sql")
+    places = {"good": "oncluster://good/schema", "odd": "   "}  # Airflow refuses the second
+    monkeypatch.setattr(
+        migration_dag, "schema_asset", lambda cluster: Asset(name=cluster, uri=places[cluster])
+    )
+    assert set(dags(tmp_path)) == {"migrate_good"}
+
+
+def test_a_name_longer_than_airflow_allows_is_shortened_to_one_that_is_still_its_own(tmp_path: Path) -> None:
+    for last in "ab":
+        write(tmp_path / ("c" * 249 + last), "0001_a.up.sql")
+    found = dags(tmp_path)
+    assert len(found) == 2
+    assert all(len(dag_id) < 250 for dag_id in found)
+
+
+def test_a_parameter_that_the_form_lacks_is_refused_because_a_misspelt_target_means_everything(
+    tmp_path: Path,
+) -> None:
+    from oncluster_airflow.errors import TaskRefused
+    from oncluster_airflow.operators.begin import refuse_unknown_parameters
+
+    write(tmp_path / "good", "0001_a.up.sql")
+    (dag,) = dags(tmp_path).values()
+
+    def context(**conf: object) -> Any:
+        return {"dag": dag, "dag_run": SimpleNamespace(conf=conf)}
+
+    refuse_unknown_parameters(context())
+    refuse_unknown_parameters(context(target_version=1, direction="down", _trace="0af7"))
+    with pytest.raises(TaskRefused, match=r"no parameter target; there are .*target_version"):
+        refuse_unknown_parameters(context(target=1))
 
 
 def test_a_task_reads_its_own_dag_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

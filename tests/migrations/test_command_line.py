@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from engine.cli.main import cli
 from engine.client.node_client import NodeClient
+from engine.keeper import zookeeper
 from engine.testing.local_cluster import LocalCluster
 from tests.migrations.support import SHOP, write
 
@@ -78,7 +79,11 @@ def test_history_needs_no_cluster(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_without_keeper_apply_ends_with_4_and_status_shows_the_ledger(tmp_path: Path) -> None:
+def test_without_keeper_apply_ends_with_4_and_status_shows_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = zookeeper.connect
+    monkeypatch.setattr(zookeeper, "connect", lambda config, env: real(config, env, connect_timeout_s=0.3))
     write(tmp_path / "migrations" / "shop", SHOP)
     assert call(tmp_path, "apply", "--no-rehearse")[0] == 4
     code, output = call(tmp_path, "status")

@@ -104,3 +104,14 @@ def test_a_run_at_work_is_named(tmp_path: Path) -> None:
         assert any("alice" in note for note in plan.notes)
 
     in_world(tmp_path, scenario)
+
+
+def test_a_run_whose_process_is_gone_is_not_at_work(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        runner = await world.runner()
+        await runner.begin(world.request(holder="alice"))
+        await runner.keeper.close()
+        plan = await make_plan(await world.runner(), world.request())
+        assert not any("alice" in note for note in plan.notes)
+
+    in_world(tmp_path, scenario)

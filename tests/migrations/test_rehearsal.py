@@ -68,9 +68,61 @@ async def test_a_mistake_is_found_at_its_statement_and_later_migrations_are_not_
 
 
 @pytest.mark.slow
-async def test_an_up_that_cannot_be_repeated_is_found(tmp_path: Path) -> None:
-    result = await of(tmp_path, {"1_a.up.sql": "CREATE TABLE d.a (x Int8) ENGINE = Memory"})
-    assert [(f.phase, f.code) for f in result.failures] == [(Phase.UP_AGAIN, 57)]
+async def test_an_up_that_cannot_be_repeated_is_told_and_is_no_failure(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE d.a (x Int8) ENGINE = MergeTree ORDER BY x",
+            "1_a.down.sql": "DROP TABLE d.a",
+            "2_b.up.sql": "ALTER TABLE d.a ADD COLUMN y Int8; RENAME TABLE d.a TO d.b",
+            "2_b.down.sql": "RENAME TABLE d.b TO d.a; ALTER TABLE d.a DROP COLUMN y",
+        },
+    )
+    assert [(s.version, s.phase, s.code) for s in result.not_repeatable] == [
+        (1, Phase.UP_AGAIN, 57),
+        (2, Phase.UP_AGAIN, 60),
+    ]
+    assert result.is_ok, (result.failures, result.differences)
+
+
+@pytest.mark.slow
+async def test_what_half_a_repetition_changes_is_found(tmp_path: Path) -> None:
+    up = (
+        "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Log;"
+        "CREATE TABLE IF NOT EXISTS d.b (y Int8) ENGINE = Log;"
+        "EXCHANGE TABLES d.a AND d.b; CREATE TABLE d.c (x Int8) ENGINE = Memory"
+    )
+    result = await of(tmp_path, {"1_a.up.sql": up})
+    assert [(s.statement, s.code) for s in result.not_repeatable] == [(4, 57)]
+    assert {(d.phase, d.name) for d in result.differences} == {
+        (Phase.UP_AGAIN, "table d.a"),
+        (Phase.UP_AGAIN, "table d.b"),
+    }
+
+
+@pytest.mark.slow
+async def test_up_is_not_repeated_where_the_file_says_why_it_need_not_be(tmp_path: Path) -> None:
+    up = (
+        "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Memory;"
+        "CREATE TABLE IF NOT EXISTS d.b (y Int8) ENGINE = Memory;\n"
+        '-- oncluster-next: allow=not-repeatable reason="swapped once"\n'
+        "EXCHANGE TABLES d.a AND d.b"
+    )
+    result = await of(tmp_path, {"1_a.up.sql": up})
+    assert result.is_ok, (result.failures, result.differences)
+    assert Phase.UP_AGAIN not in {s.phase for s in result.statements if s.version == 1}
+
+
+@pytest.mark.slow
+async def test_an_empty_down_file_is_as_good_as_none(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.a (x Int8) ENGINE = Memory",
+            "1_a.down.sql": "-- there is no way back\n",
+        },
+    )
+    assert result.is_ok, (result.failures, result.differences)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from engine.migrations.errors import (
     MigrationRefused,
 )
 from engine.migrations.files import load_folder
+from engine.migrations.gather import make_plan
 from engine.migrations.model import Progress
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.selection import ALL, Leniency
@@ -534,6 +535,12 @@ def test_a_cluster_whose_migrations_are_in_another_ledger_is_refused_until_this_
         with pytest.raises(MigrationRefused, match=r"ledger\.sqlite"):
             await drive(await world.runner(), world.request())
         assert len(world.entries()) == 4
+        # Here everything looks as if it had never been sent, which nobody must be told as the truth.
+        with pytest.raises(MigrationRefused, match=r"ledger\.sqlite"):
+            await refresh(await world.runner(), world.request())
+        plan = await make_plan(await world.runner(), world.request())
+        assert [p.rule for p in plan.problems] == ["refused"]
+        assert "ledger.sqlite" in plan.problems[0].message
         summary = await drive(await world.runner(), world.request(adopt_ledger=True))
         assert summary.state is RunState.DONE
         assert len(world.entries()) == 8

@@ -132,6 +132,23 @@ def test_wrong_usage_exits_with_two(desk: Desk) -> None:
     assert desk.run("submit", CREATE, "--setting", "nonsense").exit_code == 2
 
 
+@pytest.mark.parametrize("command", ["show", "wait", "clean"])
+@pytest.mark.parametrize(
+    "name", ["nonsense", "query-7", "../replicas", "query-0000000000/finished", "-1", "٣"]
+)
+def test_what_is_no_entry_is_wrong_usage_and_not_said_to_be_cleaned_away(
+    desk: Desk, command: str, name: str
+) -> None:
+    result = desk.run(command, "--", name)
+    assert result.exit_code == 2
+    assert "is no entry; write query-0000000007, or 7" in result.stderr
+
+
+def test_an_entry_may_be_given_by_its_number(desk: Desk) -> None:
+    desk.run("submit", CREATE, "--timeout", "0")
+    assert desk.json("show", "0")["entry"] == "query-0000000000"
+
+
 def test_the_list_and_one_entry_are_shown_without_secrets(desk: Desk) -> None:
     desk.outcomes = done("a")
     sql = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = MySQL('h:1', 'd', 't', 'u', 'secret')"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+import re
 from uuid import UUID
 
 import pytest
@@ -13,9 +14,9 @@ from hypothesis import strategies as st
 
 from engine.ddl.entry import DDLLogEntry, Setting, Tracing
 from engine.ddl.status import SUCCESS, ExecutionStatus
-from engine.ddl.text import escape, unescape
+from engine.ddl.text import TextReader, escape, unescape
 from engine.errors import MalformedEntry, SqlError
-from engine.names import HostId
+from engine.names import HostId, escape_for_file_name, unescape_for_file_name
 
 CAPTURES = json.loads((pathlib.Path(__file__).parents[1] / "data" / "ddl_captures.json").read_text())
 
@@ -227,3 +228,17 @@ def test_escaping_leaves_one_line_and_is_undone(text: str) -> None:
 
 def test_an_unknown_escape_keeps_its_backslash() -> None:
     assert unescape(r"\d\q\x41\N\a") == "\\d\\qA\a"
+
+
+@given(st.text(alphabet="ab\t\n", max_size=12))
+def test_a_field_ends_before_the_next_tab_or_line_feed(text: str) -> None:
+    assert TextReader(text).raw() == re.split(r"[\t\n]", text, maxsplit=1)[0]
+
+
+@given(st.text(max_size=20))
+def test_names_of_hosts_in_paths_are_what_they_stand_for(name: str) -> None:
+    escaped = escape_for_file_name(name)
+    assert re.fullmatch(r"(?:[A-Za-z0-9_]|%[0-9A-F]{2})*", escaped)
+    assert unescape_for_file_name(escaped) == name
+    assert escape_for_file_name("node-1.é") == "node%2D1%2E%C3%A9"
+    assert unescape_for_file_name("%2") == "%2" and unescape_for_file_name("a%zzb%2D") == "a%zzb-"

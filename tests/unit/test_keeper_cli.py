@@ -113,6 +113,14 @@ def test_create_set_and_the_version_that_guards(run):
     assert run("get", "/new/inner").stdout == "2"
 
 
+def test_bytes_of_the_command_line_are_stored_as_they_are(run):
+    # What a shell hands over that is no UTF-8 comes as Python's surrogates.
+    assert run("create", "/bytes", os.fsdecode(b"\xff\xfe")).exit_code == 0
+    assert run("get", "/bytes").stdout_bytes == b"\xff\xfe"
+    assert run("set", "/bytes", os.fsdecode(b"a\x80")).exit_code == 0
+    assert run("get", "/bytes").stdout_bytes == b"a\x80"
+
+
 def test_rm_says_what_would_go_and_goes_only_with_yes(run):
     result = run("rm", "/gone", "--recursive")
     assert result.stdout == "/gone\n/gone/x\n/gone/x/y\n" and "Would remove" in result.stderr

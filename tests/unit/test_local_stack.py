@@ -7,8 +7,10 @@ import socket
 import stat
 from pathlib import Path
 
+import click
 import pytest
 
+from engine.cli.local import demo, up
 from engine.errors import Busy, ConfigError, Corrupt, Unavailable
 from engine.local import stack as stack_module
 from engine.local.progress import EventReader, FileSink, Steps, StepState
@@ -144,3 +146,13 @@ def test_events_are_read_once_and_half_a_line_is_left_for_later(tmp_path: Path) 
     with path.open("a") as file:
         file.write(whole[10:])
     assert len(reader.new()) == 1
+
+
+@pytest.mark.parametrize("command", [up, demo])
+def test_the_stack_takes_its_migrations_from_the_same_variable_as_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: click.Command
+) -> None:
+    monkeypatch.setenv("ONCLUSTER_MIGRATIONS", str(tmp_path))
+    assert command.make_context("stack", []).params["migrations"] == tmp_path
+    monkeypatch.delenv("ONCLUSTER_MIGRATIONS")
+    assert command.make_context("stack", []).params["migrations"] is None

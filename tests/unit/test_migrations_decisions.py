@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.ddl.initiator import check_token
 from engine.ddl.output import OutputMode
+from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, MigrationSet, load_folder
 from engine.migrations.model import Run, RunRequest, Step
 from engine.migrations.plan import Action, Facts, Presence, TableFacts, Where, build_plan
@@ -285,3 +286,19 @@ def test_a_plan_of_a_failed_migration_shows_what_a_retry_would_send(tmp_path: Pa
     plan = build_plan(found, chosen, request, surroundings(), Facts())
     actions = [host.action for host in plan.statements[0].hosts]
     assert actions == [Action.NOTHING, Action.RETRY, Action.WAIT, Action.NOTHING]
+
+
+@pytest.mark.parametrize(
+    ("direction", "advice"), [(Direction.UP, "roll it back"), (Direction.DOWN, "IF EXISTS")]
+)
+def test_who_meets_a_failure_is_told_the_way_out_of_that_direction(
+    tmp_path: Path, direction: Direction, advice: str
+) -> None:
+    found = migrations(
+        tmp_path, {"1_a.up.sql": "CREATE DATABASE IF NOT EXISTS d", "1_a.down.sql": "DROP DATABASE d"}
+    )
+    have = tuple(replace(r, direction=direction) for r in rows(FAILED, FAILED))
+    record = MigrationRecord(1, "a", direction, 1, MigrationState.FAILED, 1, "f", have)
+    with pytest.raises(MigrationRefused) as refused:
+        select(found, {1: record}, direction=direction, target=None)
+    assert advice in refused.value.hint

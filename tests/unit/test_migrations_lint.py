@@ -8,9 +8,14 @@ import pytest
 
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.errors import SqlError
-from engine.migrations.files import read_folder
+from engine.migrations.errors import MigrationFilesError
+from engine.migrations.files import Direction, load_folder, read_folder
 from engine.migrations.lint import LintReport, Severity, lint
+from engine.migrations.model import RunRequest
+from engine.migrations.preflight import preflight
+from engine.migrations.selection import Selected
 from engine.migrations.statements import Surroundings
+from engine.migrations.states import MigrationRecord, MigrationState
 
 GOOD = "CREATE TABLE IF NOT EXISTS d.t (a UInt8) ENGINE = ReplicatedMergeTree ORDER BY a;"
 TABLE = "CREATE TABLE IF NOT EXISTS d.t (a Int8) ENGINE ="
@@ -187,3 +192,22 @@ async def test_the_demo_s_folders_are_clean() -> None:
         migrations, problems = read_folder(folder)
         found = await lint(migrations, problems, Surroundings(folder.name, where, DistributedDdl()))
         assert [str(f) for f in (*found.errors, *found.warnings)] == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "instead"),
+    [("SET max_threads = 1", "setting.NAME=VALUE"), ("USE d", "database=NAME")],
+)
+async def test_what_other_tools_send_in_a_session_is_refused_with_what_to_write_instead(
+    tmp_path: Path, sql: str, instead: str
+) -> None:
+    found = await report(tmp_path, {"1_a.up.sql": sql})
+    (finding,) = [f for f in found.errors if f.rule == "data-statement"]
+    assert instead in finding.message
+
+    where = Surroundings("shop", topology(), DistributedDdl())
+    migration = load_folder(tmp_path / "shop").migrations[0]
+    assert migration.up is not None
+    record = MigrationRecord(1, "a", Direction.UP, 1, MigrationState.PENDING, 1, "", ())
+    with pytest.raises(MigrationFilesError, match=rf"DDL queries\. The statement .* Instead, .*{instead}"):
+        preflight([Selected(migration, migration.up, record, 1)], RunRequest("r"), where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,16 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from engine.errors import Code, SqlError
-from engine.sql import TokenKind, leading_comments, one_line, split_statements, tokenize
+from engine.sql import (
+    Token,
+    TokenKind,
+    leading_comments,
+    mentions_as,
+    one_line,
+    scan,
+    split_statements,
+    tokenize,
+)
 
 _CORPUS = [
     line.removeprefix("old: ").replace(" <OC>", "")
@@ -161,6 +171,44 @@ def test_many_heredoc_marks_cost_no_quadratic_time() -> None:
     """Each mark is looked up in an index, and not searched for through the rest of the text."""
     sql = " ".join(f"$t{i}$" for i in range(50_000))
     assert sum(1 for token in tokenize(sql) if token.is_significant) == 50_000
+
+
+@given(st.text(alphabet="/*x", max_size=24))
+def test_a_comment_ends_where_as_many_were_closed_as_opened(inside: str) -> None:
+    """Against the marks read one after the other, each behind the last."""
+    sql, depth, end = f"/*{inside}", 0, None
+    for mark in re.finditer(r"/\*|\*/", sql):
+        depth += 1 if mark.group() == "/*" else -1
+        if depth == 0:
+            end = mark.end()
+            break
+    if end is None:
+        with pytest.raises(SqlError, match="Multiline comment is not closed"):
+            tokenize(sql)
+    else:
+        assert next(iter(scan(sql))) == Token(TokenKind.COMMENT, sql[:end], 0)
+
+
+def test_many_comments_within_one_another_cost_no_quadratic_time() -> None:
+    deep = 200_000
+    (token,) = tokenize("/*" * deep + "*/" * deep)
+    assert token.kind is TokenKind.COMMENT
+
+
+@pytest.mark.parametrize(
+    ("sql", "is_there"),
+    [
+        ("CREATE TABLE t (a UInt8)", False),
+        ("CREATE TABLE t AS u", True),
+        ("create table t as select 1", True),
+        ("CREATE TABLE t ENGINE = Log As u", True),
+        ("CREATE TABLE task (alias UInt8, a_as_b Int8)", False),
+        ("CREATE TABLE t (a Float64 DEFAULT(b)AS(c))", True),
+        ("AS", True),
+    ],
+)
+def test_as_is_found_as_a_word_of_its_own(sql: str, is_there: bool) -> None:
+    assert mentions_as(sql) is is_there
 
 
 def test_a_statement_keeps_the_comments_before_it() -> None:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from airflow.sdk import BaseOperator, Context
 
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.config.model import DistributedDdl, NodeConfig
 from engine.ddl.client import DDLQueueClient, SubmitOutcome
 from engine.ddl.initiator import PreparedStatement, check_token, prepare
@@ -73,7 +73,7 @@ class SubmitStatementOperator(BaseOperator):
             self.log.info("attached to %s, submitted by an earlier try", submission.entry)
             return submission.to_json() | {"attached": True}
         try:
-            config = load_node_config(Settings.from_environment().config_path(self.config_file))
+            config = load_client_config(Settings.from_environment().config_path(self.config_file))
             queue = config.queue_of(self._cluster_name(config))
             prepared = self.prepare(config, queue, token_of(context))
             submission = asyncio.run(self._submit(prepared, queue))

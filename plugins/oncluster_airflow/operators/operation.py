@@ -27,7 +27,7 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowSkipException
 
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.errors import OnclusterError
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
@@ -82,7 +82,7 @@ class ChooseClusterOperator(BaseOperator, SkipMixin):
         wanted = str(params.get("cluster", ALL_CLUSTERS))
         config = Settings.from_environment().config
         try:
-            known = sorted(load_node_config(config).topology.clusters)
+            known = sorted(load_client_config(config).topology.clusters)
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         if wanted == CHOOSE_A_CLUSTER:

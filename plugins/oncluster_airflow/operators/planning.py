@@ -12,7 +12,7 @@ from airflow.sdk.bases.skipmixin import SkipMixin
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError, AirflowSkipException
 
 from engine.config.graphite import sections_xml
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.errors import OnclusterError
 from engine.migrations.errors import Problem
 from engine.migrations.files import MigrationSet, read_folder
@@ -26,7 +26,7 @@ from engine.storage.scratch import ScratchChdb
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
-from oncluster_airflow.operators.begin import MANIFEST_KEY, request_of
+from oncluster_airflow.operators.begin import MANIFEST_KEY, refuse_unknown_parameters, request_of
 from oncluster_airflow.operators.migration import MigrationOperator
 from oncluster_airflow.plan_text import approval_question, plan_text, refs_of, rehearsal_text
 from oncluster_airflow.settings import NODES_CONN_ID, Settings
@@ -43,7 +43,7 @@ class LintOperator(MigrationOperator):
         folder = Path(self.folder) if self.folder else settings.migrations / self.cluster
         try:
             migrations, problems = read_folder(folder, cluster=self.cluster)
-            config = load_node_config(settings.config)
+            config = load_client_config(settings.config)
             surroundings = Surroundings(self.cluster, config.topology, config.queue_of(self.cluster))
             report = asyncio.run(_lint(migrations, problems, surroundings))
         except OnclusterError as error:
@@ -74,6 +74,7 @@ class PlanOperator(MigrationOperator, SkipMixin):
 
     def execute(self, context: Context) -> None:
         ti: Any = context["ti"]
+        refuse_unknown_parameters(context)
         request = request_of(context)
         try:
             workspace = self.open_workspace()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, OnclusterError
 from engine.operations.overview import ClusterOverview, GridPage, Show
@@ -80,7 +80,7 @@ class LiveReader:
             raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
         known = self._names
         if known is None or known[:2] != (path, written_ns):
-            names = tuple(sorted(load_node_config(path).topology.clusters))
+            names = tuple(sorted(load_client_config(path).topology.clusters))
             self._names = known = (path, written_ns, names)
         return known[2]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.client.node_client import NodeClient
-from engine.config.load import load_node_config
+from engine.config.load import load_client_config
 from engine.config.model import NodeConfig, ZooKeeper
 from engine.env import Env
 from engine.errors import ConfigError, KeeperUnavailable, OnclusterError
@@ -88,7 +88,7 @@ class Watch:
     def prepare(cls, cluster: str, where: Callable[[], Place], env: Env) -> Watch:
         """Blocks: files and databases are opened. Raises ConfigError, SqlError 701, RecordsUnavailable."""
         place = where()
-        config = load_node_config(place.config)
+        config = load_client_config(place.config)
         if place.keeper is not None:
             config = dataclasses.replace(config, zookeeper=place.keeper)
         config.topology.cluster(cluster)
