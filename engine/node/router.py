@@ -163,9 +163,7 @@ class StatementRouter:
         async with self._tables.provide(asked, statement) as (sql, session):
             is_select = statement.kind is StatementKind.SELECT or sql.startswith("SELECT")
             if asked.has_one_row and statement.kind is StatementKind.SELECT:
-                result = await session.select_small(
-                    sql, format=asked.format, params=asked.params, scope=asked.scope
-                )
+                result = await asked.run(sql, session=session, is_harmless=True)
                 yield WholeAnswer(result, format=statement.format or asked.format)
                 return
             if is_select:
@@ -176,9 +174,7 @@ class StatementRouter:
                 return
             if statement.kind is StatementKind.KILL_QUERY:
                 sql = by_our_query_id(sql)
-            result = await session.query(
-                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
-            )
+            result = await asked.run(sql, session=session, is_harmless=statement.kind is StatementKind.INSERT)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
             if self._replicated is not None and may_redefine:

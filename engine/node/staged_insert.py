@@ -51,9 +51,7 @@ class StagedInserts(ABC):
             return None
 
         async def write(asked: Asked, sql: str) -> QueryResult:
-            return await asked.session.query(
-                sql, format=asked.format, params=asked.params, scope=asked.scope, multi=False
-            )
+            return await asked.run(sql, is_harmless=True)
 
         return await self.insert_into_stage(asked, InsertSql(asked.sql), write)
 

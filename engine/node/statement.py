@@ -52,6 +52,18 @@ class Asked:
     def current_database(self) -> str:
         return self.database or self.session.database
 
+    async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
+        """One statement in chDB as this request runs it; `is_harmless` as in `ChdbSession.query`. Raises
+        SqlError."""
+        return await (session or self.session).query(
+            sql,
+            format=self.format,
+            params=self.params,
+            scope=self.scope,
+            multi=False,
+            is_harmless=is_harmless,
+        )
+
 
 class Answer(Protocol):
     """A result: read until empty, then `finish`, which raises what went wrong."""

@@ -26,6 +26,7 @@ from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
+from engine.storage.job import Job
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
@@ -50,7 +51,7 @@ class ChdbPool:
         self._connect: Callable[[str], Any] | None = None
         self._version = ""
         self.idle = IdleConnections()
-        """Connections of INSERTs that are over."""
+        """Connections of INSERTs and SELECTs that are over."""
         self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -113,8 +114,12 @@ class ChdbPool:
         """A new connection. Call it on a worker thread."""
         return self._new_connection(str(self.path))
 
+    def start(self, function: Callable[[], T]) -> Job[T]:
+        """Run `function` on a worker thread, as soon as one is free, and to its end."""
+        return Job(self._threads, function)
+
     async def call(self, function: Callable[[], T]) -> T:
-        """Run `function` on a worker thread, after waiting for a free one."""
+        """As `start`; a caller that is cancelled does not wait for it, nor does it begin then."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function)
 
     async def control(self, function: Callable[[], T]) -> T:
@@ -217,6 +222,9 @@ class ReservedThreads:
 
     def connect(self) -> Any:
         return self._pool.connect()
+
+    def start(self, function: Callable[[], T]) -> Job[T]:
+        return Job(self._executor, function)
 
     async def call(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)

@@ -9,7 +9,6 @@ was not finished is not inserted, except blocks that chDB had written before.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -20,6 +19,7 @@ from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.insert_pieces import PIECE_BYTES, append, in_pieces, insert_whole
 from engine.storage.insert_pieces import cancel as cancel_insert
+from engine.storage.job import Job
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
@@ -39,7 +39,7 @@ class Threads(Protocol):
 
     def connect(self) -> Any: ...
 
-    async def call(self, function: Callable[[], T]) -> T: ...
+    def start(self, function: Callable[[], T]) -> Job[T]: ...
 
     async def control(self, function: Callable[[], T]) -> T: ...
 
@@ -99,13 +99,15 @@ class ChdbSession:
         params: Mapping[str, str] = _NONE,
         scope: Scope = PLAIN,
         multi: bool = True,
+        is_harmless: bool = False,
         before: Callable[[], None] | None = None,
     ) -> QueryResult:
         """Run one statement and return its whole result. Raises SqlError.
 
         A FORMAT in the text wins over `format`. Unless `multi`, several statements in one text are refused
-        with 62, as over HTTP. `before` is called on the worker thread right before the statement; what it
-        raises is raised, and nothing was run.
+        with 62, as over HTTP. `is_harmless`: it leaves nothing behind in its connection, as SELECT and INSERT
+        do, so it may run in one that is there. `before` is called on the worker thread right before the
+        statement; what it raises is raised, and nothing was run.
         """
 
         def run(connection: Any) -> QueryResult:
@@ -116,25 +118,7 @@ class ChdbSession:
             return _result(connection.query(sql, format, params=dict(params)))
 
         async with self._lock:
-            return await self._run(run, scope)
-
-    async def select_small(
-        self, sql: str, *, format: str, params: Mapping[str, str] = _NONE, scope: Scope = PLAIN
-    ) -> QueryResult:
-        """Run one SELECT whose result is known to be small. Raises SqlError, 62 for several statements.
-
-        A SELECT leaves nothing behind in its connection, so like an INSERT it may run in one that is there.
-        """
-        if params:
-            return await self.query(sql, format=format, params=params, scope=scope, multi=False)
-
-        def run(connection: Any) -> QueryResult:
-            if connection.classify_query(sql)["statement_count"] > 1:
-                raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            return _result(connection.query(sql, format))
-
-        async with self._lock:
-            return await self._run(run, scope, is_harmless=True)
+            return await self._run(run, scope, is_harmless=is_harmless and not params)
 
     @asynccontextmanager
     async def stream(
@@ -147,46 +131,40 @@ class ChdbSession:
     ) -> AsyncIterator[ResultStream]:
         """Run a SELECT and read its result as it is made. Leaving the block early cancels the statement.
 
-        As in `select_small` it may run in a connection that is there. Raises SqlError for a text with INTO
-        OUTFILE; whatever fails later is raised by `ResultStream.finish`.
+        It is harmless, as `query` says. Raises SqlError for a text with INTO OUTFILE; whatever fails later is
+        raised by `ResultStream.finish`.
         """
         reader, writer = open_pipe()
-        try:
-            select = select_into(sql, writer.path, default_format=format)
-        except SqlError:
-            reader.close()
-            writer.close()
-            raise
 
         def run(connection: Any) -> QueryResult:
+            if connection.classify_query(select.sql)["statement_count"] == 1:
+                return _result(connection.query(select.sql, params=dict(params)))
+            # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
+            # wrong, or gives a result that is small.
+            result = connection.query(sql, format, params=dict(params))
+            writer.write(result.bytes())
+            return _result(result)
+
+        def work() -> QueryResult:
             if not writer.take():
                 raise SqlError(Code.ABORTED, "Nobody reads the result any more")
             try:
-                if connection.classify_query(select.sql)["statement_count"] == 1:
-                    return _result(connection.query(select.sql, params=dict(params)))
-                # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
-                # wrong, or gives a result that is small.
-                result = connection.query(sql, format, params=dict(params))
-                writer.write(result.bytes())
-                return _result(result)
+                return self._run_now(run, scope, is_harmless=not params)
             finally:
                 writer.close()
 
-        async def work() -> QueryResult:
-            try:
-                async with self._lock:
-                    return await self._run(run, scope, is_harmless=not params)
-            finally:
-                writer.drop()
-
-        task = asyncio.get_running_loop().create_task(work())
         try:
-            yield ResultStream(select.format, reader, task)
+            select = select_into(sql, writer.path, default_format=format)
+            async with self._lock:
+                job = self._start(work)
+                try:
+                    yield ResultStream(select.format, reader, job)
+                finally:
+                    if not job.is_over:
+                        self._give_up(job, scope.query_id)
         finally:
             reader.close()
-            task.cancel()
-            with contextlib.suppress(SqlError, asyncio.CancelledError):
-                await task
+            writer.drop()
 
     async def insert(
         self,
@@ -266,9 +244,13 @@ class ChdbSession:
         self._local.database = database
 
     async def close(self) -> None:
-        """End the session: temporary tables and settings are gone. May be called twice."""
+        """End the session: temporary tables and settings are gone. May be called twice.
+
+        Of one that was given up `_kill` closes the connection, behind its statement: until that has ended,
+        closing would hold up the thread that is to kill it.
+        """
         async with self._lock:
-            connection = self._local.take()
+            connection = None if self._is_given_up else self._local.take()
             if connection is not None:
                 await self._pool.control(connection.close)
 
@@ -277,42 +259,44 @@ class ChdbSession:
     async def _run(
         self, run: Callable[[Any], QueryResult], scope: Scope, *, is_harmless: bool = False
     ) -> QueryResult:
-        """Harmless: it leaves nothing behind in its connection."""
-
-        def job() -> QueryResult:
-            with (self._local.harmless if is_harmless else self._local.prepared)(scope) as connection:
-                return run(connection)
-
-        return await self._run_job(job, scope)
-
-    async def _run_job(self, job: Callable[[], QueryResult], scope: Scope) -> QueryResult:
         """A cancelled caller kills the statement and leaves the connection to it."""
-        if self._is_given_up:
-            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
-        future = asyncio.ensure_future(self._pool.call(lambda: _translated(job)))
+        job = self._start(lambda: self._run_now(run, scope, is_harmless=is_harmless))
         try:
-            return await asyncio.shield(future)
+            return await job.result()
         except asyncio.CancelledError:
-            self._is_given_up = True
-            self._pool.finish_later(self._give_up(future, scope.query_id))
+            self._give_up(job, scope.query_id)
             raise
 
-    async def _give_up(self, future: asyncio.Future[QueryResult], query_id: str) -> None:
-        if query_id and not future.done():
+    def _run_now(self, run: Callable[[Any], QueryResult], scope: Scope, *, is_harmless: bool) -> QueryResult:
+        """On a worker thread."""
+        with (self._local.harmless if is_harmless else self._local.prepared)(scope) as connection:
+            return run(connection)
+
+    def _start(self, work: Callable[[], QueryResult]) -> Job[QueryResult]:
+        """Whoever does not wait for it to be over gives it up."""
+        if self._is_given_up:
+            raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
+        return self._pool.start(lambda: _translated(work))
+
+    def _give_up(self, job: Job[QueryResult], query_id: str) -> None:
+        self._is_given_up = True
+        self._pool.finish_later(self._kill(job, query_id))
+
+    async def _kill(self, job: Job[QueryResult], query_id: str) -> None:
+        if query_id and not job.is_over:
             await self._pool.kill(query_id)
-        await asyncio.wait([future])
-        future.exception()  # seen: nobody is there to be told
+        await job.end()
         connection = self._local.take()
         if connection is not None:
             await self._pool.control(connection.close)
 
     async def _uninterrupted(self, function: Callable[[], T]) -> T:
         """Run something that ends soon. A cancelled caller waits for it, so that nothing overlaps it."""
-        future = asyncio.ensure_future(self._pool.call(lambda: _translated(function)))
+        job = self._pool.start(lambda: _translated(function))
         try:
-            return await asyncio.shield(future)
+            return await job.result()
         except asyncio.CancelledError:
-            await asyncio.wait([future])
+            await job.end()
             raise
 
 

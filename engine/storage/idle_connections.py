@@ -33,8 +33,8 @@ class IdleConnections:
     @contextmanager
     def use(self, connect: Callable[[], Any], database: str, settings: Mapping[str, str]) -> Iterator[Any]:
         """A connection for one statement, with `database` (if it is not empty) and `settings`; nobody else
-        has it. The caller may change `log_comment`, and nothing else. What is raised in the block closes
-        it."""
+        has it. Of its settings the caller may change those that it changes each time, and nothing else. What
+        is raised in the block closes it."""
         key = (database, frozenset(settings.items()))
         connection = self._take(key)
         is_new = connection is None

@@ -6,8 +6,7 @@ within milliseconds: then one look at it tells everything, and the event loop ne
 
 from __future__ import annotations
 
-import asyncio
-
+from engine.storage.job import Job
 from engine.storage.pipe import ReadEnd
 from engine.storage.scope import QueryResult
 
@@ -18,19 +17,19 @@ _AT_ONCE_S = 0.005
 class ResultStream:
     """A result on its way. Read until empty, then `finish` to learn whether it is whole."""
 
-    def __init__(self, format: str, reader: ReadEnd, task: asyncio.Task[QueryResult]) -> None:
+    def __init__(self, format: str, reader: ReadEnd, job: Job[QueryResult]) -> None:
         self.format = format
         self._reader = reader
-        self._task = task
+        self._job = job
         self._has_begun = False
 
     async def read(self) -> bytes:
         """The next bytes; empty at the end, whether good or bad."""
         if not self._has_begun:
             self._has_begun = True
-            await asyncio.wait([self._task], timeout=_AT_ONCE_S)
+            await self._job.end(timeout_s=_AT_ONCE_S)
         return await self._reader.read()
 
     async def finish(self) -> QueryResult:
         """Raises SqlError if the statement failed, at whatever time."""
-        return await asyncio.shield(self._task)
+        return await self._job.result()

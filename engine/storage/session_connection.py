@@ -17,6 +17,9 @@ from engine.storage.scope import Scope, set_statement
 FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
 
+_OF_ONE_STATEMENT = ("log_comment", "insert_deduplication_token")
+"""Settings that hardly ever are the same for two statements: no connection is told by their values."""
+
 
 class SessionConnection:
     """Made when the first statement needs it; `one_shot` closes it after each."""
@@ -63,11 +66,11 @@ class SessionConnection:
             with self.prepared(scope) as connection:
                 yield connection
             return
-        settings = {**self.settings, **scope.settings}
-        comment = settings.pop("log_comment", scope.query_id)
+        settings = {"log_comment": scope.query_id, **self.settings, **scope.settings}
+        own = {name: settings[name] for name in _OF_ONE_STATEMENT if name in settings}
         database = scope.database or self.database
-        with self._idle().use(self._connect, database, settings) as connection:
-            connection.query(set_statement({"log_comment": comment}))
+        with self._idle().use(self._connect, database, settings | dict.fromkeys(own, "")) as connection:
+            connection.query(set_statement(own))
             yield connection
 
     def fits_idle(self, scope: Scope) -> bool:

@@ -285,6 +285,21 @@ def test_a_client_that_goes_away_takes_its_query_with_it(node: RunningNode) -> N
         pass
 
 
+@pytest.mark.parametrize("where", ["/", "/?session_id=goes_on"])
+def test_a_change_goes_on_when_its_client_goes_away(node: RunningNode, where: str) -> None:
+    node.query("CREATE OR REPLACE TABLE goes_on (a UInt64) ENGINE = MergeTree ORDER BY a")
+    sql = "INSERT INTO goes_on SELECT number + sleepEachRow(0.1) FROM numbers(10) SETTINGS max_block_size = 1"
+    running = "SELECT count() FROM system.processes WHERE query LIKE 'INSERT INTO goes_on%'"
+    with socket.create_connection(("127.0.0.1", node.http_port)) as connection:
+        head = f"POST {where} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n"
+        connection.sendall((head + sql).encode())
+        while node.query(running) != "1\n":
+            pass
+    while node.query(running) != "0\n":
+        pass
+    assert node.query("SELECT count() FROM goes_on") == "10\n"
+
+
 def test_an_insert_whose_body_breaks_off_inserts_nothing(node: RunningNode) -> None:
     node.query("CREATE TABLE broken_off (a UInt64) ENGINE = MergeTree ORDER BY a")
     body = b"INSERT INTO broken_off FORMAT CSV\n1\n2\n"

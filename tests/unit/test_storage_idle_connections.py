@@ -64,6 +64,38 @@ async def test_an_insert_has_the_settings_the_database_and_the_id_of_its_own_req
     assert len(idle(pool)) == 3
 
 
+async def test_inserts_with_different_tokens_share_a_connection_and_no_token(pool: ChdbPool) -> None:
+    await pool.query(
+        "CREATE TABLE once (a Int32) ENGINE = MergeTree ORDER BY a "
+        "SETTINGS non_replicated_deduplication_window = 9"
+    )
+
+    async def insert_one(token: str | None, id_: str) -> None:
+        settings = {} if token is None else {"insert_deduplication_token": token}
+        session, scope = pool.session(one_shot=True), Scope(settings=settings, query_id=id_)
+        await session.query("INSERT INTO once VALUES (1)", scope=scope, is_harmless=True)
+
+    for token in ("one", "two", "one", ""):  # the third is a repetition, the last has no token
+        await insert_one(token, "x")
+    assert len(idle(pool)) == 1
+    assert (await pool.query("SELECT count() FROM once")).text == "3\n"
+    await insert_one(None, "y")  # and neither has this one: the same block as the fourth
+    assert len(idle(pool)) == 2
+    assert (await pool.query("SELECT count() FROM once")).text == "3\n"
+
+
+async def test_an_insert_that_is_one_text_with_its_rows_takes_a_connection_that_is_there(
+    pool: ChdbPool,
+) -> None:
+    await insert(pool, b"1\n", id_="first")
+    (before,) = idle(pool)
+    for sql in ("INSERT INTO t (a) VALUES (2)", "INSERT INTO t (a) SELECT 3"):
+        scope = Scope(query_id="text")
+        await pool.session(one_shot=True).query(sql, scope=scope, multi=False, is_harmless=True)
+    assert idle(pool) == [before]
+    assert [line.split("\t")[-1] for line in await seen(pool)] == ["first", "text", "text"]
+
+
 async def test_a_connection_in_which_something_failed_is_not_used_again(pool: ChdbPool) -> None:
     await insert(pool, b"1\n", id_="a")
     (before,) = idle(pool)
@@ -89,7 +121,7 @@ async def test_a_small_select_takes_a_connection_that_is_there_and_leaves_it(poo
     for query_id in ("one", "two"):
         session = pool.session(one_shot=True)
         sql = "SELECT sum(k), getSetting('log_comment') FROM small"
-        result = await session.select_small(sql, format="TSV", scope=Scope(query_id=query_id))
+        result = await session.query(sql, format="TSV", scope=Scope(query_id=query_id), is_harmless=True)
         assert result.text == f"7\t{query_id}\n"
     assert len(idle(pool)) == 1
     await pool.query("DROP TABLE small SYNC")  # nobody holds it
@@ -98,18 +130,18 @@ async def test_a_small_select_takes_a_connection_that_is_there_and_leaves_it(poo
 async def test_a_small_select_that_fails_leaves_no_connection(pool: ChdbPool) -> None:
     for sql, code in (("SELECT nope", 47), ("SELECT 1; SET max_threads = 1", 62)):
         with pytest.raises(SqlError) as caught:
-            await pool.session(one_shot=True).select_small(sql, format="TSV", scope=Scope(query_id="x"))
+            await pool.session(one_shot=True).query(sql, multi=False, is_harmless=True)
         assert caught.value.code == code
         assert not idle(pool)
 
 
 async def test_a_small_select_of_who_may_only_read_or_with_parameters_has_its_own(pool: ChdbPool) -> None:
     reader = pool.session(settings={"readonly": "1"}, one_shot=True)
-    assert (await reader.select_small("SELECT 1", format="TSV")).text == "1\n"
+    assert (await reader.query("SELECT 1", is_harmless=True)).text == "1\n"
     session = pool.session(one_shot=True)
-    assert (await session.select_small("SELECT {a:UInt8}", format="TSV", params={"a": "3"})).text == "3\n"
+    assert (await session.query("SELECT {a:UInt8}", params={"a": "3"}, is_harmless=True)).text == "3\n"
     with pytest.raises(SqlError):
-        await pool.session(one_shot=True).select_small("SELECT {a:UInt8}", format="TSV")
+        await pool.session(one_shot=True).query("SELECT {a:UInt8}", is_harmless=True)
     assert not idle(pool)
 
 

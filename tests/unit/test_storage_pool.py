@@ -107,6 +107,20 @@ async def test_a_reader_that_stops_reading_stops_the_query_and_frees_its_thread(
     assert running.text == "0\n"
 
 
+async def test_a_session_that_is_closed_right_behind_its_reader_still_stops_the_query(pool: ChdbPool) -> None:
+    session = pool.session()
+    sql = (
+        "SELECT sleepEachRow(0.1) FROM numbers(100000) SETTINGS max_block_size = 1"  # writes next to nothing
+    )
+    async with session.stream(sql, scope=Scope(query_id="x")):
+        running = "SELECT count() FROM system.processes WHERE query LIKE '%sleepEach%'"
+        while (await pool.query(running)).text != "2\n":
+            pass  # the one that asks is there, too
+    await session.close()
+    async with asyncio.timeout(30):
+        await asyncio.wait(pool._unfinished)
+
+
 async def test_an_error_after_data_is_raised_when_the_stream_is_finished(pool: ChdbPool) -> None:
     sql = "SELECT throwIf(number = 1500000) FROM numbers(2000000) SETTINGS max_block_size = 1000"
     async with pool.session(one_shot=True).stream(sql) as stream:
@@ -131,6 +145,19 @@ async def test_text_that_takes_no_output_clauses_is_streamed_too_and_errors_say_
             await stream.finish()
     assert caught.value.code == 62
     assert "OUTFILE '" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("scope", "code"), [(Scope(settings={"no_such_setting": "1"}), 115), (Scope(database="nosuch"), 81)]
+)
+async def test_a_stream_ends_when_its_statement_cannot_even_begin(
+    pool: ChdbPool, scope: Scope, code: int
+) -> None:
+    async with pool.session(one_shot=True).stream("SELECT 1", scope=scope) as stream:
+        assert await stream.read() == b""
+        with pytest.raises(SqlError) as caught:
+            await stream.finish()
+    assert caught.value.code == code
 
 
 async def test_a_query_may_not_write_files_itself(pool: ChdbPool) -> None:

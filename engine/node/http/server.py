@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from aiohttp import web
 
@@ -15,7 +16,7 @@ from engine.config.model import User
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.http.auth import authenticate, credentials_of
-from engine.node.http.body import body_of, read_query
+from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
 from engine.node.http.query import HttpQuery, parse_query
@@ -175,20 +176,14 @@ class HttpServer:
                 )
         except OnclusterError as error:
             return error_response(error, self._pool.version, headers=self._own_headers())
-        work = _Work()
-        task = asyncio.get_running_loop().create_task(
-            self._answer(request, user, query, tables, work, has_body=not is_form)
-        )
+        task = asyncio.current_task()
+        assert task is not None
         self._running[query.query_id] = task
-        task.add_done_callback(lambda _: self._running.pop(query.query_id, None))
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # The client is gone. Nobody misses the result of a query; anything else runs to its end, as on a
-            # server, unless its rows have broken off, which it notices by itself.
-            if not work.is_changing:
-                task.cancel()
-            raise
+            return await self._answer(request, user, query, tables, has_body=not is_form)
+        finally:
+            if self._running.get(query.query_id) is task:
+                del self._running[query.query_id]
 
     # -- one request ---------------------------------------------------------------------------------------
 
@@ -198,40 +193,50 @@ class HttpServer:
         user: User,
         query: HttpQuery,
         tables: tuple[ExternalTable, ...],
-        work: _Work,
         *,
         has_body: bool,
     ) -> web.StreamResponse:
-        encoding = (
-            choose_encoding(request.headers.get("Accept-Encoding", "")) if query.compresses_http else None
-        )
-        sender = ResultSender(
-            request,
-            headers={
-                **self._own_headers(),
-                "X-ClickHouse-Query-Id": query.query_id,
-                "X-ClickHouse-Timezone": self._config.timezone,
-            },
-            tag=self._env.new_uuid().hex[:16],
-            version=self._pool.version,
-            buffer_bytes=query.buffer_bytes,
-            encoding=encoding,
-            compresses_blocks=query.compresses_blocks,
-        )
+        """Cancelled when the client is gone. Nobody misses the result of a query then; anything else runs to
+        its end, as on a server, unless its rows have broken off, which it notices by itself."""
+        sender = self._sender(request, query)
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                session = await stack.enter_async_context(self._session(user, query))
+                text = await read_query(query, body_of(request, query) if has_body else _nothing())
+                is_changing = text.insert is not None or not parse_statement(text.sql).is_query
+            except OnclusterError as error:
+                return await _failed(sender, query.query_id, error)
+            answering = self._respond(_asked(user, query, session, text.sql), text, tables, sender)
+            if not is_changing:
+                return await answering
+            in_session = stack.pop_all()
+        return await self._to_its_end(query.query_id, answering, in_session)
+
+    async def _to_its_end(
+        self,
+        query_id: str,
+        answering: Coroutine[Any, Any, web.StreamResponse],
+        in_session: contextlib.AsyncExitStack,
+    ) -> web.StreamResponse:
+        async def answer() -> web.StreamResponse:
+            async with in_session:
+                return await answering
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._running[query_id] = task
+        task.add_done_callback(lambda _: self._running.pop(query_id, None))
+        return await asyncio.shield(task)
+
+    async def _respond(
+        self, asked: Asked, text: QueryText, tables: tuple[ExternalTable, ...], sender: ResultSender
+    ) -> web.StreamResponse:
         try:
-            async with self._session(user, query) as session:
-                body = body_of(request, query) if has_body else _nothing()
-                text = await read_query(query, body)
-                asked = _asked(user, query, session, text.sql)
-                if text.insert is not None and text.rows is not None:
-                    work.is_changing = True
-                    answer = await self._router.insert(asked, text.insert, text.rows)
-                    return await sender.finish(await answer.finish())
-                work.is_changing = not parse_statement(text.sql).is_query
+            if text.insert is None or text.rows is None:
                 return await self._run(asked, tables, sender)
+            answer = await self._router.insert(asked, text.insert, text.rows)
+            return await sender.finish(await answer.finish())
         except OnclusterError as error:
-            log.info("http.failed query_id=%s code=%d", query.query_id, error.code)
-            return await sender.fail(error)
+            return await _failed(sender, asked.query_id, error)
 
     async def _run(
         self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender
@@ -257,15 +262,29 @@ class HttpServer:
             )
         return self._sessions.use(user.name, query.session, lambda: self._pool.session(settings=profile))
 
+    def _sender(self, request: web.Request, query: HttpQuery) -> ResultSender:
+        accepted = request.headers.get("Accept-Encoding", "")
+        return ResultSender(
+            request,
+            headers={
+                **self._own_headers(),
+                "X-ClickHouse-Query-Id": query.query_id,
+                "X-ClickHouse-Timezone": self._config.timezone,
+            },
+            tag=self._env.new_uuid().hex[:16],
+            version=self._pool.version,
+            buffer_bytes=query.buffer_bytes,
+            encoding=choose_encoding(accepted) if query.compresses_http else None,
+            compresses_blocks=query.compresses_blocks,
+        )
+
     def _own_headers(self) -> dict[str, str]:
         return {"X-ClickHouse-Server-Display-Name": self._config.display_name}
 
 
-@dataclass(slots=True)
-class _Work:
-    """What a request turned out to be."""
-
-    is_changing: bool = False
+async def _failed(sender: ResultSender, query_id: str, error: OnclusterError) -> web.StreamResponse:
+    log.info("http.failed query_id=%s code=%d", query_id, error.code)
+    return await sender.fail(error)
 
 
 def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
