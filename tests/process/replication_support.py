@@ -25,6 +25,7 @@ import aiohttp
 
 from engine.env import SystemEnv
 from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, LocalNode
 from engine.testing.proxy import TcpProxy
@@ -236,10 +237,13 @@ async def check_all(
     *,
     lost_parts: int = 0,
     detached: Callable[[str], bool] = lambda name: False,
+    may_be_kept_twice: bool = False,
 ) -> None:
     """Wait until quiet, then look at everything: parts, Keeper, disks, status, structure. R3, R5.
 
-    `detached` says which directories may be there.
+    `detached` says which directories may be there. `may_be_kept_twice`: a replica that was being restored was
+    killed after it took a part from `detached/` and before it removed it there; the same part, or one that
+    covers it, is active.
     """
     hosts = replicas.hosts
     parts = await quiet(replicas, table)
@@ -259,6 +263,9 @@ async def check_all(
             host, f"SELECT name FROM system.detached_parts WHERE table = '{table}' FORMAT TSVRaw"
         )
         strange = [name for name in aside.splitlines() if not detached(name)]
+        if may_be_kept_twice:
+            active = [PartName.parse(name) for name in names]
+            strange = [name for name in strange if not _is_there(name, active)]
         assert not strange, f"{host}: in detached/: {strange}"
     await _check_keeper(replicas, path, names)
     for host in hosts:
@@ -269,6 +276,11 @@ async def check_all(
                 if each.name not in ("live.json", "originals", "renames.json", "tmp_sending")
             ]
             assert not left, f"{host}: staged: {left}"
+
+
+def _is_there(name: str, active: Sequence[PartName]) -> bool:
+    part = PartName.parse(name) if name[:1].isdigit() else None
+    return part is not None and any(one.contains(part) for one in active)
 
 
 async def _check_keeper(replicas: Replicas, path: str, names: Sequence[str]) -> None:

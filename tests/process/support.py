@@ -95,6 +95,24 @@ def home_in(path: Path) -> Iterator[Home]:
                     process.kill()
 
 
+def cluster_file_in(path: Path, *, nodes: int, shards: int = 1) -> Path:
+    """The demo's clusters with fewer nodes, for `--cluster-file`: each takes a processor for seconds."""
+    replicas = [f"<replica><host>node{n:02d}</host><port>9000</port></replica>" for n in range(1, nodes + 1)]
+    of_a_shard = nodes // shards
+    inside = "".join(
+        "<shard><internal_replication>true</internal_replication>"
+        f"{''.join(replicas[first : first + of_a_shard])}</shard>"
+        for first in range(0, nodes, of_a_shard)
+    )
+    clusters = "".join(f"<{name}>{inside}</{name}>" for name in ("order_cluster", "log_cluster"))
+    path.write_text(
+        f"<clickhouse><remote_servers>{clusters}</remote_servers>"
+        "<zookeeper><node><host>127.0.0.1</host><port>2181</port></node></zookeeper>"
+        "<distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl></clickhouse>"
+    )
+    return path
+
+
 def interrupt(process: subprocess.Popen[str]) -> None:
     """Ctrl-C: SIGINT to the whole foreground group."""
     os.killpg(process.pid, signal.SIGINT)

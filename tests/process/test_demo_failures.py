@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.support import Home, home_in, interrupt, until
+from tests.process.support import Home, cluster_file_in, home_in, interrupt, until
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +45,10 @@ def test_a_port_in_use_is_one_line_with_its_holder(home: Home) -> None:
 
 
 @pytest.mark.parametrize("victim", ["node03", "ZooKeeper", "Airflow scheduler"])
-async def test_a_killed_process_ends_the_demo_at_once_with_its_name(home: Home, victim: str) -> None:
-    demo = home.start(*DEMO)
+async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
+    home: Home, tmp_path: Path, victim: str
+) -> None:
+    demo = home.start(*DEMO, "--cluster-file", str(cluster_file_in(tmp_path / "cluster.xml", nodes=3)))
     found: list[int] = []
 
     def appeared() -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.testing.ports import is_free
-from tests.process.support import Home, home_in, until, until_gone
+from tests.process.support import Home, cluster_file_in, home_in, until, until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -64,9 +64,10 @@ async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
 ) -> None:
     """1. Two stacks. 2. kill -9 of one's supervisor. 3. Every process of that one ends by itself, and status
     says so. 4. up works there again. 5. down ends one stack and not the other."""
+    up = (*UP, "--cluster-file", str(cluster_file_in(tmp_path / "cluster.xml", nodes=2)))
     with home_in(tmp_path / "other") as other:
-        assert home.run(*UP).returncode == 0
-        assert other.run(*UP).returncode == 0
+        assert home.run(*up).returncode == 0
+        assert other.run(*up).returncode == 0
         state = other.state()
         assert state is not None
 
@@ -74,7 +75,7 @@ async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
 
         await until_gone([entry.id for entry in state.processes])
         assert other.status()["phase"] == "failed"
-        assert other.run(*UP).returncode == 0
+        assert other.run(*up).returncode == 0
         assert other.run("down").returncode == 0
         assert home.status()["complete"] is True
         assert home.run("down").returncode == 0

@@ -32,7 +32,7 @@ def target(*columns: Column, key: str = "a", placement: Placement = Placement.BY
     return Target(
         name=TableName("d", "t_all"),
         table=TableName("d", "t"),
-        shards=(Shard(1, 1, (server,), server), Shard(2, 1, (server,), server)),
+        shards=tuple(Shard(number, 1, (server,), server, version=(26, 9)) for number in (1, 2)),
         sharding_key=key,
         placement=placement,
         columns=(Column("a", "UInt32"), *columns),
@@ -40,9 +40,8 @@ def target(*columns: Column, key: str = "a", placement: Placement = Placement.BY
         partition_key="",
         sorting_key="a",
         primary_key="a",
-        index_granularity="8192",
+        settings="index_granularity = 8192",
         keeper_paths=("", ""),
-        version=(26, 9),
         timezone="UTC",
         deduplicates=False,
     )
