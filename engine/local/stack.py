@@ -135,7 +135,7 @@ class Stack:
             port=self.ports.airflow,
             admin_password=self.options.airflow_password,
             connections={
-                "zookeeper_default": {"conn_type": "zookeeper", "host": HOST, "port": self.ports.zookeeper},
+                "zookeeper_default": self._zookeeper_connection(),
                 "clickhouse_default": {
                     "conn_type": "clickhouse",
                     "host": HOST,
@@ -155,6 +155,18 @@ class Stack:
                 "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
         )
+
+    def _zookeeper_connection(self) -> dict[str, object]:
+        config = self.cluster.zookeeper_config
+        login, _, password = config.identity.partition(":")
+        return {
+            "conn_type": "zookeeper",
+            "host": HOST,
+            "port": self.ports.zookeeper,
+            "login": login,
+            "password": password,
+            "extra": {"root": config.root} if config.root else {},
+        }
 
     # -- life ----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """The configuration files of a cluster on one machine.
 
     DIR/cluster.xml                   a link to the cluster file given; may be edited while nodes run
-    DIR/config.d/zookeeper.xml        overrides its <zookeeper> with the address of the embedded one
+    DIR/config.d/zookeeper.xml        replaces the servers of its <zookeeper> by the embedded one
     DIR/config.d/http_addresses.xml   where the HTTP interfaces of the nodes are
     DIR/nodes/node01/config.xml       what is node01's own: paths, ports, host name, macros (`macros_node01`
     of
@@ -19,7 +19,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from engine.config.load import load_node_config, load_topology
-from engine.config.model import Topology
+from engine.config.model import Topology, ZooKeeper
 from engine.errors import ConfigError
 
 DEFAULT_CLUSTER_FILE = Path(__file__).resolve().parents[2] / "config" / "cluster.xml"
@@ -57,20 +57,24 @@ class ClusterFiles:
             raise ConfigError(f"{self.cluster_file} names no cluster.", hint="Add <remote_servers>.")
         return tuple(names)
 
-    def write(
-        self, *, zookeeper_port: int, http_ports: Mapping[str, int], session_timeout_ms: int = 30_000
-    ) -> None:
+    def zookeeper(self, port: int, *, session_timeout_ms: int | None = None) -> ZooKeeper:
+        """As the cluster file has it (root, identity, timeouts), with the embedded server for its servers."""
+        given = load_node_config(self.cluster_file).zookeeper or ZooKeeper(())
+        return ZooKeeper(
+            ((HOST, port),),
+            session_timeout_ms=session_timeout_ms or given.session_timeout_ms,
+            operation_timeout_ms=given.operation_timeout_ms,
+            root=given.root,
+            identity=given.identity,
+        )
+
+    def write(self, *, zookeeper: ZooKeeper, http_ports: Mapping[str, int]) -> None:
         """Write everything. `http_ports` names the nodes to be run, which may be fewer than the hosts."""
         topology = self.topology()
         overlay = self.directory / "config.d"
         overlay.mkdir(parents=True, exist_ok=True)
         _link(self.shared, self.cluster_file.resolve())
-        zookeeper = ElementTree.Element("zookeeper", {"replace": "replace"})
-        node = ElementTree.SubElement(zookeeper, "node")
-        _add(node, "host", HOST)
-        _add(node, "port", zookeeper_port)
-        _add(zookeeper, "session_timeout_ms", session_timeout_ms)
-        _write(overlay / "zookeeper.xml", [zookeeper])
+        _write(overlay / "zookeeper.xml", [_zookeeper_element(zookeeper)])
         addresses = ElementTree.Element("http_addresses")
         for replica in dict.fromkeys(r.host_id for c in topology.clusters.values() for r in c.replicas):
             if replica.host in http_ports:
@@ -146,6 +150,21 @@ def clusters_xml(clusters: Mapping[str, list[list[str]]]) -> str:
     return ElementTree.tostring(root, encoding="unicode") + "\n"
 
 
+def _zookeeper_element(config: ZooKeeper) -> ElementTree.Element:
+    section = ElementTree.Element("zookeeper", {"replace": "replace"})
+    for host, port in config.hosts:
+        node = ElementTree.SubElement(section, "node")
+        _add(node, "host", host)
+        _add(node, "port", port)
+    _add(section, "session_timeout_ms", config.session_timeout_ms)
+    _add(section, "operation_timeout_ms", config.operation_timeout_ms)
+    if config.root:
+        _add(section, "root", config.root)
+    if config.identity:
+        _add(section, "identity", config.identity)
+    return section
+
+
 def _element(name: str, value: object) -> ElementTree.Element:
     element = ElementTree.Element(name)
     element.text = str(value)
@@ -160,6 +179,7 @@ def _write(path: Path, elements: list[ElementTree.Element]) -> None:
     root = ElementTree.Element("clickhouse")
     root.extend(elements)
     ElementTree.indent(root)
+    path.touch(mode=0o600)  # an identity is a password
     path.write_text(ElementTree.tostring(root, encoding="unicode") + "\n")
 
 

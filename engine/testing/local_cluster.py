@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import sys
@@ -27,12 +28,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.config.load import load_node_config
-from engine.config.model import ZooKeeper
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
 from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.keeper.recipes import create_ancestors
 from engine.lifetime import Startable
 from engine.names import HostId
 from engine.ports import free_ports
@@ -154,7 +155,7 @@ class LocalCluster(Startable):
         environ: Mapping[str, str] | None = None,
         guard: Guard | None = None,
         is_durable: bool = False,
-        session_timeout_ms: int = 30_000,
+        session_timeout_ms: int | None = None,
         env: Env | None = None,
     ) -> None:
         self.directory = directory.absolute()
@@ -166,11 +167,10 @@ class LocalCluster(Startable):
         self.ports = ports or ClusterPorts.free(self.hosts, env=self._env)
         self._owns_guard = guard is None
         self.guard = guard or Guard(str(self._env.new_uuid()))
-        self.files.write(
-            zookeeper_port=self.ports.zookeeper,
-            http_ports=self.ports.nodes,
-            session_timeout_ms=session_timeout_ms,
+        self.zookeeper_config = self.files.zookeeper(
+            self.ports.zookeeper, session_timeout_ms=session_timeout_ms
         )
+        self.files.write(zookeeper=self.zookeeper_config, http_ports=self.ports.nodes)
         self.zookeeper = EmbeddedZooKeeper(
             self.directory / "zookeeper",
             client_port=self.ports.zookeeper,
@@ -221,9 +221,19 @@ class LocalCluster(Startable):
         self.guard.also(ProcessId.of(self.zookeeper.pid) if self.zookeeper.pid else None)
         try:
             await self.zookeeper.wait_until_serving()
+            await self._make_root()
         except BaseException:  # also a cancellation: nothing is left running
             await self.zookeeper.stop()
             raise
+
+    async def _make_root(self) -> None:
+        """Nodes do not make it, as servers do not: it is whose the ZooKeeper is."""
+        if root := self.zookeeper_config.root:
+            session = await zookeeper.connect(dataclasses.replace(self.zookeeper_config, root=""), self._env)
+            try:
+                await create_ancestors(session, f"{root}/x")
+            finally:
+                await session.close()
 
     async def start_nodes(
         self, names: Sequence[str] | None = None, *, progress: Progress = lambda _: None
@@ -283,10 +293,6 @@ class LocalCluster(Startable):
     def config_file(self) -> Path:
         """For clients: clusters, queue, and the address of ZooKeeper."""
         return self.files.shared
-
-    @property
-    def zookeeper_config(self) -> ZooKeeper:
-        return ZooKeeper(hosts=((HOST, self.ports.zookeeper),))
 
     @contextlib.asynccontextmanager
     async def keeper(self) -> AsyncIterator[Keeper]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 import pytest
 
 from engine.config.load import ConfigFile, load_node_config
+from engine.config.model import ZooKeeper
 from engine.errors import ConfigError
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles, clusters_xml, macros_of
 
@@ -16,7 +18,8 @@ HOSTS = ("node01", "node02", "node03", "node04", "node05", "node06")
 def written(tmp_path: Path, cluster_file: Path) -> ClusterFiles:
     files = ClusterFiles(tmp_path / "run", cluster_file)
     files.write(
-        zookeeper_port=4711, http_ports={host: 30_001 + number for number, host in enumerate(files.hosts())}
+        zookeeper=files.zookeeper(4711),
+        http_ports={host: 30_001 + number for number, host in enumerate(files.hosts())},
     )
     return files
 
@@ -44,6 +47,23 @@ def test_clients_read_the_address_of_the_embedded_zookeeper_only(tmp_path: Path)
     config = load_node_config(written(tmp_path, DEFAULT_CLUSTER_FILE).shared)
     assert config.zookeeper is not None
     assert config.zookeeper.hosts == (("127.0.0.1", 4711),)
+
+
+def test_of_its_zookeeper_a_cluster_file_keeps_all_but_the_servers(tmp_path: Path) -> None:
+    cluster_file = tmp_path / "mine.yaml"
+    cluster_file.write_text(
+        "remote_servers: {c: {shard: {replica: {host: a, port: 9000}}}}\n"
+        "zookeeper:\n"
+        "  node: [{host: z1, port: 2281, secure: 1}, {host: z2, port: 2281, secure: 1}]\n"
+        "  session_timeout_ms: 9000\n  operation_timeout_ms: 3000\n  root: /team/a\n"
+        "  identity: 'bob:secret'\n"
+    )
+    files = written(tmp_path, cluster_file)
+    expected = ZooKeeper((("127.0.0.1", 4711),), 9000, 3000, root="/team/a", identity="bob:secret")
+
+    assert load_node_config(files.node_config("a")).zookeeper == expected
+    assert load_node_config(files.shared).zookeeper == expected
+    assert stat.S_IMODE((files.directory / "config.d" / "zookeeper.xml").stat().st_mode) == 0o600
 
 
 def test_a_node_sees_an_edit_of_the_cluster_file(tmp_path: Path) -> None:
@@ -76,7 +96,7 @@ def test_a_file_without_clusters_is_refused(tmp_path: Path) -> None:
 
 def test_files_can_be_written_twice_with_other_ports(tmp_path: Path) -> None:
     files = written(tmp_path, DEFAULT_CLUSTER_FILE)
-    files.write(zookeeper_port=4712, http_ports={"node01": 31_000})
+    files.write(zookeeper=files.zookeeper(4712), http_ports={"node01": 31_000})
     node = load_node_config(files.node_config("node01"))
     assert node.http_port == 31_000
     assert node.zookeeper is not None and node.zookeeper.hosts == (("127.0.0.1", 4712),)
