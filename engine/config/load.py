@@ -18,7 +18,7 @@ import hashlib
 import logging
 import os
 import socket
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -38,7 +38,6 @@ from engine.config.sections import (
     read_zookeeper,
 )
 from engine.config.users import read_profiles, read_users
-from engine.env import Env
 from engine.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -137,17 +136,9 @@ class ConfigFile:
         return self._node.topology
 
     def reload(self) -> bool:
-        """Look at the files again; True if the topology has changed.
-
-        Contents count, not times: every file is read. A configuration that cannot be read leaves everything
-        as it was, and its complaint is logged once.
-        """
+        """As `reload_or_raise`, but what cannot be read is only logged, once."""
         try:
-            read = _read(self.path, self._overrides, self._environ)
-            if read.digest == self._digest:
-                self._complaint = ""
-                return False
-            fresh = _node_config(read.root, self.path)
+            return self.reload_or_raise()
         except ConfigError as error:
             if str(error) != self._complaint:
                 self._complaint = str(error)
@@ -155,6 +146,18 @@ class ConfigFile:
                     "config.reload_failed file=%s kept='the clusters as they were' error=%s", self.path, error
                 )
             return False
+
+    def reload_or_raise(self) -> bool:
+        """Look at the files again; True if the topology has changed.
+
+        Contents count, not times: every file is read. Raises ConfigError for a configuration that cannot be
+        read, and leaves everything as it was.
+        """
+        read = _read(self.path, self._overrides, self._environ)
+        if read.digest == self._digest:
+            self._complaint = ""
+            return False
+        fresh = _node_config(read.root, self.path)
         self._complaint = ""
         self._digest = read.digest
         self._report_unapplied(fresh)
@@ -168,15 +171,6 @@ class ConfigFile:
             len(fresh.topology.macros),
         )
         return True
-
-    async def watch(
-        self, env: Env, interval_s: float, on_change: Callable[[Topology], None] | None = None
-    ) -> None:
-        """Reload every `interval_s` seconds, for ever; call `on_change` with each new topology."""
-        while True:
-            await env.sleep(interval_s)
-            if self.reload() and on_change is not None:
-                on_change(self.topology)
 
     def _report_unapplied(self, fresh: NodeConfig) -> None:
         for name in _FIELDS_THAT_NEED_A_RESTART:

@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import Code, SqlError
+from engine.node.config_reload import ConfigReload
 from engine.node.distributed.failover import BegunAnswer, Failover
-from engine.node.replicated.statements import ReplicatedStatements
+from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
@@ -92,11 +93,13 @@ class StatementRouter:
         *,
         tables: SystemTables,
         run_on_cluster: RunOnCluster,
+        config_reload: ConfigReload | None = None,
         replicated: Replicated | None = None,
         distributed: Distributed | None = None,
     ) -> None:
         self._tables = tables
         self._run_on_cluster = run_on_cluster
+        self._config_reload = config_reload
         self._replicated = replicated
         self._distributed = distributed
 
@@ -110,6 +113,10 @@ class StatementRouter:
         self._check(asked, statement)
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
+            return
+        if self._config_reload is not None and self._config_reload.takes(statement):
+            self._config_reload.run()
+            yield done(asked)
             return
         try:
             async with self._run_here(asked, statement) as answer:

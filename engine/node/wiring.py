@@ -7,7 +7,6 @@ What is started here is stopped by the stack that was given, in the opposite ord
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import ssl
 
@@ -21,6 +20,7 @@ from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
+from engine.node.config_reload import ConfigReload
 from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
@@ -35,7 +35,6 @@ from engine.node.zookeeper_table import ZooKeeperTable
 from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
 
-CONFIG_WATCH_S = 2.0
 STATEMENT_GRACE_S = 10.0
 QUEUE_GRACE_S = 30.0
 
@@ -58,6 +57,8 @@ class Wiring:
         self._directory = directory
         self._pool = pool
         self._stack = stack
+        self._queues: NodeQueues | None = None
+        self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
 
     async def start(self) -> HttpServer:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
@@ -97,6 +98,7 @@ class Wiring:
                 directory, pool, identity, factory, holder, replicated, distributed
             )
             self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
+            self._queues = queues
         statements = ClusterStatements(
             queues,
             env=env,
@@ -119,7 +121,11 @@ class Wiring:
             ]
         )
         router = StatementRouter(
-            tables=tables, run_on_cluster=statements.run, replicated=replicated, distributed=distributed
+            tables=tables,
+            run_on_cluster=statements.run,
+            config_reload=self._config_reload,
+            replicated=replicated,
+            distributed=distributed,
         )
         distributed.deliver_here_with(router)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
@@ -143,7 +149,8 @@ class Wiring:
         self._stack.push_async_callback(http.stop, grace_s=STATEMENT_GRACE_S)
         if queues is not None:
             queues.start()
-        self._watch_config(queues)
+        self._config_reload.start()
+        self._stack.push_async_callback(self._config_reload.stop)
         return http
 
     async def _open_queues(
@@ -167,7 +174,10 @@ class Wiring:
             holder=holder,
             env=self._env,
             executor=DistributedExecutor(
-                replicated.executor(executor), node=distributed, new_session=executor.new_session
+                replicated.executor(executor),
+                node=distributed,
+                new_session=executor.new_session,
+                config_reload=self._config_reload,
             ),
             intents=intents,
             identity=identity,
@@ -178,20 +188,9 @@ class Wiring:
     def _topology(self) -> Topology:
         return self._config_file.topology
 
-    def _watch_config(self, queues: NodeQueues | None) -> None:
-        def changed(_: Topology) -> None:
-            if queues is not None:
-                queues.topology_changed()
-
-        watch = asyncio.get_running_loop().create_task(
-            self._config_file.watch(self._env, CONFIG_WATCH_S, changed), name="config watch"
-        )
-
-        async def stop() -> None:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
-
-        self._stack.push_async_callback(stop)
+    def _topology_changed(self) -> None:
+        if self._queues is not None:
+            self._queues.topology_changed()
 
 
 async def _no_replicas() -> str:

@@ -254,6 +254,25 @@ def test_clusters_are_read_again_while_nodes_run(cluster: Cluster) -> None:
     assert cluster["n1"].query("SELECT count() FROM system.databases WHERE name = 'on_fresh'") == "0\n"
 
 
+def test_clusters_are_read_again_at_once_when_somebody_says_so(cluster: Cluster) -> None:
+    shared = cluster.local.files.shared.resolve()
+    before = shared.read_text()
+    added = "<told><shard><replica><host>n2</host><port>9000</port></replica></shard></told></remote_servers>"
+    asks = "SELECT count() FROM system.clusters WHERE cluster = 'told'"
+    try:
+        shared.write_text(before.replace("</remote_servers>", added))
+        cluster["n1"].query("SYSTEM RELOAD CONFIG")
+        assert cluster["n1"].query(asks) == "1\n"
+        cluster["n1"].query("SYSTEM RELOAD CONFIG ON CLUSTER all")
+        assert cluster.everywhere(asks) == {"1\n"}
+        shared.write_text("<clickhouse>")
+        broken = cluster["n2"].post("SYSTEM RELOAD CONFIG")
+        assert broken.status == 500 and "not well-formed XML" in broken.text
+        assert cluster["n2"].query(asks) == "1\n"
+    finally:
+        shared.write_text(before)
+
+
 def test_a_host_that_was_down_catches_up(cluster: Cluster) -> None:
     cluster.call(cluster.local.node("n3").stop())
     replies: list[Reply] = []

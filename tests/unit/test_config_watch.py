@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from engine.config.load import ConfigFile
 from engine.config.model import Topology
-from engine.errors import ConfigError
+from engine.env import SystemEnv
+from engine.errors import ConfigError, SqlError
+from engine.node.config_reload import WATCH_S, ConfigReload
 
 
 def _text(*hosts: str, more: str = "") -> str:
@@ -134,9 +137,12 @@ async def test_watching_tells_each_change_once(path: Path) -> None:
     config = ConfigFile(path)
     env = _SteppedEnv()
     seen: asyncio.Queue[list[str]] = asyncio.Queue()
-    task = asyncio.create_task(
-        config.watch(env, 7.0, lambda topology: seen.put_nowait(_hosts(topology)))  # type: ignore[arg-type]
+    reload = ConfigReload(
+        config,
+        env=env,  # type: ignore[arg-type]
+        on_change=lambda: seen.put_nowait(_hosts(config.topology)),
     )
+    reload.start()
     env.steps.put_nowait(None)
     path.write_text(_text("b"))
     env.steps.put_nowait(None)
@@ -144,8 +150,25 @@ async def test_watching_tells_each_change_once(path: Path) -> None:
     path.write_text(_text("c"))
     env.steps.put_nowait(None)
     assert await seen.get() == ["c"]
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await reload.stop()
     assert seen.empty()
-    assert set(env.slept) == {7.0}
+    assert set(env.slept) == {WATCH_S}
+
+
+async def test_a_reload_that_was_asked_for_tells_the_change_at_once_and_says_what_it_cannot_read(
+    path: Path,
+) -> None:
+    config = ConfigFile(path)
+    seen: list[list[str]] = []
+    reload = ConfigReload(config, env=SystemEnv(), on_change=lambda: seen.append(_hosts(config.topology)))
+    path.write_text(_text("b"))
+    reload.run()
+    reload.run()
+    assert seen == [["b"]]
+    path.write_text("<clickhouse>")
+    with pytest.raises(SqlError, match=re.escape(str(path))):
+        reload.run()
+    assert _hosts(config.topology) == ["b"]
+    path.write_text(_text("c"))
+    reload.run()
+    assert seen == [["b"], ["c"]]

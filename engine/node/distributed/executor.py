@@ -1,7 +1,8 @@
 """What the DDL queue runs statements on, where some tables are Distributed.
 
-Statements about Distributed tables go the way of a client's. Everything else is the inner executor's, and so
-are fingerprints: a Distributed table is there exactly when its table in chDB is.
+Statements about Distributed tables go the way of a client's; SYSTEM RELOAD CONFIG is the node's own. All else
+is the inner executor's, and so are fingerprints: a Distributed table is there exactly when its table in chDB
+is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from engine.ddl.executor import Execution, Steps
 from engine.ddl.series import ToldSteps
 from engine.distributed.definition import ENGINE
 from engine.names import TableName
+from engine.node.config_reload import ConfigReload
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.guard import concerns_guard
 from engine.node.replicated.executor import ReplicatedExecutor
@@ -31,17 +33,26 @@ class DistributedExecutor:
     """Implements `LocalExecutor`, `RecordingExecutor`, `SeriesExecutor` and `FencedExecutor`."""
 
     def __init__(
-        self, inner: ReplicatedExecutor, *, node: DistributedNode, new_session: Callable[[], ChdbSession]
+        self,
+        inner: ReplicatedExecutor,
+        *,
+        node: DistributedNode,
+        new_session: Callable[[], ChdbSession],
+        config_reload: ConfigReload,
     ) -> None:
         self._inner = inner
         self._node = node
         self._new_session = new_session
+        self._config_reload = config_reload
 
     async def execute(self, execution: Execution) -> None:
         await self.execute_fenced(execution, fence=Fence())
 
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
+        if self._config_reload.takes(statement):
+            self._config_reload.run()
+            return
         execution = await self._readable(execution, statement)
         if await self._is_ours(statement, ""):
             asked = self._asked(execution)
@@ -132,7 +143,9 @@ class DistributedExecutor:
         return execution if prepared.sql == execution.sql else replace(execution, sql=prepared.sql)
 
     async def _is_ours(self, statement: Statement, database: str) -> bool:
-        """Whether the handlers of Distributed tables have to be asked."""
+        """Whether the handlers of Distributed tables have to be asked, or it is about the configuration."""
+        if self._config_reload.takes(statement):
+            return True
         if statement.kind in (_K.CREATE_TABLE, _K.ATTACH_TABLE) and statement.engine == ENGINE:
             return True
         if not len(self._node.tables):
