@@ -23,6 +23,7 @@ from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
 from engine.replication.partition_id import WHOLE_TABLE
+from engine.storage.errors import mutation_error
 
 _MAX_TRIES = 5
 
@@ -96,7 +97,10 @@ class Producer:
                 return self.stage_links(directory, result)
             self._scratch.fill(connection, scratch, result.partition_id, directory)
             for statement in statements:
-                connection.commented(statement, comment)
+                try:
+                    connection.commented(statement, comment)
+                except SqlError as error:
+                    raise mutation_error(error) from error
             return self._stage_result(connection, scratch, result)
 
     def renamed_form(self, connection: Connection, directory: Path, name: PartName) -> Path | None:

@@ -8,6 +8,13 @@ from engine.errors import Code, SqlError
 
 _CODE = re.compile(r"(?:std::exception\. )?Code: (\d+)[.,] (?:DB::Exception: )?")
 _TAIL = re.compile(r"[\s.]*\((?:([A-Z][A-Z0-9_]+)|version [^()]*(?:\([^()]*\))?)\)\s*\Z")
+_TRACE = re.compile(r"\s*\n\n0\. .*\Z", re.DOTALL)
+"""Where in its program: chDB has no symbols, so that it says nothing."""
+_OF_A_MUTATION = re.compile(
+    r"Exception happened during execution of mutations? '[^']*' with part '[^']*' reason: '(.*)'\. "
+    r"This error maybe retryable",
+    re.DOTALL,
+)
 
 
 def sql_error(text: str) -> SqlError:
@@ -27,4 +34,10 @@ def sql_error(text: str) -> SqlError:
         period = "." if "." in tail.group().split("(", 1)[0] else ""
         name = tail.group(1) or name
         message = message[: tail.start()]
-    return SqlError(code, message.strip() + period, name=name)
+    return SqlError(code, _TRACE.sub("", message).strip() + period, name=name)
+
+
+def mutation_error(error: SqlError) -> SqlError:
+    """What failed in a mutation. chDB puts code 341 and names of its own files and parts around it."""
+    match = _OF_A_MUTATION.match(str(error))
+    return error if match is None else sql_error(match.group(1))

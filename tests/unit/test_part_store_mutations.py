@@ -54,9 +54,14 @@ async def test_a_mutation_that_fails_leaves_nothing_but_its_reason(tmp_path: Pat
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()
         await add(pool, store, "(k, v) SELECT 2, 'a'", str(SOURCE))
-        for commands in ("UPDATE v = throwIf(1, 'so') WHERE 1", "UPDATE nosuch = 1 WHERE 1", "no command"):
+        for commands in ("UPDATE nosuch = 1 WHERE 1", "no command"):
             with pytest.raises(SqlError):
                 await store.mutate(SOURCE, PartName.parse("0_3_3_0_9"), commands)
+        with pytest.raises(SqlError) as failed:
+            await store.mutate(SOURCE, PartName.parse("0_3_3_0_9"), "UPDATE v = throwIf(1, 'so') WHERE 1")
+        assert failed.value.name == "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"
+        assert failed.value.message.startswith("so: while executing")
+        assert "\n" not in failed.value.message
         with pytest.raises(SqlError) as caught:
             await store.mutate(PartName.parse("0_8_8_0"), PartName.parse("0_8_8_0_9"), "DELETE WHERE 1")
         assert caught.value.code == 232

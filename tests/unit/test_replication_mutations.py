@@ -232,6 +232,7 @@ def test_one_that_fails_tells_why_and_can_be_killed() -> None:
         assert failed.value.code == Code.UNFINISHED
         state = first.ctx.queue.mutations[number]
         assert state.latest_failed_part == "all_0_0_0"
+        assert f"({state.latest_fail_error})" in state.latest_fail_reason
         assert await kill_mutation(first.ctx, number)
         await live.quiet()
         assert first.ctx.queue.mutations == second.ctx.queue.mutations == {}

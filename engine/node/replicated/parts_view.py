@@ -199,7 +199,7 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "latest_failed_part": state.latest_failed_part,
             "latest_fail_time": int(state.latest_fail_s),
             "latest_fail_reason": state.latest_fail_reason,
-            "latest_fail_error_code_name": "",
+            "latest_fail_error_code_name": state.latest_fail_error,
         }
 
 

@@ -113,7 +113,8 @@ def _note_failure(
     for state in states:
         state.latest_failed_part = str(action.source)
         state.latest_fail_s = ctx.env.now_s()
-        state.latest_fail_reason = str(error)
+        state.latest_fail_reason = error.display_text if isinstance(error, SqlError) else str(error)
+        state.latest_fail_error = error.name if isinstance(error, SqlError) else ""
     ctx.mutation_news.announce()
 
 
@@ -121,4 +122,4 @@ def _note_success(states: Sequence[MutationState], action: MutatePart) -> None:
     """A part that failed and was done in the end does not count as failed any more."""
     for state in states:
         if state.latest_failed_part == str(action.source):
-            state.latest_failed_part, state.latest_fail_s, state.latest_fail_reason = "", 0.0, ""
+            state.forget_failure()

@@ -25,6 +25,13 @@ class MutationState:
     latest_failed_part: str = ""
     latest_fail_s: float = 0.0
     latest_fail_reason: str = ""
+    latest_fail_error: str = ""
+    """The name of ClickHouse's code; empty where it has none."""
+
+    def forget_failure(self) -> None:
+        """The part was done in the end."""
+        self.latest_failed_part, self.latest_fail_s = "", 0.0
+        self.latest_fail_reason = self.latest_fail_error = ""
 
     @property
     def alter_version(self) -> int | None:

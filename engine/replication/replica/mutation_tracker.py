@@ -89,7 +89,7 @@ async def finish_mutations(ctx: ReplicaContext) -> bool:
         await ctx.session().set(ctx.me.mutation_pointer, f"{last:010}".encode())
         for state in finished:
             state.is_done = True
-            state.latest_failed_part, state.latest_fail_s, state.latest_fail_reason = "", 0.0, ""
+            state.forget_failure()
         log.info("replica.mutations_done table=%s last=%d", ctx.name, last)
         ctx.queue_changed.set()
         ctx.merge_wanted.set()
