@@ -21,7 +21,8 @@ class Asked:
 
     `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
     a fresh one. `fence`: what the transactions take along that change a replicated table in Keeper.
-    `has_one_row`: the answer is known to be that small, so that it needs no stream.
+    `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
+    `sql` a clause SETTINGS may be put.
     """
 
     sql: str
@@ -37,6 +38,7 @@ class Asked:
     token: str = ""
     fence: Fence = field(default_factory=Fence)
     has_one_row: bool = False
+    takes_settings: bool = False
 
     @property
     def scope(self) -> Scope:
@@ -62,6 +64,7 @@ class Asked:
             scope=self.scope,
             multi=False,
             is_harmless=is_harmless,
+            takes_settings=self.takes_settings,
         )
 
 

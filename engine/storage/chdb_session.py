@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
 
+_Run = Callable[[Any, str], QueryResult]
+"""Of a connection, and of the clause that is to be put behind the statement."""
+
 
 class Threads(Protocol):
     """What a session needs of its pool."""
@@ -100,25 +103,34 @@ class ChdbSession:
         scope: Scope = PLAIN,
         multi: bool = True,
         is_harmless: bool = False,
+        takes_settings: bool = False,
         before: Callable[[], None] | None = None,
     ) -> QueryResult:
         """Run one statement and return its whole result. Raises SqlError.
 
         A FORMAT in the text wins over `format`. Unless `multi`, several statements in one text are refused
         with 62, as over HTTP. `is_harmless`: it leaves nothing behind in its connection, as SELECT and INSERT
-        do, so it may run in one that is there. `before` is called on the worker thread right before the
-        statement; what it raises is raised, and nothing was run.
+        do, so it may run in one that is there. `takes_settings`: it is a SELECT behind which a clause
+        SETTINGS may be put. `before` is called on the worker thread right before the statement; what it
+        raises is raised, and nothing was run.
         """
+        may_be_several = not multi and (isinstance(sql, bytes) or ";" in sql)
 
-        def run(connection: Any) -> QueryResult:
+        def run(connection: Any, clause: str) -> QueryResult:
             if before is not None:
                 before()
-            if not multi and connection.classify_query(sql)["statement_count"] > 1:
+            if may_be_several and connection.classify_query(sql)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            return _result(connection.query(sql, format, params=dict(params)))
+            text = sql + clause if isinstance(sql, str) else sql
+            return _result(connection.query(text, format, params=dict(params)))
 
         async with self._lock:
-            return await self._run(run, scope, is_harmless=is_harmless and not params)
+            return await self._run(
+                run,
+                scope,
+                is_harmless=is_harmless and not params,
+                takes_settings=takes_settings and isinstance(sql, str),
+            )
 
     @asynccontextmanager
     async def stream(
@@ -136,9 +148,12 @@ class ChdbSession:
         """
         reader, writer = open_pipe()
 
-        def run(connection: Any) -> QueryResult:
-            if connection.classify_query(select.sql)["statement_count"] == 1:
-                return _result(connection.query(select.sql, params=dict(params)))
+        def run(connection: Any, clause: str) -> QueryResult:
+            try:
+                return _result(connection.query(select.sql + clause, params=dict(params)))
+            except RuntimeError:
+                if connection.classify_query(select.sql)["statement_count"] == 1:
+                    raise
             # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
             # wrong, or gives a result that is small.
             result = connection.query(sql, format, params=dict(params))
@@ -149,7 +164,8 @@ class ChdbSession:
             if not writer.take():
                 raise SqlError(Code.ABORTED, "Nobody reads the result any more")
             try:
-                return self._run_now(run, scope, is_harmless=not params)
+                takes_settings = select.takes_settings and "log_comment" not in sql
+                return self._run_now(run, scope, is_harmless=not params, takes_settings=takes_settings)
             finally:
                 writer.close()
 
@@ -215,7 +231,7 @@ class ChdbSession:
 
     def _insert_all(self, scope: Scope, head: str, format: str, data: list[bytes]) -> Any:
         """On the worker thread."""
-        with self._local.harmless(scope) as connection:
+        with self._local.harmless(scope) as (connection, _):
             return insert_whole(connection, head, format, data)
 
     def clone(self) -> ChdbSession:
@@ -256,21 +272,24 @@ class ChdbSession:
 
     # -- across threads ------------------------------------------------------------------------------------
 
-    async def _run(
-        self, run: Callable[[Any], QueryResult], scope: Scope, *, is_harmless: bool = False
-    ) -> QueryResult:
+    async def _run(self, run: _Run, scope: Scope, *, is_harmless: bool, takes_settings: bool) -> QueryResult:
         """A cancelled caller kills the statement and leaves the connection to it."""
-        job = self._start(lambda: self._run_now(run, scope, is_harmless=is_harmless))
+        job = self._start(
+            lambda: self._run_now(run, scope, is_harmless=is_harmless, takes_settings=takes_settings)
+        )
         try:
             return await job.result()
         except asyncio.CancelledError:
             self._give_up(job, scope.query_id)
             raise
 
-    def _run_now(self, run: Callable[[Any], QueryResult], scope: Scope, *, is_harmless: bool) -> QueryResult:
+    def _run_now(self, run: _Run, scope: Scope, *, is_harmless: bool, takes_settings: bool) -> QueryResult:
         """On a worker thread."""
-        with (self._local.harmless if is_harmless else self._local.prepared)(scope) as connection:
-            return run(connection)
+        if not is_harmless:
+            with self._local.prepared(scope) as connection:
+                return run(connection, "")
+        with self._local.harmless(scope, takes_settings=takes_settings) as (connection, clause):
+            return run(connection, clause)
 
     def _start(self, work: Callable[[], QueryResult]) -> Job[QueryResult]:
         """Whoever does not wait for it to be over gives it up."""

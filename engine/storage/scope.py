@@ -44,6 +44,13 @@ PLAIN = Scope()
 
 def set_statement(settings: Mapping[str, str]) -> str:
     """`SET a = 'x', …`. Values are quoted; ClickHouse turns them into the setting's type."""
-    return "SET " + ", ".join(
-        f"{quote_identifier(name)} = {quote_string(value)}" for name, value in settings.items()
-    )
+    return f"SET {_assignments(settings)}"
+
+
+def settings_clause(settings: Mapping[str, str]) -> str:
+    """The same behind a SELECT, for that statement only."""
+    return f"\nSETTINGS {_assignments(settings)}"
+
+
+def _assignments(settings: Mapping[str, str]) -> str:
+    return ", ".join(f"{quote_identifier(name)} = {quote_string(value)}" for name, value in settings.items())

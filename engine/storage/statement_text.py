@@ -15,10 +15,12 @@ _SPACE_BEFORE_ROWS = " \t\f"
 
 @dataclass(frozen=True, slots=True)
 class SelectText:
-    """A SELECT that writes to a file, and the format it writes."""
+    """A SELECT that writes to a file, and the format it writes. `takes_settings`: behind it a clause SETTINGS
+    may be put."""
 
     sql: str
     format: str
+    takes_settings: bool
 
 
 def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
@@ -48,10 +50,11 @@ def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
     clause = f"\nINTO OUTFILE {quote_string(file)} TRUNCATE "
     if format_at is None:
         end = tokens[-1].end if tokens else len(sql)
-        return SelectText(f"{sql[:end]}{clause}FORMAT {default_format}", default_format)
+        return SelectText(f"{sql[:end]}{clause}FORMAT {default_format}", default_format, takes_settings=True)
     start = tokens[format_at].start
     name = tokens[format_at + 1].text.strip('`"')
-    return SelectText(f"{sql[:start]}{clause}{sql[start : tokens[-1].end]}", name)
+    is_last = format_at + 2 == len(tokens)
+    return SelectText(f"{sql[:start]}{clause}{sql[start : tokens[-1].end]}", name, takes_settings=is_last)
 
 
 def _outside_brackets(tokens: list[Token]) -> list[bool]:

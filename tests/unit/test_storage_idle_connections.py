@@ -171,3 +171,38 @@ async def test_a_connection_whose_reader_has_left_early_is_not_used_again(pool: 
         assert (await stream.read()).startswith(b"0\n1\n")
     await asyncio.wait(pool._unfinished)  # the statement is killed in the background
     assert not idle(pool)
+
+
+async def test_what_holds_for_one_select_may_stand_behind_its_text(pool: ChdbPool) -> None:
+    sql = "SELECT getSetting('log_comment'), getSetting('max_threads')"
+
+    async def asked(id_: str, *, settings: Mapping[str, str], takes_settings: bool) -> str:
+        scope = Scope(query_id=id_, settings=settings)
+        session = pool.session(one_shot=True)
+        return (await session.query(sql, scope=scope, is_harmless=True, takes_settings=takes_settings)).text
+
+    three = {"max_threads": "3"}
+    assert await asked("set", settings=three, takes_settings=False) == "set\t3\n"
+    assert await asked("it's behind", settings=three, takes_settings=True) == "it\\'s behind\t3\n"
+    mine = {**three, "log_comment": "mine"}
+    assert await asked("behind", settings=mine, takes_settings=True) == "mine\t3\n"
+    assert await asked("set again", settings=three, takes_settings=False) == "set again\t3\n"
+    assert len(idle(pool)) == 1
+    reader = pool.session(settings={"readonly": "1"}, one_shot=True)
+    read = await reader.query(sql, scope=Scope(query_id="own"), is_harmless=True, takes_settings=True)
+    assert read.text.startswith("own\t"), "who may only read has a connection of its own, and no clause"
+    assert len(idle(pool)) == 1
+
+
+async def test_a_select_that_is_streamed_keeps_what_its_own_text_sets(pool: ChdbPool) -> None:
+    one = "getSetting('log_comment'), getSetting('max_threads')"
+    for sql, seen_in_it in (
+        (f"SELECT {one} SETTINGS max_threads = 3", b"id\t3\n"),
+        (f"SELECT {one} SETTINGS max_threads = 3 FORMAT TSV", b"id\t3\n"),
+        (f"SELECT {one} FORMAT TSV SETTINGS max_threads = 3", b"id\t3\n"),
+        (f"SELECT {one} SETTINGS max_threads = 3, log_comment = 'own'", b"own\t3\n"),
+        (f"SELECT {one} FORMAT TSV SETTINGS log_comment = 'own', max_threads = 3", b"own\t3\n"),
+        (f"(SELECT * FROM (SELECT {one}) SETTINGS max_threads = 3)", b"id\t3\n"),
+        (f"SELECT {one} UNION DISTINCT SELECT {one} SETTINGS max_threads = 3 -- end", b"id\t3\n"),
+    ):
+        assert await streamed(pool, sql, "id") == seen_in_it, sql

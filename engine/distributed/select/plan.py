@@ -32,11 +32,13 @@ _BEGINS = ("SELECT", "WITH", "(", "FROM")
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`reads` says what the shards are asked, place by place; `is_two_phase` how it is put together."""
+    """`reads` says what the shards are asked, place by place; `is_two_phase` how it is put together.
+    `takes_settings`: a clause SETTINGS may be put behind the text."""
 
     sql: str
     reads: tuple[RemoteSelect, ...]
     is_two_phase: bool = False
+    takes_settings: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Analysis:
     phases: tuple[str, RemoteSelect] | None = None
     is_repeatable: bool = False
     """The same text will have the same analysis as long as the Distributed table's definition stays."""
+    takes_settings: bool = False
+    """The statement of `phases` is a SELECT that ends with it, without clauses about its output."""
 
     @property
     def has_one_row(self) -> bool:
@@ -95,7 +99,8 @@ async def analyse_select(
         (pushing.read_of(tree, slot, number), plain[number]) for number, slot in enumerate(template.slots)
     )
     repeatable = is_repeatable(template.text, tree, places=len(template.slots))
-    return Analysis(template.text, columns, choices, phases, repeatable)
+    takes_settings = phases is not None and not begin and not _rest(template.text).strip()
+    return Analysis(template.text, columns, choices, phases, repeatable, takes_settings)
 
 
 async def _spread(
@@ -125,7 +130,8 @@ async def fill(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:
         except TooLong:
             pass
         else:
-            return Plan(text.replace(PLACE, expression), (remote,), is_two_phase=True)
+            sql = text.replace(PLACE, expression)
+            return Plan(sql, (remote,), is_two_phase=True, takes_settings=analysis.takes_settings)
     return await _filled(analysis, sources)
 
 

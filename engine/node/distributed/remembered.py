@@ -46,7 +46,7 @@ class Stamp:
 class Remembered:
     """One statement. Without an analysis it reads no Distributed table.
 
-    `texts` are the whole texts for chDB and what they read, by the replicas.
+    `texts` are the whole texts for chDB, whether they take settings, and what they read, by the replicas.
     """
 
     stamp: Stamp
@@ -55,12 +55,14 @@ class Remembered:
     settings: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
     known: frozenset[TableName] = frozenset()
-    texts: dict[tuple[Peer, ...], tuple[str, frozenset[Read]]] = field(default_factory=dict)
+    texts: dict[tuple[Peer, ...], tuple[str, bool, frozenset[Read]]] = field(default_factory=dict)
 
-    def note_text(self, peers: tuple[Peer, ...], sql: str, reads: frozenset[Read]) -> None:
+    def note_text(
+        self, peers: tuple[Peer, ...], sql: str, reads: frozenset[Read], *, takes_settings: bool
+    ) -> None:
         if len(self.texts) >= _MAX_TEXTS:
             self.texts.clear()
-        self.texts[peers] = (sql, reads)
+        self.texts[peers] = (sql, takes_settings, reads)
 
 
 class RememberedSelects:

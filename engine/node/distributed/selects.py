@@ -99,7 +99,7 @@ class DistributedSelects:
         if statement.kind not in _READING:
             return asked
         if statement.kind is StatementKind.SELECT and _ONE_ROW.match(asked.sql):
-            asked = _with_one_row(asked)
+            asked = _with_one_row(asked, takes_settings=True)
         has_functions = _FUNCTION.search(asked.sql) is not None
         if not len(self._tables) and not has_functions:
             return asked
@@ -169,7 +169,7 @@ class DistributedSelects:
         finally:
             for reader in readers:
                 await reader.close()
-        return _with_text(asked, sql, analysis), refs, analysis
+        return _with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
 
     async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
         """As `prepare`, for a text whose analysis is known."""
@@ -178,9 +178,9 @@ class DistributedSelects:
         reader = self._reader(asked, before.table, before.settings, before.depth, before.known, failover)
         peers = reader.known_choice()
         if peers is not None and peers in before.texts:
-            sql, reads = before.texts[peers]
+            sql, takes_settings, reads = before.texts[peers]
             failover.reads.update(reads)
-            return _with_text(asked, sql, before.analysis)
+            return _with_text(asked, sql, before.analysis, takes_settings=takes_settings)
         try:
             reader.choose_ahead()
             plan = await fill(before.analysis, [reader])
@@ -188,8 +188,8 @@ class DistributedSelects:
             await reader.close()
         sql = await self._checked(asked, plan.sql)
         if (chosen := reader.chosen) is not None:
-            before.note_text(chosen, sql, frozenset(failover.reads))
-        return replace(asked, sql=sql)
+            before.note_text(chosen, sql, frozenset(failover.reads), takes_settings=plan.takes_settings)
+        return _with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
 
     def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:
         shards = max(len(reader.shards) for reader in _readers(refs))
@@ -398,16 +398,19 @@ def _readers(refs: Sequence[Reference]) -> Sequence[ShardReader]:
     return found
 
 
-def _with_text(asked: Asked, sql: str, analysis: Analysis) -> Asked:
+def _with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
     """The request with the text that chDB gets."""
     asked = replace(asked, sql=sql)
-    return _with_one_row(asked) if analysis.has_one_row and "OUTFILE" not in sql.upper() else asked
+    is_small = analysis.has_one_row and "OUTFILE" not in sql.upper()
+    return _with_one_row(asked, takes_settings=takes_settings) if is_small else asked
 
 
-def _with_one_row(asked: Asked) -> Asked:
+def _with_one_row(asked: Asked, *, takes_settings: bool) -> Asked:
     """The same for a SELECT whose answer needs no stream. It changes nothing, so that a request that may only
     read (GET) needs no readonly mode, which would cost a connection of its own."""
     if not asked.is_stateless or asked.session.is_readonly:
         return replace(asked, has_one_row=True)
     settings = {**_FOR_ONE_ROW, **asked.settings}
-    return replace(asked, settings=settings, is_readonly=False, has_one_row=True)
+    return replace(
+        asked, settings=settings, is_readonly=False, has_one_row=True, takes_settings=takes_settings
+    )

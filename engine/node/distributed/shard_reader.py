@@ -35,7 +35,7 @@ MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""
 MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
-"""Behind the depth: the node that is asked needs no stream for its answer."""
+"""Behind the depth: the node that is asked needs no stream for its answer, and may put SETTINGS behind it."""
 _FILTERS = "additional_table_filters"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
