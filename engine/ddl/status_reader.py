@@ -190,7 +190,8 @@ class StatusReader:
                 if timer is None:
                     timer = asyncio.create_task(self._ask_for_presence(alarm, presence_at_s))
                 await alarm.event.wait()
-                await self._gather_changes(len(view.entry.hosts))
+                if len(view.unfinished) > 1:
+                    await self._gather_changes(len(view.entry.hosts))
         finally:
             if timer is not None:
                 timer.cancel()
@@ -223,14 +224,17 @@ class StatusReader:
         alarm.finished = alarm.active = False
         watch_finished = alarm.on_finished if is_watching else None
         watch_active = alarm.on_active if is_watching and alarm.is_following_active else None
+        last = view.unfinished if look_at_finished and len(view.unfinished) == 1 else []
         try:
-            finished, active = await asyncio.gather(
+            finished, active, _ = await asyncio.gather(
                 self._list(keeper, self._paths.finished(view.name), watch_finished)
                 if look_at_finished
                 else _nothing(),
                 self._list(keeper, self._paths.active(view.name), watch_active)
                 if look_at_active
                 else _nothing(),
+                # Whose outcome it is that has come is known before it is listed.
+                self._read_outcomes(keeper, view, [str(host) for host in last]),
             )
             if look_at_finished:
                 view.has_finished_dir = finished is not None

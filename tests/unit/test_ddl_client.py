@@ -14,6 +14,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import EntryStatus, HostState
 from engine.errors import Refused, SessionExpired, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
+from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder, create_ancestors
 from tests.unit.ddl_support import PATHS, Bench, host, run, topology
 
@@ -330,6 +331,26 @@ def test_the_cost_of_watching_grows_with_the_hosts_and_not_faster() -> None:
 
     small, large = reads(20), reads(200)
     assert large <= 11 * small
+
+
+def test_who_waits_for_the_last_host_is_told_with_one_round_trip_and_no_pause() -> None:
+    async def main(bench: Bench) -> None:
+        bench.server = MemoryKeeperServer(bench.env, latency_s=(0.5, 0.5))
+        submission = await bench.submit(CREATE, "t")
+        watching = (await bench.client()).watch(submission.entry)
+        keeper = await bench.keeper("hosts")
+        await anext(watching)
+        await keeper.create(PATHS.finished(submission.entry, host("a")), b"0\n")
+        async for _ in _until(watching, lambda s: s.hosts[0].state is HostState.DONE):
+            pass
+        began_s = bench.env.monotonic_s()
+        await keeper.create(PATHS.finished(submission.entry, host("b")), b"0\n")
+        async for _ in watching:
+            pass
+        # Half a second until the outcome is there, half a second until the watch tells, and the look.
+        assert bench.env.monotonic_s() - began_s == pytest.approx(2.0)
+
+    run(main)
 
 
 def test_the_queue_table_has_a_row_for_each_host() -> None:
