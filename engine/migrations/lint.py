@@ -55,6 +55,8 @@ RULES: dict[str, tuple[Severity, str]] = {
     "not-repeatable": (Severity.WARNING, "IF EXISTS or IF NOT EXISTS is missing"),
     "rewrites-data": (Severity.WARNING, "stored data is written anew"),
     "not-replicated": (Severity.WARNING, "replicas of a shard would hold different rows"),
+    "filled-by-each-host": (Severity.WARNING, "every host runs the SELECT, and its rows come once from each"),
+    "distributed-cluster": (Severity.WARNING, "a Distributed table over a cluster that is not configured"),
     "mixed-clusters": (Severity.WARNING, "the statements of a file run on several clusters"),
     "missing-down": (Severity.WARNING, "no down file"),
     "empty-down": (Severity.WARNING, "a down file without statements"),

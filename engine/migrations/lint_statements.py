@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
 from engine.migrations.statements import ADVICE, Surroundings, full_text
-from engine.sql import Statement, StatementKind, Token, TokenKind, parse_statement, redact, tokenize
+from engine.sql import (
+    Statement,
+    StatementKind,
+    Token,
+    TokenKind,
+    literal_value,
+    parse_statement,
+    redact,
+    tokenize,
+)
 
 Note = tuple[str, str, int]
 """Rule, message, ClickHouse's code or 0."""
@@ -56,6 +66,8 @@ def check_statement(script: Script, statement: ScriptStatement, surroundings: Su
         notes.append(("rewrites-data", f"{_what(parsed)} may write stored data anew on every replica", 0))
     notes += _repeatable(parsed, words)
     notes += _engine(statement, parsed, words, surroundings)
+    notes += _filled(statement, parsed, words, surroundings)
+    notes += _distributed(parsed, words, surroundings)
     if redact(statement.sql) != statement.sql:
         notes.append(
             ("secret", "a secret stands in the file and goes through Keeper; use a named collection", 0)
@@ -148,6 +160,47 @@ def _engine(
         )
     if replicas > 1 and "{replica}" not in replica:
         yield "replicated-path", f"the replica's name {replica} lacks {{replica}}: replicas would share it", 0
+
+
+def _filled(
+    statement: ScriptStatement, parsed: Statement, words: list[Token], surroundings: Surroundings
+) -> Iterator[Note]:
+    """CREATE … AS SELECT and POPULATE run on each host: what one replica inserts the others have, too."""
+    upper = [word.text.upper() if word.kind is TokenKind.WORD else word.text for word in words]
+    is_filled = {
+        _K.CREATE_TABLE: any(a == "AS" and b in ("SELECT", "WITH", "(") for a, b in pairwise(upper))
+        and "EMPTY" not in upper,
+        _K.CREATE_MATERIALIZED_VIEW: "POPULATE" in upper,
+    }
+    if not is_filled.get(parsed.kind, False):
+        return
+    try:
+        cluster = surroundings.topology.cluster(surroundings.cluster_of(statement, parsed))
+    except SqlError:
+        return
+    hosts = len(cluster.host_ids)
+    if hosts > 1:
+        text = (
+            f"{parsed.kind} runs its SELECT on each of {hosts} hosts; make the table empty and fill it once"
+        )
+        yield "filled-by-each-host", text, 0
+
+
+def _distributed(parsed: Statement, words: list[Token], surroundings: Surroundings) -> Iterator[Note]:
+    if parsed.kind is not _K.CREATE_TABLE or parsed.engine != "Distributed":
+        return
+    for before, opening, name in zip(words, words[1:], words[2:], strict=False):
+        if before.text != "Distributed" or opening.text != "(":
+            continue
+        cluster = literal_value(name)
+        known = surroundings.topology.clusters
+        if "{" not in cluster and cluster not in known:
+            yield (
+                "distributed-cluster",
+                f"no cluster {cluster} in the configuration; there are {', '.join(known)}",
+                int(Code.CLUSTER_DOESNT_EXIST),
+            )
+        return
 
 
 def _string_arguments(engine: str, words: list[Token]) -> list[str]:

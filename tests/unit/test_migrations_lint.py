@@ -89,6 +89,14 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
             f"{TABLE} ReplicatedMergeTree('/{{shard}}', 'r1') ORDER BY a",
             "replicated-path",
         ),
+        (f"{TABLE} ReplicatedMergeTree ORDER BY a AS SELECT 1 AS a", "filled-by-each-host"),
+        (f"{TABLE} Memory AS WITH 1 AS x SELECT x AS a", "filled-by-each-host"),
+        (
+            "CREATE MATERIALIZED VIEW IF NOT EXISTS d.v ENGINE = Memory POPULATE AS SELECT a FROM d.t",
+            "filled-by-each-host",
+        ),
+        (f"{TABLE} Distributed(shopp, d, t)", "distributed-cluster"),
+        (f"{TABLE} Distributed('shopp', d, t, rand())", "distributed-cluster"),
         ("CREATE USER IF NOT EXISTS u IDENTIFIED BY 'hunter2'", "secret"),
         ("-- nothing yet", "empty-migration"),
         ('-- oncluster: allow=everything reason="x"\n' + GOOD, "unknown-rule"),
@@ -112,6 +120,23 @@ async def test_each_rule_finds_its_mistake(tmp_path: Path, up: str, rule: str) -
 )
 async def test_what_can_be_repeated_is_not_told_off(tmp_path: Path, up: str) -> None:
     assert "not-repeatable" not in await rules(tmp_path, up)
+
+
+@pytest.mark.parametrize(
+    "up",
+    [
+        f"{TABLE} ReplicatedMergeTree ORDER BY a EMPTY AS SELECT 1 AS a",
+        "CREATE TABLE IF NOT EXISTS d.t AS d.s ENGINE = Distributed(shop, d, s)",
+        "CREATE TABLE IF NOT EXISTS d.t AS d.s ENGINE = Distributed('{cluster}', d, s)",
+        "CREATE TABLE IF NOT EXISTS d.t AS d.s ENGINE = Distributed(`other`, d, s)",
+        "CREATE MATERIALIZED VIEW IF NOT EXISTS d.v TO d.t AS SELECT a FROM d.s",
+        "CREATE VIEW IF NOT EXISTS d.v AS SELECT a FROM d.s",
+    ],
+)
+async def test_what_is_empty_on_each_host_and_clusters_that_are_there_are_no_finding(
+    tmp_path: Path, up: str
+) -> None:
+    assert not {"filled-by-each-host", "distributed-cluster"} & set(await rules(tmp_path, up))
 
 
 async def test_a_cluster_that_is_not_configured_or_has_no_hosts_is_an_error(tmp_path: Path) -> None:
