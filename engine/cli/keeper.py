@@ -8,6 +8,7 @@ means to a server: for the DDL queue there is `oncluster ddl clean`.
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import datetime
 import os
@@ -121,7 +122,7 @@ def get(path: str, config: Path | None, as_json: bool) -> None:
 
     node = common.run_async(work())
     if as_json:
-        common.print_json({"path": path, "value": _text(node.data), "stat": _stat_json(node.stat)})
+        common.print_json({"path": path, **_value_json(node.data), "stat": _stat_json(node.stat)})
     else:
         click.echo(node.data, nl=sys.stdout.isatty())
 
@@ -360,6 +361,14 @@ def _owner(stat: Stat) -> str:
 
 def _time(unix_ms: int) -> str:
     return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _value_json(data: bytes) -> dict[str, str | None]:
+    """`value` is its text; null, and `value_base64` beside it, where it is none."""
+    try:
+        return {"value": data.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {"value": None, "value_base64": base64.b64encode(data).decode("ascii")}
 
 
 def _text(data: bytes) -> str:

@@ -141,7 +141,8 @@ def _server(text: str, *, user: str, password: str) -> Server:
         raise ConfigError(f"{text!r} is no address of a server.", hint="For example http://node01:8123.")
     return Server(
         url.hostname, url.port or (8443 if url.scheme == "https" else 8123), url.scheme,
-        url.username or user, url.password or password,
+        urllib.parse.unquote(url.username or "") or user,
+        urllib.parse.unquote(url.password or "") or password,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import re
@@ -74,6 +75,19 @@ def test_get_prints_the_bytes_as_they_are(run):
     assert run("get", "/q/a").stdout == "value of /q/a\nsecond line"
     facts = json.loads(run("get", "/q/a", "--json").stdout)
     assert facts["value"] == "value of /q/a\nsecond line" and facts["stat"]["version"] == 0
+
+
+def test_what_is_no_text_comes_whole_as_base64(run, server):
+    async def make():
+        keeper = await zookeeper.connect(server.config, SystemEnv())
+        await keeper.create("/binary", b"\\xff\xff")
+        await keeper.close()
+
+    asyncio.run(make())
+    facts = json.loads(run("get", "/binary", "--json").stdout)
+    assert facts["value"] is None
+    assert base64.b64decode(facts["value_base64"]) == b"\\xff\xff"
+    run("rm", "/binary")
 
 
 def test_stat_shows_versions_and_times(run):

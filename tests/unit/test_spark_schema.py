@@ -155,3 +155,8 @@ def test_shards_are_read_with_their_replicas_and_weights() -> None:
         (2, ["http://c:3"]),
     ]
     assert {one.user for one in options.servers} == {"u"}
+
+
+def test_what_stands_escaped_in_an_address_is_meant_as_it_is() -> None:
+    (server,) = Options.parse({"path": "t", "url": "http://a%40b:p%3A%2Fw@h:1", "user": "u"}).servers
+    assert (server.user, server.password, server.host, server.port) == ("a@b", "p:/w", "h", 1)
