@@ -50,6 +50,7 @@ class ChdbPool:
         self._anchor: Any = None
         self._connect: Callable[[str], Any] | None = None
         self._version = ""
+        self._max_threads = 1
         self.idle = IdleConnections()
         """Connections of INSERTs and SELECTs that are over."""
         self._unfinished: set[asyncio.Task[None]] = set()
@@ -92,7 +93,9 @@ class ChdbPool:
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
         self._anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")
-        self._version = self._anchor.query("SELECT version()", "TSVRaw").bytes().decode().strip()
+        seen = self._anchor.query("SELECT version(), getSetting('max_threads')", "TSVRaw").bytes().decode()
+        self._version, max_threads = seen.split()
+        self._max_threads = int(max_threads)
         try:
             self._anchor.query("SELECT throwIf(1)")  # the first exception of a process takes 60 ms and more
         except RuntimeError:
@@ -109,6 +112,11 @@ class ChdbPool:
     def version(self) -> str:
         """chDB's ClickHouse version, such as 26.9.2.1."""
         return self._version
+
+    @property
+    def max_threads(self) -> int:
+        """How many threads a statement has that does not set it."""
+        return self._max_threads
 
     def connect(self) -> Any:
         """A new connection. Call it on a worker thread."""

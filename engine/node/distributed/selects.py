@@ -29,6 +29,7 @@ from engine.distributed.select.template import (
 from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.node.distributed.analyst import Analyst, scope_of
+from engine.node.distributed.chdb_request import DEPTH, ONE_ROW, with_one_row, with_text, with_threads
 from engine.node.distributed.columns import columns_elsewhere, columns_of, elsewhere
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
@@ -53,10 +54,6 @@ _READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
-_DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
-_ONE_ROW = re.compile(_DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IGNORECASE | re.DOTALL)
-_FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
-"""It starts threads, which pay for many rows only."""
 _EMPTY_FOR_NO_ROWS = "empty_result_for_aggregation_by_empty_set"
 """Of no rows no shard may make one."""
 
@@ -95,11 +92,17 @@ class DistributedSelects:
 
     async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
+        prepared = await self._prepared(asked, statement, failover)
+        if statement.kind is not StatementKind.SELECT:
+            return prepared
+        return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
+
+    async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()
         if statement.kind not in _READING:
             return asked
-        if statement.kind is StatementKind.SELECT and _ONE_ROW.match(asked.sql):
-            asked = _with_one_row(asked, takes_settings=True)
+        if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):
+            asked = with_one_row(asked, takes_settings=True)
         has_functions = _FUNCTION.search(asked.sql) is not None
         if not len(self._tables) and not has_functions:
             return asked
@@ -169,10 +172,10 @@ class DistributedSelects:
         finally:
             for reader in readers:
                 await reader.close()
-        return _with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+        return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
 
     async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
-        """As `prepare`, for a text whose analysis is known."""
+        """As `_prepared`, for a text whose analysis is known."""
         if before.analysis is None or before.table is None:
             return asked
         reader = self._reader(asked, before.table, before.settings, before.depth, before.known, failover)
@@ -180,7 +183,7 @@ class DistributedSelects:
         if peers is not None and peers in before.texts:
             sql, takes_settings, reads = before.texts[peers]
             failover.reads.update(reads)
-            return _with_text(asked, sql, before.analysis, takes_settings=takes_settings)
+            return with_text(asked, sql, before.analysis, takes_settings=takes_settings)
         try:
             reader.choose_ahead()
             plan = await fill(before.analysis, [reader])
@@ -189,7 +192,7 @@ class DistributedSelects:
         sql = await self._checked(asked, plan.sql)
         if (chosen := reader.chosen) is not None:
             before.note_text(chosen, sql, frozenset(failover.reads), takes_settings=plan.takes_settings)
-        return _with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
+        return with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
 
     def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:
         shards = max(len(reader.shards) for reader in _readers(refs))
@@ -227,7 +230,7 @@ class DistributedSelects:
     ) -> tuple[list[Reference], Mapping[int, str]] | None:
         """Everything to be replaced, and by its offset what chDB itself would read there, if anything."""
         whole = settings_of_statement(asked, sql)
-        match = _DEPTH.match(asked.sql)
+        match = DEPTH.match(asked.sql)
         depth = int(match[1]) if match else 0
         known = frozenset([table.name for table in await self._tables.all()])
         refs: list[Reference] = []
@@ -307,7 +310,7 @@ class DistributedSelects:
     async def _merged_table(
         self, asked: Asked, merge: Merge, settings: Mapping[str, str], failover: Failover
     ) -> SourceTable | None:
-        match = _DEPTH.match(asked.sql)
+        match = DEPTH.match(asked.sql)
         known = frozenset([table.name for table in await self._tables.all()])
 
         async def reader_of(name: TableName) -> tuple[ShardReader, Mapping[str, str]] | None:
@@ -396,21 +399,3 @@ def _readers(refs: Sequence[Reference]) -> Sequence[ShardReader]:
         elif isinstance(source, MergeReader):
             found += source.readers
     return found
-
-
-def _with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
-    """The request with the text that chDB gets."""
-    asked = replace(asked, sql=sql)
-    is_small = analysis.has_one_row and "OUTFILE" not in sql.upper()
-    return _with_one_row(asked, takes_settings=takes_settings) if is_small else asked
-
-
-def _with_one_row(asked: Asked, *, takes_settings: bool) -> Asked:
-    """The same for a SELECT whose answer needs no stream. It changes nothing, so that a request that may only
-    read (GET) needs no readonly mode, which would cost a connection of its own."""
-    if not asked.is_stateless or asked.session.is_readonly:
-        return replace(asked, has_one_row=True)
-    settings = {**_FOR_ONE_ROW, **asked.settings}
-    return replace(
-        asked, settings=settings, is_readonly=False, has_one_row=True, takes_settings=takes_settings
-    )

@@ -110,12 +110,12 @@ class ShardReader:
             raise SqlError(
                 _TOO_DEEP, "Maximum distributed depth exceeded", name="TOO_LARGE_DISTRIBUTED_DEPTH"
             )
-        parts = []
         shards = await self._needed(select)
         peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
-        for shard, peer in zip(shards, peers, strict=True):
-            if peer is not None:
-                parts.append(await self._read(shard, peer, select, sources))
+        chosen = [(shard, peer) for shard, peer in zip(shards, peers, strict=True) if peer is not None]
+        # chDB begins with what stands first, and asks nobody before it has read this node's own rows.
+        chosen.sort(key=lambda one: self._is_here(one[1]))
+        parts = [await self._read(shard, peer, select, sources) for shard, peer in chosen]
         return union_all(parts, [column for _, column in select.columns])
 
     async def _others(

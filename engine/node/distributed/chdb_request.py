@@ -1,0 +1,50 @@
+"""A request with the text that chDB gets, and what is known of it: is its answer small, whom does it read."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from engine.distributed.select import Analysis
+from engine.node.statement import Asked
+
+DEPTH = re.compile(r"\s*/\* distributed depth (\d+) \*/")
+ONE_ROW = re.compile(DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IGNORECASE | re.DOTALL)
+_FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
+"""It starts threads, which pay for many rows only."""
+_MOST_WAITING = 64
+
+
+def with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
+    """The request with the text that chDB gets."""
+    asked = replace(asked, sql=sql)
+    is_small = analysis.has_one_row and "OUTFILE" not in sql.upper()
+    return with_one_row(asked, takes_settings=takes_settings) if is_small else asked
+
+
+def with_one_row(asked: Asked, *, takes_settings: bool) -> Asked:
+    """The same for a SELECT whose answer needs no stream. It changes nothing, so that a request that may only
+    read (GET) needs no readonly mode, which would cost a connection of its own."""
+    if not asked.is_stateless or asked.session.is_readonly:
+        return replace(asked, has_one_row=True)
+    settings = {**_FOR_ONE_ROW, **asked.settings}
+    return replace(
+        asked, settings=settings, is_readonly=False, has_one_row=True, takes_settings=takes_settings
+    )
+
+
+def with_threads(asked: Asked, reads: int, *, usual: int) -> Asked:
+    """A SELECT that reads other nodes `reads` times, each with a thread of its own that waits for the answer:
+    else some would be asked when others have answered, and this node's own rows would be read by fewer.
+
+    `usual`: the threads of a statement that does not say how many. One whose text says so has what it says. A
+    session would be told before and behind the statement, so there it is done only where nobody else would
+    have a thread.
+    """
+    given = {**asked.session.settings, **asked.settings}.get("max_threads", "")
+    threads = int(given) if given.isdigit() and int(given) else usual
+    is_told_for_nothing = not asked.is_stateless and reads < threads
+    if not reads or is_told_for_nothing or asked.session.is_readonly or "max_threads" in asked.sql:
+        return asked
+    more = threads + min(reads, _MOST_WAITING)
+    return replace(asked, settings={**asked.settings, "max_threads": str(more)})
