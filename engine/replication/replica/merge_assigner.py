@@ -95,14 +95,13 @@ async def run(ctx: ReplicaContext) -> None:
 
     async def step(ctx: ReplicaContext) -> None:
         if not await leadership.is_given(ctx, ctx.session()):
-            await _wait_at_most(
-                _woken(ctx, leadership.changed), ctx.settings.max_merge_selecting_sleep_ms / 1e3
-            )
+            pause_s = ctx.settings.max_merge_selecting_sleep_ms / 1e3
+            await _comes_within(pause_s, _woken(ctx, leadership.changed))
             return
         outcome = await assign_round(ctx, ttl_merges)
         if outcome is Round.NOTHING:
-            await _wait_at_most(_woken(ctx, leadership.changed), pause.next_s(ctx))
-            await _gather(ctx)
+            if await _comes_within(pause.next_s(ctx), _woken(ctx, leadership.changed)):
+                await _gather(ctx)
             await ctx.env.sleep(_SETTLE_S * ctx.env.rng.random())
         else:
             pause.reset()
@@ -332,7 +331,7 @@ async def _gather(ctx: ReplicaContext) -> None:
     before = seen = ctx.store.active.keys()
     while left_s > 0 and not _is_mutation_wanted(ctx):
         look_s = _LOOK_S * ctx.env.rng.uniform(0.7, 1.3)
-        await _wait_at_most(_mutation_wanted(ctx), min(left_s, look_s))
+        await _comes_within(min(left_s, look_s), _mutation_wanted(ctx))
         left_s -= look_s
         here = ctx.store.active.keys()
         if _is_crowded(here) or (here == seen and len(here - before) >= _WORTH_A_LULL):
@@ -355,9 +354,11 @@ async def _mutation_wanted(ctx: ReplicaContext) -> None:
         await ctx.mutation_news.wait()
 
 
-async def _wait_at_most(event: Awaitable[None], timeout_s: float) -> None:
+async def _comes_within(timeout_s: float, event: Awaitable[None]) -> bool:
+    """Wait for the event for so long; whether it came."""
     try:
         async with asyncio.timeout(timeout_s):
             await event
     except TimeoutError:
-        return
+        return False
+    return True

@@ -95,6 +95,9 @@ def _choose(ctx: ReplicaContext) -> QueuedEntry | None:
 
 async def _wait(ctx: ReplicaContext) -> None:
     """Until something happens, or the first of the entries that failed may try again."""
+    if not ctx.queue.entries:
+        await ctx.queue_changed.wait()
+        return
     now_s = ctx.env.monotonic_s()
     dates = [queued.not_before_s - now_s for queued in ctx.queue.entries if queued.not_before_s > now_s]
     pause_s = min([IDLE_PAUSE_S, *dates])
