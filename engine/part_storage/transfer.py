@@ -41,8 +41,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartFile
 
 _CHUNK_BYTES = 1 << 20
-_SMALL_FILE_BYTES = 64 << 10
-_MAX_HELD_BYTES = 1 << 20
+_MAX_HELD_BYTES = 2 << 20
+"""Of a part that is read, or was received, as a whole: what an INSERT of 100,000 rows makes is less."""
 _MAX_HELD_FILES = 200
 _MAX_FILES = 200_000
 _LONG_CHECK_BYTES = 64 << 20
@@ -138,7 +138,7 @@ class Incoming:
         self._workers = workers
         self._keep = keep
         self._written: dict[str, int] = {}
-        self._held: dict[str, bytes] = {}
+        self._held: dict[str, list[bytes]] = {}
         self._held_bytes = 0
 
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
@@ -151,7 +151,7 @@ class Incoming:
         if file.size_bytes < 0 or (is_small and file.size_bytes > MAX_FILE_BYTES):
             raise self._differs(f"file {file.name} cannot have {file.size_bytes} bytes")
         self._written[file.name] = file.size_bytes
-        if file.size_bytes <= _SMALL_FILE_BYTES and self._held_bytes + file.size_bytes <= _CHUNK_BYTES:
+        if self._held_bytes + file.size_bytes <= _MAX_HELD_BYTES:
             await self._hold(file, content)
             return
         path = self._directory / file.name
@@ -174,15 +174,17 @@ class Incoming:
 
     async def _hold(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         """Small files stay in memory until `finish` writes them all at once, on a worker thread."""
-        data = bytearray()
+        pieces: list[bytes] = []
+        size = 0
         async for chunk in content:
-            data += chunk
-            if len(data) > file.size_bytes:
+            pieces.append(chunk)
+            size += len(chunk)
+            if size > file.size_bytes:
                 raise self._differs(f"file {file.name} has more than {file.size_bytes} bytes")
-        if len(data) != file.size_bytes:
-            raise self._differs(f"file {file.name} has {len(data)} bytes instead of {file.size_bytes}")
-        self._held[file.name] = bytes(data)
-        self._held_bytes += len(data)
+        if size != file.size_bytes:
+            raise self._differs(f"file {file.name} has {size} bytes instead of {file.size_bytes}")
+        self._held[file.name] = pieces
+        self._held_bytes += size
 
     async def finish(self, expected: PartHeader | None) -> Part:
         """See `IncomingPart.finish`."""
@@ -191,10 +193,10 @@ class Incoming:
         return await self._workers.run(lambda connection: self._finish(connection, expected), length=length)
 
     def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
-        for name, data in self._held.items():
+        for name, pieces in self._held.items():
             if "/" in name:
                 (self._directory / name).parent.mkdir(exist_ok=True)
-            _write_new(f"{self._directory}/{name}", data)
+            _write_new(f"{self._directory}/{name}", pieces)
         self._held.clear()
         for name in self._written:
             if name.rpartition("/")[2] in LOCAL_FILES:
@@ -211,12 +213,13 @@ class Incoming:
         return PartDiffers(str(self._name), reason)
 
 
-def _write_new(path: str, data: bytes) -> None:
+def _write_new(path: str, pieces: Sequence[bytes]) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
     finally:
         os.close(descriptor)
 
@@ -318,13 +321,13 @@ def _content_of_small(directory: Path) -> dict[str, bytes] | None:
         for name in names:
             file = os.open(name, os.O_RDONLY, dir_fd=descriptor)
             try:
-                data = os.read(file, left + 1)
+                size = os.fstat(file).st_size
+                left -= size
+                if left < 0:
+                    return None
+                content[name] = os.read(file, size)
             finally:
                 os.close(file)
-            left -= len(data)
-            if left < 0:
-                return None
-            content[name] = data
         return content
     finally:
         os.close(descriptor)

@@ -17,8 +17,7 @@ from typing import Any, Protocol, TypeVar
 from engine.errors import Code, SqlError
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
-from engine.storage.insert_pieces import PIECE_BYTES, append, in_pieces, insert_whole
-from engine.storage.insert_pieces import cancel as cancel_insert
+from engine.storage.insert_pieces import PIECE_BYTES, PiecedInsert, in_pieces
 from engine.storage.job import Job
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
@@ -197,10 +196,13 @@ class ChdbSession:
         async with self._lock:
             pieces = in_pieces(rows)
             first: list[bytes] = await anext(pieces, [])
-            if sum(map(len, first)) < PIECE_BYTES:  # that was all: one change of thread instead of five
-                result = await self._uninterrupted(lambda: self._insert_all(scope, head, format, first))
+            # What holds for this statement alone stands in its text, unless there is such a clause already.
+            is_open = "SETTINGS" not in head.upper()
+            insert = PiecedInsert(self._local.harmless(scope, takes_settings=is_open), head, format)
+            if sum(map(len, first)) < PIECE_BYTES:  # that was all
+                result = await self._uninterrupted(lambda: insert.whole(first))
             else:
-                result = await self._insert_pieces(scope, head, format, first, pieces)
+                result = await self._insert_pieces(insert, first, pieces)
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -213,26 +215,16 @@ class ChdbSession:
         )
 
     async def _insert_pieces(
-        self, scope: Scope, head: str, format: str, first: list[bytes], others: AsyncIterator[list[bytes]]
+        self, insert: PiecedInsert, first: list[bytes], others: AsyncIterator[list[bytes]]
     ) -> Any:
-        connection = await self._uninterrupted(lambda: self._local.prepare(scope))
         try:
-            handle = await self._uninterrupted(lambda: connection.send_insert(head, format))
-            try:
-                await self._uninterrupted(partial(append, connection, handle, first))
-                async for piece in others:
-                    await self._uninterrupted(partial(append, connection, handle, piece))
-            except BaseException:  # also a cancellation: half an INSERT must not stay open
-                await self._uninterrupted(lambda: cancel_insert(connection, handle))
-                raise
-            return await self._uninterrupted(lambda: connection.insert_done(handle))
-        finally:
-            await self._uninterrupted(lambda: self._local.clean_up(scope))
-
-    def _insert_all(self, scope: Scope, head: str, format: str, data: list[bytes]) -> Any:
-        """On the worker thread."""
-        with self._local.harmless(scope) as (connection, _):
-            return insert_whole(connection, head, format, data)
+            await self._uninterrupted(partial(insert.begin, first))
+            async for piece in others:
+                await self._uninterrupted(partial(insert.append, piece))
+            return await self._uninterrupted(insert.finish)
+        except BaseException as error:  # also a cancellation: half an INSERT must not stay open
+            await self._uninterrupted(partial(insert.abort, error))
+            raise
 
     def clone(self) -> ChdbSession:
         """A one-shot session with the same database, settings and readonly mode, without temporary tables."""

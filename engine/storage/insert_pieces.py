@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 PIECE_BYTES = 1 << 20
@@ -25,25 +26,53 @@ async def in_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
         yield held
 
 
-def append(connection: Any, handle: Any, piece: list[bytes]) -> None:
-    """Small chunks, such as a client's rows one by one, are cheaper joined."""
-    if len(piece) > 1 and len(piece[0]) < _SMALL_BYTES:
-        piece = [b"".join(piece)]
-    for chunk in piece:
-        if chunk:
-            connection.insert_append(handle, chunk)
+class PiecedInsert:
+    """An INSERT that gets its rows piece by piece. Calls are made on worker threads, one at a time: `begin`,
+    any number of `append`, `finish`; and `abort` when one of them has failed or is not going to come.
+    `connected` gives a connection, and a clause for the end of `head`."""
 
+    def __init__(self, connected: AbstractContextManager[tuple[Any, str]], head: str, format: str) -> None:
+        self._connected = connected
+        self._head = head
+        self._format = format
+        self._stack = contextlib.ExitStack()
+        self._connection: Any = None
+        self._handle: Any = None
 
-def insert_whole(connection: Any, head: str, format: str, data: list[bytes]) -> Any:
-    handle = connection.send_insert(head, format)
-    try:
-        append(connection, handle, data)
-    except BaseException:  # whatever it is: half an INSERT must not stay open
-        cancel(connection, handle)
-        raise
-    return connection.insert_done(handle)
+    def begin(self, piece: list[bytes]) -> None:
+        """Connect, and hand over the first rows."""
+        self._connection, clause = self._stack.enter_context(self._connected)
+        self._handle = self._connection.send_insert(self._head + clause, self._format)
+        self.append(piece)
 
+    def append(self, piece: list[bytes]) -> None:
+        """Small chunks, such as a client's rows one by one, are cheaper joined."""
+        if len(piece) > 1 and len(piece[0]) < _SMALL_BYTES:
+            piece = [b"".join(piece)]
+        for chunk in piece:
+            if chunk:
+                self._connection.insert_append(self._handle, chunk)
 
-def cancel(connection: Any, handle: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # chDB may have ended the insert itself
-        connection.insert_cancel(handle)
+    def finish(self) -> Any:
+        """chDB's account of what was written."""
+        handle, self._handle = self._handle, None
+        result = self._connection.insert_done(handle)
+        self._stack.close()
+        return result
+
+    def whole(self, piece: list[bytes]) -> Any:
+        """All of it at once."""
+        try:
+            self.begin(piece)
+            return self.finish()
+        except BaseException as error:  # whatever it is: half an INSERT must not stay open
+            self.abort(error)
+            raise
+
+    def abort(self, error: BaseException) -> None:
+        """Write no more, and give the connection up. After `finish` it does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with contextlib.suppress(RuntimeError):  # chDB may have ended the insert itself
+                self._connection.insert_cancel(handle)
+        self._stack.__exit__(type(error), error, error.__traceback__)

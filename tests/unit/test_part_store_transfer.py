@@ -65,8 +65,9 @@ async def test_a_part_with_a_projection_arrives_whole(made: Made) -> None:
     await store.verify(NAME)
 
 
+@pytest.mark.parametrize("value", ["'text'", "randomString(2000)"])
 async def test_a_small_part_from_memory_is_the_same_on_the_wire_as_one_from_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     async def sent(version: int) -> bytes:
         async with store.send(part.name) as outgoing:
@@ -80,7 +81,7 @@ async def test_a_small_part_from_memory_is_the_same_on_the_wire_as_one_from_file
     plain = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
     async with opened(tmp_path, plain) as (pool, store):
         await store.load()
-        (part,) = await insert(pool, store, "SELECT number, 'text' FROM numbers(500)", "all_0_0_0")
+        (part,) = await insert(pool, store, f"SELECT number, {value} FROM numbers(500)", "all_0_0_0")
         from_memory = [await sent(version) for version in range(NEWEST_VERSION + 1)]
         monkeypatch.setattr(transfer, "_MAX_HELD_BYTES", 0)
         assert [await sent(version) for version in range(NEWEST_VERSION + 1)] == from_memory
@@ -130,14 +131,28 @@ async def test_a_damaged_part_is_refused_and_nothing_is_left(
     assert [each.name for each in store.state.staged_root.iterdir() if "fetch" in each.name] == []
 
 
+TINY = "SELECT 1, 'x'"
+HELD = "SELECT number, randomString(15) FROM numbers(100000)"
+"""Nearly as much as is held in memory: 1.6 MB."""
+LARGE = "SELECT number, randomString(15) FROM numbers(300000)"
+"""More than is hashed here."""
+
+
 @pytest.mark.parametrize(
-    "name", ["data.bin", "data.cmrk4", "count.txt", "primary.cidx", "serialization.json"]
+    ("select", "name"),
+    [
+        *((TINY, name) for name in ("data.bin", "data.cmrk4", "count.txt", "primary.cidx")),
+        (TINY, "serialization.json"),
+        (HELD, "data.bin"),
+        (HELD, "data.cmrk4"),
+        (LARGE, "data.bin"),
+    ],
 )
-async def test_a_flipped_bit_in_a_tiny_part_is_found(tmp_path: Path, name: str) -> None:
+async def test_a_flipped_bit_is_found_however_large_the_part(tmp_path: Path, select: str, name: str) -> None:
     create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
     async with opened(tmp_path, create) as (pool, store):
         await store.load()
-        (part,) = await insert(pool, store, "SELECT 1, 'x'", "all_0_0_0")
+        (part,) = await insert(pool, store, select, "all_0_0_0")
         files = {}
         async with store.send(part.name) as outgoing:
             for file in outgoing.files:

@@ -2,13 +2,14 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import SqlError
-from engine.storage import ChdbPool, Scope
+from engine.storage import ChdbPool, QueryResult, Scope
 
 
 @pytest.fixture
@@ -193,6 +194,33 @@ async def test_an_insert_whose_rows_break_off_inserts_nothing(pool: ChdbPool) ->
         with pytest.raises(SqlError):
             await session.insert("INSERT INTO t", format="CSV", rows=rows(b"abc\n"))
         assert (await session.query("SELECT count() FROM t")).text == "0\n"
+
+
+async def test_of_rows_that_break_off_behind_megabytes_none_is_inserted_and_the_connection_is_gone(
+    pool: ChdbPool,
+) -> None:
+    await pool.query("CREATE TABLE t (a UInt64) ENGINE = MergeTree ORDER BY a")
+    megabytes = [b"7\n" * (1 << 18)] * 6
+
+    async def broken() -> AsyncIterator[bytes]:
+        for piece in megabytes:
+            yield piece
+        raise ConnectionResetError
+
+    def inserting(data: AsyncIterator[bytes]) -> Coroutine[Any, Any, QueryResult]:
+        session = pool.session(one_shot=True)
+        return session.insert("INSERT INTO t", format="CSV", rows=data, scope=Scope(query_id="large"))
+
+    with pytest.raises(ConnectionResetError):
+        await inserting(broken())
+    with pytest.raises(SqlError):
+        await inserting(rows(*megabytes, b"abc\n"))
+    assert pool.idle._idle == [], "nobody gets a connection in which something has failed"
+    assert (await pool.query("SELECT count() FROM t")).text == "0\n"
+    assert (await inserting(rows(*megabytes))).written_rows == 6 << 18
+    assert (await inserting(rows(*megabytes))).written_rows == 6 << 18
+    assert len(pool.idle._idle) == 1, "it was used again"
+    assert (await pool.query("SELECT count() FROM t")).text == f"{12 << 18}\n"
 
 
 async def test_a_cancelled_statement_is_killed_and_does_not_hold_its_thread(pool: ChdbPool) -> None:

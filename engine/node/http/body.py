@@ -31,7 +31,12 @@ def body_of(request: web.Request, query: HttpQuery) -> AsyncIterator[bytes]:
 
 
 async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
-    while chunk := await request.content.readany():  # what is there, uncopied
+    content = request.content
+    if request.content_length is None:  # in chunks of the client's, which may be tiny: together
+        while chunk := await content.readany():
+            yield chunk
+        return
+    while chunk := (await content.readchunk())[0]:  # as it was received, uncopied
         yield chunk
 
 

@@ -67,7 +67,8 @@ class ResultSender:
         self._version = version
         self._buffer_bytes = buffer_bytes
         self._encoding = encoding
-        self._encoder: Encoder | None = None if encoding is None else encoder(encoding)
+        self._encoder: Encoder | None = None
+        """Made when there is something to encode: most answers to an INSERT are empty."""
         self._compresses_blocks = compresses_blocks
         self._held: list[bytes] = []
         self._held_bytes = 0
@@ -102,8 +103,7 @@ class ResultSender:
         await asyncio.to_thread(self._spool.writelines, held)
 
     async def _start(self) -> None:
-        if self._encoding is not None:
-            self._headers["Content-Encoding"] = self._encoding
+        self._begin_encoding()
         self._headers["X-ClickHouse-Exception-Tag"] = self._tag
         self._response = web.StreamResponse(headers=self._headers)
         await self._response.prepare(self._request)
@@ -115,6 +115,11 @@ class ResultSender:
         held, self._held = self._held, []
         for data in held:
             await self._send(data)
+
+    def _begin_encoding(self) -> None:
+        if self._encoding is not None:
+            self._encoder = encoder(self._encoding)
+            self._headers["Content-Encoding"] = self._encoding
 
     async def _packed(self, data: bytes) -> bytes:
         if not self._compresses_blocks and self._encoder is None:
@@ -140,11 +145,12 @@ class ResultSender:
         if self._response is None and self._spool is None:
             if result is not None:
                 self._headers["X-ClickHouse-Summary"] = summary(result)
-            body = await self._packed(b"".join(self._held)) if self._held_bytes else b""
-            if self._encoder is not None and self._held_bytes:
+            body = b""
+            if self._held_bytes:
+                self._begin_encoding()
+                body = await self._packed(b"".join(self._held))
+            if self._encoder is not None:
                 body += self._encoder.flush()
-                assert self._encoding is not None
-                self._headers["Content-Encoding"] = self._encoding
             return web.Response(body=body, headers=self._headers)
         if self._response is None:
             if result is not None:

@@ -157,10 +157,17 @@ class _Content:
 
     async def read(self, limit: int) -> bytes:
         if self._at == len(self._held):
-            self._held, self._at = await self._stream.readany(), 0
+            self._held, self._at = await self._next(), 0
         piece = self._held[self._at : self._at + limit]
         self._at += len(piece)
         return piece
+
+    async def _next(self) -> bytes:
+        """What was received at a time, uncopied; empty at the end."""
+        while True:
+            piece, is_end_of_chunk = await self._stream.readchunk()
+            if piece or not is_end_of_chunk:
+                return piece
 
 
 def _version(response: aiohttp.ClientResponse, part: PartName, *, newest: int) -> int:

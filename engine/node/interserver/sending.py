@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
 from engine.node.interserver.protocol import (
@@ -96,7 +96,8 @@ class PartSender:
         if isinstance(self._part, HeldPart) and all(
             file.size_bytes <= SMALL_BYTES or _plain(file) in self._listed[""] for file in self._own
         ):
-            yield self._whole_body(self._part)
+            for body in self._held_body(self._part):
+                yield body
             return
         yield self._head
         for name, files in self._projections:
@@ -107,14 +108,21 @@ class PartSender:
         async for piece in self._write_files(self._own, ""):
             yield piece
 
-    def _whole_body(self, part: HeldPart) -> bytes:
-        """Of a part without projections."""
+    def _held_body(self, part: HeldPart) -> Iterator[bytes]:
+        """Of a part without projections. Only what is small is copied."""
         pieces = [self._head, u64(len(self._own))]
         for file in self._own:
             data = part.content(file)
+            pieces.append(file_head(file, file.name))
+            if len(data) > SMALL_BYTES:
+                yield b"".join(pieces)
+                yield data
+                pieces = []
+            else:
+                pieces.append(data)
             known = self._listed[""].get(file.name)
-            pieces += [file_head(file, file.name), data, known if known is not None else hash_of_small(data)]
-        return b"".join(pieces)
+            pieces.append(known if known is not None else hash_of_small(data))
+        yield b"".join(pieces)
 
     async def _write_files(self, files: Sequence[PartFile], projection: str) -> AsyncIterator[bytes]:
         for file in files:
