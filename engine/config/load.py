@@ -14,7 +14,6 @@ that server alone, so they have a reading of their own: clusters, Keeper and que
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import socket
@@ -122,7 +121,7 @@ class ConfigFile:
         read = _read(path, overrides, environ)
         self._node = _node_config(read.root, path)
         self._seen = self._node
-        self._digest = read.digest
+        self._read = read
         self._complaint = ""
 
     @property
@@ -153,13 +152,13 @@ class ConfigFile:
         Contents count, not times: every file is read. Raises ConfigError for a configuration that cannot be
         read, and leaves everything as it was.
         """
-        read = _read(self.path, self._overrides, self._environ)
-        if read.digest == self._digest:
+        if self._read.is_up_to_date:
             self._complaint = ""
             return False
+        read = _read(self.path, self._overrides, self._environ)
         fresh = _node_config(read.root, self.path)
         self._complaint = ""
-        self._digest = read.digest
+        self._read = read
         self._report_unapplied(fresh)
         if fresh.topology == self._node.topology:
             return False
@@ -197,11 +196,18 @@ class _Read:
 
     environ: Mapping[str, str]
     root: Element = field(default_factory=lambda: Element("clickhouse"))
-    hasher: hashlib._Hash = field(default_factory=hashlib.sha256)
+    contents: dict[Path, bytes] = field(default_factory=dict)
+    listings: dict[Path, list[Path]] = field(default_factory=dict)
 
     @property
-    def digest(self) -> str:
-        return self.hasher.hexdigest()
+    def is_up_to_date(self) -> bool:
+        """Whether another reading would find the same, which is told without parsing anything."""
+        try:
+            return all(_files_in(place) == files for place, files in self.listings.items()) and all(
+                path.read_bytes() == content for path, content in self.contents.items()
+            )
+        except OSError:
+            return False
 
     def file(self, path: Path) -> Element:
         """The tree of one file alone."""
@@ -209,27 +215,30 @@ class _Read:
             content = path.read_bytes()
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
-        self.hasher.update(f"{path}\0{len(content)}\0".encode())
-        self.hasher.update(content)
+        self.contents[path] = content
         return parse_file(path, content)
+
+    def files_in(self, place: Path) -> list[Path]:
+        """The configuration files of a directory, sorted; of a file itself; of nothing if it is not there."""
+        self.listings[place] = _files_in(place)
+        return self.listings[place]
 
     def merged(self, path: Path, directories: tuple[str, ...]) -> Element:
         """The tree of a file with its merge directories on top."""
         root = self.file(path)
-        extras = [file for name in dict.fromkeys(directories) for file in _files_in(path.parent / name)]
+        extras = [file for name in dict.fromkeys(directories) for file in self.files_in(path.parent / name)]
         for extra in sorted(extras):
             merge(root, self.file(extra))
         return root
 
 
-def _files_in(directory: Path) -> list[Path]:
-    if not directory.is_dir():
-        return []
-    return [
+def _files_in(place: Path) -> list[Path]:
+    files = place.iterdir() if place.is_dir() else [place]
+    return sorted(
         file
-        for file in directory.iterdir()
+        for file in files
         if file.suffix in XML_SUFFIXES + YAML_SUFFIXES and not file.name.startswith(".") and file.is_file()
-    ]
+    )
 
 
 def _read(path: Path, overrides: Mapping[str, str], environ: Mapping[str, str] | None) -> _Read:
@@ -264,7 +273,7 @@ def _resolve(read: _Read, root: Element, path: Path, names: Collection[str]) -> 
     if place is not None:
         substitute_one(place, environ=read.environ)
         included = read.file(path.parent / place.text)
-    elif USUAL_INCLUDE.is_file():
+    elif read.files_in(USUAL_INCLUDE):
         included = read.file(USUAL_INCLUDE)
     substitute(root, included=included, environ=read.environ, read=names)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.config import load
 from engine.config.load import ConfigFile
 from engine.config.model import Topology
 from engine.env import SystemEnv
@@ -172,3 +173,16 @@ async def test_a_reload_that_was_asked_for_tells_the_change_at_once_and_says_wha
     path.write_text(_text("c"))
     reload.run()
     assert seen == [["b"], ["c"]]
+
+
+def test_files_that_are_as_they_were_are_not_parsed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = ConfigFile(path)
+    (path.parent / "config.d").mkdir()
+    parsed: list[Path] = []
+    parse = load.parse_file
+    monkeypatch.setattr(load, "parse_file", lambda file, text: parsed.append(file) or parse(file, text))
+    assert not config.reload()
+    assert parsed == []
+    (path.parent / "config.d" / "more.xml").write_text(_text("b"))
+    assert config.reload()
+    assert [file.name for file in parsed] == ["config.xml", "more.xml"]
