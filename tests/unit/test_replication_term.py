@@ -309,6 +309,54 @@ async def test_a_part_that_no_replica_has_is_replaced_with_an_empty_one_and_coun
     assert (await bench.admin.get(PATHS.lost_part_count)).data == b"1"
 
 
+async def _awaiting(bench: Bench) -> tuple[Replica, Replica]:
+    """r1 has two parts and is down; r2 looks for them again in a minute."""
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    for key in (1, 2):
+        await one.insert(key)
+    await one.stop()
+    two.ctx.switches.start(Activity.FETCHES)
+    two.ctx.queue_changed.set()
+    await bench.env.sleep(10)
+    dates = two.ctx.parts_to_check
+    assert sorted(dates) == [P("all_0_0_0"), P("all_1_1_0")]
+    assert all(due_s > two.ctx.env.monotonic_s() + 10 for due_s in dates.values())
+    return one, two
+
+
+@simulated
+async def test_nobody_looks_for_a_part_any_more_that_has_come(bench: Bench) -> None:
+    one, two = await _awaiting(bench)
+    await bench.quiet(await bench.start("r1", one.disk), two)
+    assert two.active == ["all_0_0_0", "all_1_1_0"]
+    assert two.ctx.parts_to_check == {}
+
+
+@simulated
+async def test_nobody_looks_for_a_part_any_more_that_is_covered(bench: Bench) -> None:
+    one, two = await _awaiting(bench)
+    two.ctx.switches.stop(Activity.FETCHES)
+    await bench.log(MergeParts((P("all_0_0_0"), P("all_1_1_0")), P("all_0_1_1")))
+    await bench.quiet(await bench.start("r1", one.disk))
+    two.ctx.switches.start(Activity.FETCHES)
+    two.ctx.queue_changed.set()
+    await bench.quiet(two)
+    assert two.active == ["all_0_1_1"]
+    assert two.ctx.parts_to_check == {}
+
+
+@simulated
+async def test_nobody_looks_for_a_part_any_more_that_was_dropped(bench: Bench) -> None:
+    _, two = await _awaiting(bench)
+    dropped = drop_range("all", 2)
+    assert dropped is not None
+    await bench.log(DropRange(dropped))
+    await bench.quiet(two)
+    assert two.active == []
+    assert two.ctx.parts_to_check == {}
+
+
 @simulated
 async def test_a_part_that_nothing_needs_is_not_replaced(bench: Bench) -> None:
     (one,) = await bench.cluster(1)

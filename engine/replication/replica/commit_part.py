@@ -134,7 +134,8 @@ async def publish(
 ) -> None:
     """Show parts that are in Keeper to readers, in the place of what they cover and of the range.
 
-    A part that is covered by what readers see already would show its rows twice: it is thrown away.
+    A part that is covered by what readers see already would show its rows twice: it is thrown away. Checks
+    of parts that were missing, and that now are here, covered or replaced, are over.
     """
     spans = [*parts, *([replacing] if replacing else [])]
     hidden = sorted(
@@ -150,6 +151,10 @@ async def publish(
             shown.append(part)
     if shown or hidden:
         await ctx.store.publish(shown, hidden)
+    for part in list(ctx.parts_to_check):
+        is_untouched = part in ctx.store.active and part not in shown
+        if not is_untouched and any(span.contains(part) for span in spans):
+            del ctx.parts_to_check[part]
 
 
 def _local(ctx: ReplicaContext, name: PartName) -> Part:

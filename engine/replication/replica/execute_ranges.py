@@ -96,11 +96,11 @@ async def replace_range(ctx: ReplicaContext, queued: QueuedEntry) -> None:
 
 
 async def forget_parts(ctx: ReplicaContext, keeper: Keeper, span: PartName) -> None:
-    """Remove the nodes of all parts inside `span` that are not here (any more)."""
+    """Remove the nodes of all parts inside `span` that are not here (any more). Nobody looks for them now."""
     names = (PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names)
     doomed = [name for name in names if name is not None and span.contains(name)]
-    for name in doomed:
-        ctx.parts_to_check.pop(name, None)
+    for name in [part for part in ctx.parts_to_check if span.contains(part)]:
+        del ctx.parts_to_check[name]
     for start in range(0, len(doomed), MULTI_BATCH_SIZE):
         await asyncio.gather(
             *(try_remove(keeper, ctx.me.part(name)) for name in doomed[start : start + MULTI_BATCH_SIZE])

@@ -110,6 +110,8 @@ def _is_in_use(ctx: ReplicaContext, part: PartName) -> bool:
 
 
 def _is_needed(ctx: ReplicaContext, part: PartName) -> bool:
+    if any(name.contains(part) for name in ctx.store.active):
+        return False  # it came while it was looked for elsewhere
     return any(part in queued.entry.new_parts or part in queued.sources for queued in ctx.queue.entries)
 
 
