@@ -2,9 +2,9 @@
 
 The user's text stays as it is but for these places and what a subquery cannot have where a table can:
 FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE, of a subquery around the table where there is
-a join (`prewhere` puts it before FINAL where there is one); `db.t.column` becomes `t.column`; and where a
-hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked for by name, `*` leaves it out as it would have
-done.
+a join (`prewhere` puts it before FINAL where there is one); `db.t.column` becomes `t.column`, and with
+an alias `alias.column` (`own_names`); and where a hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked
+for by name, `*` leaves it out as it would have done.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from engine.distributed.select.model import (
     SourceColumn,
     SourceTable,
 )
+from engine.distributed.select.own_names import own_name_edits
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor, NameRef
@@ -187,6 +188,8 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     slots: list[Slot] = []
     with_final: dict[int, int] = {}
     hidden: set[str] = set()
+    own_names: list[Edit] = []
+    all_columns = [column.name for ref in refs for column in ref.table.columns]
     firsts = {by_start[ref.start] for ref in refs}
     prewheres = [one for one in _prewheres(cursor) if one.table in firsts]
     of_joins = {one.table: one for one in prewheres if one.is_of_join}
@@ -210,6 +213,10 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
                 called = alias or f" AS {tokens[behind - 1].text}" * (behind > at)
                 text = _filtered(cursor, text + called, prewhere, refs, is_final=is_final)
             text += alias
+            if behind > at and ref.start in databases:
+                called = cursor.sql[tokens[behind - 1].start : tokens[behind - 1].end]
+                name, table = databases[ref.start], range(first, behind)
+                own_names += own_name_edits(cursor, name, table=table, alias=called, columns=all_columns)
             at = behind
             if upto > at:
                 edits.append(Edit(tokens[at].start, tokens[upto - 1].end, ""))
@@ -218,6 +225,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
         edits.append(Edit(ref.start, ref.end, text))
         slots.append(Slot(ref.table, tuple(columns), modifiers, is_in, condition=ref.condition))
     edits += _prewhere_edits(cursor, prewheres, with_final, slots)
+    edits += [one for one in own_names if not any(e.start <= one.start < e.end for e in edits)]
     edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
     if hidden:
         edits += _asterisks(cursor, sorted(hidden))

@@ -102,7 +102,7 @@ class MergeReader:
     async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         names = ", ".join(quote_identifier(column.name) for _, column in select.columns)
         parts = []
-        for member in self.members:
+        for member in sorted(self.members, key=lambda one: one.reader is None):  # other nodes are asked first
             source = select.source.replace(TABLE_PLACE + READ_WITH_PLACE, member.source(self.columns))
             read = replace(select, source=source)
             if member.reader is not None:

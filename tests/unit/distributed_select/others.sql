@@ -59,3 +59,10 @@ SELECT p.id FROM people AS p FINAL JOIN events AS e ON e.id = p.id PREWHERE p.ag
 SELECT city, name, count() FROM events GROUP BY GROUPING SETS ((city), (name), ()) HAVING max(price) > 370 ORDER BY sum(price), city, name
 SELECT length(city) AS k, count() FROM events GROUP BY k ORDER BY k
 SELECT city = 'Rome' AS k, length(city) % 2 AS m, max(id) FROM events GROUP BY k, m ORDER BY ALL
+SELECT events.id, e.name FROM events AS e WHERE events.id < 20 ORDER BY events.id
+SELECT events.* FROM events AS e WHERE one.events.id < 5 ORDER BY e.id
+SELECT events.id, people.name AS n FROM events AS e JOIN people AS p ON events.id = people.id ORDER BY one.events.id
+SELECT e.id, p.name FROM events AS e LEFT JOIN people AS p ON events.id = p.id WHERE people.age > 5 ORDER BY e.id
+SELECT id FROM events AS e WHERE events.id IN (SELECT people.id FROM people AS p WHERE people.age > 30) ORDER BY id
+SELECT pair.a, e.pair.b, events.pair.a FROM events AS e ORDER BY events.id LIMIT 5
+SELECT id FROM events AS `the events` PREWHERE events.id > 250 WHERE `the events`.city = 'Rome' ORDER BY id

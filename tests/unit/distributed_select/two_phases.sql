@@ -30,3 +30,5 @@ SELECT length(tags) l, sum(length(tags)) FROM events GROUP BY l ORDER BY l
 SELECT if(city = 'Rome', 'r', 'o') AS k, k || 'x', count() FROM events GROUP BY k ORDER BY k
 SELECT arraySum(x -> x * 2, groupArray(id)) FROM events
 SELECT sum(price) AS `a b`, `a b` * 2 FROM events FORMAT TSVWithNamesAndTypes
+SELECT events.city, count() FROM events e GROUP BY events.city ORDER BY events.city
+SELECT max(events.id), min(e.id) FROM events AS e WHERE events.city = 'Rome'

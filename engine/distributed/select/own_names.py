@@ -1,0 +1,43 @@
+"""`t.column` of a table that is read as `t AS x`: ClickHouse allows both names, a subquery has one only.
+
+The text becomes `x.column`, where nothing else can be meant: the table is read once, and no column, alias or
+name of another query is called like it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.names import TableName
+from engine.sql.cursor import Cursor
+from engine.sql.edit import Edit
+from engine.sql.tokens import TokenKind, literal_value
+
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+
+
+def own_name_edits(
+    cursor: Cursor, name: TableName, *, table: range, alias: str, columns: Sequence[str]
+) -> list[Edit]:
+    """For the table `name` that stands in the tokens `table`, with what the text calls it, as it is written
+    there. `columns` are those of all tables."""
+    if name.table in columns:
+        return []
+    tokens, words = cursor.tokens, cursor.words
+    edits = []
+    for at, token in enumerate(tokens):
+        if at in table or token.kind not in _NAMES or literal_value(token) != name.table:
+            continue
+        if words[at + 1 : at + 2] != ["."] or not _is_table(cursor, at, name):
+            return []
+        edits.append(Edit(token.start, token.end, alias))
+    return edits
+
+
+def _is_table(cursor: Cursor, at: int, name: TableName) -> bool:
+    """Whether the token is the table's name, alone or behind that of its database."""
+    tokens, words = cursor.tokens, cursor.words
+    if at == 0 or words[at - 1] != ".":
+        return True
+    is_whole = at >= 2 and tokens[at - 2].kind in _NAMES and literal_value(tokens[at - 2]) == name.database
+    return is_whole and (at == 2 or words[at - 3] != ".")
