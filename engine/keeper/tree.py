@@ -117,10 +117,11 @@ class Znode:
         )
 
     def copy(self) -> Znode:
-        twin = Znode.__new__(Znode)
-        for name in Znode.__slots__:
-            setattr(twin, name, getattr(self, name))
-        twin.children = set(self.children)
+        twin = Znode(self.data, self.acl, self.owner, self.czxid, self.ctime_ms)
+        twin.mzxid, twin.pzxid, twin.mtime_ms = self.mzxid, self.pzxid, self.mtime_ms
+        twin.version, twin.cversion, twin.aversion = self.version, self.cversion, self.aversion
+        twin.creations = self.creations
+        twin.children, twin.names = set(self.children), self.names
         return twin
 
 

@@ -95,6 +95,10 @@ class Staged:
     content: StoredPart
 
 
+_View = tuple[list[tuple[PartName, StoredPart]], Mapping[PartName, Part]]
+"""What lies in a directory, and its parts in order."""
+
+
 class MemoryPartStore:
     """Implements `PartStore`. One process's way to its disk; the observers hear of every change."""
 
@@ -115,6 +119,8 @@ class MemoryPartStore:
         self._on_visible = on_visible
         self._on_staged = on_staged
         self._parts: dict[PartName, tuple[StoredPart, Part]] = {}
+        self._active_view: _View = [], {}
+        self._staged_view: _View = [], {}
         self.merges: list[tuple[tuple[PartName, ...], PartName]] = []
         """What was merged here, for tests."""
 
@@ -141,11 +147,19 @@ class MemoryPartStore:
 
     @property
     def active(self) -> Mapping[PartName, Part]:
-        return {name: self._part(name, stored) for name, stored in sorted(self.disk.active.items())}
+        self._active_view = self._view(self.disk.active, self._active_view)
+        return self._active_view[1]
 
     @property
     def staged(self) -> Mapping[PartName, Part]:
-        return {name: self._part(name, stored) for name, stored in sorted(self.disk.staged.items())}
+        self._staged_view = self._view(self.disk.staged, self._staged_view)
+        return self._staged_view[1]
+
+    def _view(self, place: Mapping[PartName, StoredPart], before: _View) -> _View:
+        there = list(place.items())
+        if there == before[0]:
+            return before
+        return there, {name: self._part(name, stored) for name, stored in sorted(there)}
 
     async def definition(self) -> TableDefinition:
         return self.disk.definition

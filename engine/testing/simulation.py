@@ -28,7 +28,7 @@ import sys
 import uuid
 import weakref
 from asyncio import events
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 T = TypeVar("T")
@@ -61,14 +61,54 @@ class _Task(asyncio.Task[T]):
         return self._serial
 
 
+class _Handle:
+    """What asyncio's handles are for tasks, futures and timeouts. Theirs also serve debug mode, and one is
+    made for every step of a simulation."""
+
+    __slots__ = ("_args", "_callback", "_context", "_loop", "is_cancelled")
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: Sequence[object],
+        loop: SimulationLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._loop = loop
+        self._context = contextvars.copy_context() if context is None else context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        self._callback, self._args = _nothing, ()
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._callback, *self._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # noqa: BLE001 - as in asyncio
+            message = f"Exception in callback {self._callback!r}"
+            self._loop.call_exception_handler({"message": message, "exception": error, "handle": self})
+
+
+def _nothing() -> None:
+    pass
+
+
 class SimulationLoop(asyncio.AbstractEventLoop):
     """The loop. `max_steps` callbacks or `max_virtual_s` seconds end a run with SimulationStuck."""
 
     def __init__(self, seed: int, *, max_steps: int = 5_000_000, max_virtual_s: float = 60 * 86_400) -> None:
         self._rng = random.Random(f"loop {seed}")
         self._now = 0.0
-        self._ready: list[asyncio.Handle] = []
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._ready: list[_Handle] = []
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._timer_count = 0
         self._task_count = 0
         self._steps = 0
@@ -99,9 +139,9 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._ready.append(handle)
-        return handle
+        return cast(asyncio.Handle, handle)
 
     def call_soon_threadsafe(
         self,
@@ -127,13 +167,10 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = _Handle(callback, args, self, context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))
-        return timer
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Called by asyncio when a timer is cancelled; such timers are dropped when their time comes."""
+        return cast(asyncio.TimerHandle, timer)
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -202,7 +239,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         while not is_done() and not self._stopping:
             while timers and (timers[0][0] <= self._now or not ready):
                 when, _, timer = heapq.heappop(timers)
-                if not timer._cancelled:
+                if not timer.is_cancelled:
                     ready.append(timer)
                     if when > self._now:
                         self._advance_to(when)
@@ -215,8 +252,8 @@ class SimulationLoop(asyncio.AbstractEventLoop):
                 ready.pop()
             else:
                 handle = ready.pop()
-            if not handle._cancelled:
-                handle._run()
+            if not handle.is_cancelled:
+                handle.run()
             self._steps += 1
             if self._steps > self._max_steps:
                 raise SimulationStuck(f"not finished after {self._steps} steps\n{self.describe_tasks()}")

@@ -67,6 +67,10 @@ class _EventCounter(logging.Handler):
             self._reached[f"{event} {record.args[-1]}"] += 1
 
 
+_NOT_COUNTED = {"_srcfile": None, "logThreads": False, "logProcesses": False, "logMultiprocessing": False}
+"""What `logging` need not find out for each event; these are its own switches for that."""
+
+
 @contextmanager
 def counting_events(package: str, *, detailed: Collection[str] = ()) -> Iterator[Counter[str]]:
     """What the code of `package` says in its log, counted; nothing is printed."""
@@ -80,9 +84,12 @@ def counting_events(package: str, *, detailed: Collection[str] = ()) -> Iterator
     quiet = logging.getLogger("engine.keeper")
     quiet_level = quiet.level
     quiet.setLevel(logging.CRITICAL)
+    switches = {name: getattr(logging, name) for name in _NOT_COUNTED}
+    vars(logging).update(_NOT_COUNTED)
     try:
         yield reached
     finally:
+        vars(logging).update(switches)
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagate
