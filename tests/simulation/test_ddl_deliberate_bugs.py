@@ -248,7 +248,7 @@ def a_successor_in_the_shard_does_not_look_what_was_done(monkeypatch: pytest.Mon
     monkeypatch.setattr(shards.ShardExecution, "_read_attempts", read)
 
 
-@BUGS.add("D6", kill_in_shard_attempt=0.6, **IN_SHARDS)
+@BUGS.add("D6", first=7, kill_in_shard_attempt=0.6, **IN_SHARDS)
 def an_effect_is_not_recorded_together_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
     original = attempt.Fence._ops
     monkeypatch.setattr(attempt.Fence, "_ops", lambda self: original(self)[:1])
@@ -265,7 +265,9 @@ def a_successor_in_the_shard_takes_what_was_begun_for_done(monkeypatch: pytest.M
     monkeypatch.setattr(attempt.Attempt, "from_bytes", from_bytes)
 
 
-@BUGS.add("D3", first=65, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS)
+@BUGS.add(
+    "D3", first=248, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS
+)
 def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._acquire
 
@@ -328,7 +330,7 @@ def hosts_without_outcome_are_not_recorded(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(survey.FoundEntry, "removal_ops", lambda self: original(self)[:-1])
 
 
-@BUGS.add("C1", has_clock_jumps=True, seeds=400, **CLEANING)
+@BUGS.add("C1", first=11, has_clock_jumps=True, seeds=400, **CLEANING)
 def the_age_of_an_entry_is_taken_from_the_local_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     async def now_s(self: cleaner.DDLCleaner, keeper: Keeper) -> float:
         return self._env.now_s()
@@ -376,7 +378,7 @@ def the_record_calls_everybody_expired(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- disks ------------------------------------------------------------------------------------------------
 
 
-@BUGS.add("D1", first=23, power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
+@BUGS.add("D1", first=32, power_cuts=True, kill_gates=(45, 55, 65), replicated_share=0.0, seeds=600)
 def the_intent_is_not_forced_to_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def begin(self: ddl_process.ModelIntentStore, intent: Intent) -> None:
         await self._write(intent.key, replace(intent, status=None), is_forced=False)
@@ -395,7 +397,7 @@ IN_SERIES: dict[str, Any] = {
 }
 
 
-@BUGS.add("D1", **IN_SERIES)
+@BUGS.add("D1", first=7, **IN_SERIES)
 def statements_of_one_object_are_begun_together(monkeypatch: pytest.MonkeyPatch) -> None:
     def take(self: series.Series) -> list[Step]:
         if self._is_stopped or not self._groups:
@@ -415,7 +417,7 @@ def all_that_a_series_creates_is_created_first(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(series_runner, "in_groups", creates_first)
 
 
-@BUGS.add("D1", **IN_SERIES)
+@BUGS.add("D1", first=7, **IN_SERIES)
 def the_outcomes_of_a_series_come_after_later_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_now = ddl_process.ModelIntentStore.begin_now
 
@@ -425,7 +427,7 @@ def the_outcomes_of_a_series_come_after_later_effects(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ddl_process.ModelIntentStore, "begin_now", without_outcomes)
 
 
-@BUGS.add("D1", **(IN_SERIES | {"kill_gates": (), "has_slow_host": True, "fault_rate": 0.08}))
+@BUGS.add("D1", first=25, **(IN_SERIES | {"kill_gates": (), "has_slow_host": True, "fault_rate": 0.08}))
 def a_series_goes_on_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(self: runner.StatementRunner) -> None:
         return None
