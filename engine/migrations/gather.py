@@ -45,7 +45,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
     changed, notes = changes(runner.migrations, records)
     try:
         if not request.adopt_ledger:
-            await runner.check_ledger()
+            await runner.locked.check()
         selected = select(
             runner.migrations,
             records,
@@ -98,7 +98,7 @@ async def gather(
                     notes.append(f"{pair[0].readable} does not say how large {pair[1]} is: {answer.message}")
                 case BaseException():
                     raise answer
-    held = await lock.look_for_run(runner.keeper, runner.lock_path)
+    held = await lock.look_for_run(runner.keeper, runner.locked.lock_path)
     return Facts(
         presence=presence,
         backlog=await _backlog(runner, hosts),

@@ -21,8 +21,8 @@ at what the ledger and the queue know. `collect` is how outcomes of hosts that w
 ledger; `engine.migrations.upkeep.refresh` does it for all open migrations without a run.
 
 Safety argument.
-1. `begin` takes the lease (`lock`), then registers its fence with the ledger, then decides from the ledger
-   what is to be done. A crash after it leaves a lease that its run re-enters or others wait out.
+1. `begin` takes the lease and registers its fence with the ledger (`locked_ledger`), then decides from the
+   ledger what is to be done. A crash after it leaves a lease that its run re-enters or others wait out.
 2. `submit_statement` records the attempt, with a token that follows from the ledger alone, before it
    enqueues. A crash in between leaves an attempt that has no entry; the next call enqueues under the same
    token. A crash after enqueuing leaves an entry that the next call attaches to. The queue takes each token
@@ -62,18 +62,13 @@ from engine.migrations.guarded import guarded
 from engine.migrations.ledger import Ledger
 from engine.migrations.ledger_writer import Attempt, LedgerWriter
 from engine.migrations.lock import Binding, Lease
+from engine.migrations.locked_ledger import LockedLedger
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
-from engine.migrations.observe import Observer, targets_of
+from engine.migrations.observe import targets_of
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select
 from engine.migrations.statements import Surroundings
-from engine.migrations.states import (
-    Event,
-    LedgerRow,
-    MigrationRecord,
-    RunState,
-    untouched,
-)
+from engine.migrations.states import Event, LedgerRow, MigrationRecord, RunState
 from engine.migrations.verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -97,8 +92,8 @@ class MigrationRunner:
         return self.migrations.cluster
 
     @property
-    def lock_path(self) -> str:
-        return self.queue.paths.migrations(self.cluster)
+    def locked(self) -> LockedLedger:
+        return LockedLedger(self.keeper, self.ledger, self.cluster, self.queue, self.env)
 
     @property
     def surroundings(self) -> Surroundings:
@@ -113,7 +108,7 @@ class MigrationRunner:
         MigrationFilesError (a statement that cannot be sent, with its place and ClickHouse's code), Keeper's
         errors and LedgerUnavailable. The lock is given back then.
         """
-        lease = await self.acquire(request)
+        lease = await self.locked.acquire(request)
         try:
             selected = select(
                 self.migrations,
@@ -123,7 +118,7 @@ class MigrationRunner:
                 leniency=request.leniency,
             )
             preflight(selected, request, self.surroundings)
-            writer = self.writer(request.run_id, lease)
+            writer = self.locked.writer(request.run_id, lease)
             writer.record_run(
                 direction=request.direction,
                 target=request.target,
@@ -132,7 +127,7 @@ class MigrationRunner:
             )
             writer.record_run_state(RunState.RUNNING)
         except OnclusterError:
-            await self.give_back(lease)
+            await self.locked.give_back(lease)
             raise
         steps = tuple(
             Step(
@@ -154,21 +149,21 @@ class MigrationRunner:
         """
         if run.request.binding is not Binding.TTL:
             raise MigrationRefused("Only a run with binding=TTL can go on in another process.")
-        return run.with_lease(await self.acquire(run.request))
+        return run.with_lease(await self.locked.acquire(run.request))
 
     async def finish(self, run: Run) -> RunSummary:
         """Record how the run ended and give the lock back."""
         lease = self._lease(run)
         summary = self.summarise(run)
-        self.writer(run.request.run_id, lease).record_run_state(summary.state, summary.note)
-        await self.give_back(lease)
+        self.locked.writer(run.request.run_id, lease).record_run_state(summary.state, summary.note)
+        await self.locked.give_back(lease)
         logger.info("migration.ended run=%s cluster=%s state=%s", summary.run_id, self.cluster, summary.state)
         return summary
 
     async def abandon(self, run: Run) -> None:
         """Give the lock back and leave the run as it stands; what was sent goes on."""
         if run.lease is not None:
-            await self.give_back(run.lease)
+            await self.locked.give_back(run.lease)
 
     def summarise(self, run: Run) -> RunSummary:
         """How the run stands, from the ledger."""
@@ -196,12 +191,12 @@ class MigrationRunner:
         """
         lease = self._lease(run)
         step, script = self._step(run, ref)
-        record = self.record(step.version)
+        record = self.locked.record(step.version)
         if is_finished(record, step):
             return Progress(ref, Verdict.DONE, record.rows_of(ref.statement))
         check_unchanged(record, step)
         self._check_order(run, ref)
-        writer = self.writer(run.request.run_id, lease)
+        writer = self.locked.writer(run.request.run_id, lease)
         statement = script.statements[ref.statement - 1]
         if not is_begun(record, step):
             self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
@@ -213,7 +208,7 @@ class MigrationRunner:
         """One look at the queue; what is new goes into the ledger. Raises StaleFence and Keeper's errors."""
         lease = self._lease(run)
         self._step(run, ref)
-        observer = self.observer(run.request.run_id, lease)
+        observer = self.locked.observer(run.request.run_id, lease)
         for target in targets_of(self._progress(run, ref).rows):
             await observer.look(target)
         return self._progress(run, ref)
@@ -227,7 +222,7 @@ class MigrationRunner:
         lease = self._lease(run)
         _, script = self._step(run, ref)
         patience = run.request.patience(script.statements[ref.statement - 1].options)
-        observer = self.observer(run.request.run_id, lease)
+        observer = self.locked.observer(run.request.run_id, lease)
         progress = self._progress(run, ref)
         deadline_s = None if patience.timeout_s < 0 else self.env.monotonic_s() + patience.timeout_s
 
@@ -258,71 +253,28 @@ class MigrationRunner:
         lease = self._lease(run)
         step = run.step(version)
         if step is None:
-            return self.record(version)
+            return self.locked.record(version)
         script = self._script(step)
-        record = self.record(version)
+        record = self.locked.record(version)
         if is_finished(record, step):
             return record
-        writer = self.writer(run.request.run_id, lease)
+        writer = self.locked.writer(run.request.run_id, lease)
         if not script.statements and not is_begun(record, step):
             check_unchanged(record, step)
             self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
-            record = self.record(version)
+            record = self.locked.record(version)
         if is_begun(record, step) and is_complete(record, len(script.statements)):
             event = Event.APPLIED if step.direction is Direction.UP else Event.ROLLED_BACK
             self._record_event(writer, event, step, script, run.request.requested_by)
             logger.info("migration.%s version=%d cluster=%s", event.value, version, self.cluster)
-        return self.record(version)
+        return self.locked.record(version)
 
     # --- inside -------------------------------------------------------------------------------------------
-
-    async def check_ledger(self) -> None:
-        """Raises MigrationRefused when this ledger does not know what was applied on the cluster."""
-        found = await lock.look(self.keeper, self.lock_path)
-        lock.check_ledger(found, ledger_id=self.ledger.ledger_id, ledger_url=self.ledger.url)
-
-    async def acquire(self, request: RunRequest) -> Lease:
-        claim = lock.Claim(
-            run_id=request.run_id,
-            holder=request.holder or request.requested_by,
-            binding=request.binding,
-            ledger_id=self.ledger.ledger_id,
-            ledger_url=self.ledger.url,
-            ledger_max_fence=self.ledger.max_fence(self.cluster),
-            ttl_s=request.ttl_s,
-            adopt_ledger=request.adopt_ledger,
-        )
-        lease = await lock.acquire(self.keeper, self.lock_path, claim, env=self.env)
-        try:
-            self.ledger.register_fence(
-                self.cluster, lease.fence, run_id=request.run_id, holder=lease.text.holder
-            )
-        except OnclusterError:
-            await self.give_back(lease)
-            raise
-        return lease
-
-    async def give_back(self, lease: Lease) -> None:
-        """Best effort: a lease that cannot be given back now is waited out by the next run."""
-        try:
-            await lock.release(self.keeper, lease)
-        except OnclusterError as error:
-            logger.warning("migration.lock_not_released base=%s error=%s", lease.base, error)
-
-    def writer(self, run_id: str, lease: Lease) -> LedgerWriter:
-        return self.ledger.writer(self.cluster, run_id=run_id, fence=lease.fence)
-
-    def observer(self, run_id: str, lease: Lease) -> Observer:
-        client = DDLQueueClient(self.keeper, self.env, self.queue.paths)
-        return Observer(client, self.writer(run_id, lease), self.env)
 
     def _lease(self, run: Run) -> Lease:
         if run.lease is None:
             raise MigrationRefused("This run holds no lock in this process.", hint="Call reenter() first.")
         return run.lease
-
-    def record(self, version: int) -> MigrationRecord:
-        return self.ledger.record(self.cluster, version) or untouched(version)
 
     def _step(self, run: Run, ref: StatementRef) -> tuple[Step, Script]:
         step = run.step(ref.version)
@@ -349,7 +301,7 @@ class MigrationRunner:
         is_time_over: bool = False,
     ) -> Progress:
         step, script = self._step(run, ref)
-        record = record or self.record(ref.version)
+        record = record or self.locked.record(ref.version)
         rows = record.rows_of(ref.statement) if is_begun(record, step) else ()
         if not rows:
             verdict = Verdict.DONE if is_finished(record, step) else Verdict.WAIT
@@ -393,7 +345,7 @@ class MigrationRunner:
             script,
             statement,
             known=self.ledger.attempts(self.cluster, step.version, step.direction, step.generation),
-            rows=self.record(step.version).rows_of(statement.index),
+            rows=self.locked.record(step.version).rows_of(statement.index),
             hosts=self.surroundings.prepare(statement, run.request, token="hosts").hosts,
             request=run.request,
             ledger_id=self.ledger.ledger_id,

@@ -23,20 +23,21 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
     at work, which records by itself, and MigrationRefused when the cluster's migrations are recorded in
     another ledger: in this one all of them look as if nothing had ever been sent.
     """
-    await runner.check_ledger()
+    locked = runner.locked
+    await locked.check()
     opened = [r for r in runner.ledger.records(runner.cluster).values() if r.state.is_open]
     targets = targets_of(runner.ledger.rows(runner.cluster))
     if not opened and not targets:
         return []
-    lease = await runner.acquire(request)
+    lease = await locked.acquire(request)
     try:
-        observer = runner.observer(request.run_id, lease)
+        observer = locked.observer(request.run_id, lease)
         for target in targets:
             await observer.look(target)
         for record in opened:
-            now = runner.record(record.version)
+            now = locked.record(record.version)
             if now.state.is_open and is_complete(now, now.statements):
-                runner.writer(request.run_id, lease).record_event(
+                locked.writer(request.run_id, lease).record_event(
                     Event.APPLIED if now.direction is Direction.UP else Event.ROLLED_BACK,
                     version=now.version,
                     title=now.title,
@@ -48,8 +49,8 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
                     note="seen after the run",
                 )
     finally:
-        await runner.give_back(lease)
-    return [runner.record(record.version) for record in opened]
+        await locked.give_back(lease)
+    return [locked.record(record.version) for record in opened]
 
 
 async def mark(
@@ -61,15 +62,16 @@ async def mark(
     migration = runner.migrations.get(version)
     if migration is None or migration.up is None:
         raise MigrationRefused(f"There is no version {version} in {runner.migrations.folder}.")
-    lease = await runner.acquire(request)
+    locked = runner.locked
+    lease = await locked.acquire(request)
     try:
-        record = runner.record(version)
+        record = locked.record(version)
         if (applied and record.state.is_in_schema) or (not applied and record.state.is_untouched):
             raise MigrationRefused(f"{migration.name} is {record.state} already.")
         # A new generation: what was sent before is no part of what the person vouches for.
         is_new = applied and record.state is not MigrationState.PENDING
         generation = record.generation + 1 if is_new else record.generation
-        runner.writer(request.run_id, lease).record_event(
+        locked.writer(request.run_id, lease).record_event(
             Event.MARKED_APPLIED if applied else Event.MARKED_UNAPPLIED,
             version=version,
             title=migration.title,
@@ -80,9 +82,9 @@ async def mark(
             done_by=request.requested_by,
             note=reason,
         )
-        return runner.record(version)
+        return locked.record(version)
     finally:
-        await runner.give_back(lease)
+        await locked.give_back(lease)
 
 
 async def unlock(runner: MigrationRunner, request: RunRequest) -> lock.LeaseText | None:
@@ -90,11 +92,12 @@ async def unlock(runner: MigrationRunner, request: RunRequest) -> lock.LeaseText
 
     Returns what the lock said, None if nobody held it.
     """
-    broken = await lock.break_lease(runner.keeper, runner.lock_path)
+    locked = runner.locked
+    broken = await lock.break_lease(runner.keeper, locked.lock_path)
     if broken is None:
         return None
     try:
-        await runner.give_back(await runner.acquire(request))
+        await locked.give_back(await locked.acquire(request))
     except OnclusterError:
         # Somebody was faster and holds it now, with a fence of their own; the old holder is out either way.
         return broken

@@ -1,0 +1,86 @@
+"""A cluster's ledger, written to only by whoever holds the lock of its migrations.
+
+Safety argument. `acquire` takes the lease, which bears a fence greater than any before it, and registers the
+fence with the ledger before anything is written under it: from then on the ledger refuses every writer of an
+earlier lease. A crash in between leaves a lease that its run re-enters or others wait out.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from engine.config.model import DistributedDdl
+from engine.ddl.client import DDLQueueClient
+from engine.env import Env
+from engine.errors import OnclusterError
+from engine.keeper.base import Keeper
+from engine.migrations import lock
+from engine.migrations.ledger import Ledger
+from engine.migrations.ledger_writer import LedgerWriter
+from engine.migrations.lock import Lease
+from engine.migrations.model import RunRequest
+from engine.migrations.observe import Observer
+from engine.migrations.states import MigrationRecord, untouched
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedLedger:
+    """One cluster's, in one Keeper session."""
+
+    keeper: Keeper
+    ledger: Ledger
+    cluster: str
+    queue: DistributedDdl
+    env: Env
+
+    @property
+    def lock_path(self) -> str:
+        return self.queue.paths.migrations(self.cluster)
+
+    async def check(self) -> None:
+        """Raises MigrationRefused when this ledger does not know what was applied on the cluster."""
+        found = await lock.look(self.keeper, self.lock_path)
+        lock.check_ledger(found, ledger_id=self.ledger.ledger_id, ledger_url=self.ledger.url)
+
+    async def acquire(self, request: RunRequest) -> Lease:
+        """Raises Busy (names the holder), MigrationRefused, Keeper's errors and LedgerUnavailable."""
+        claim = lock.Claim(
+            run_id=request.run_id,
+            holder=request.holder or request.requested_by,
+            binding=request.binding,
+            ledger_id=self.ledger.ledger_id,
+            ledger_url=self.ledger.url,
+            ledger_max_fence=self.ledger.max_fence(self.cluster),
+            ttl_s=request.ttl_s,
+            adopt_ledger=request.adopt_ledger,
+        )
+        lease = await lock.acquire(self.keeper, self.lock_path, claim, env=self.env)
+        try:
+            self.ledger.register_fence(
+                self.cluster, lease.fence, run_id=request.run_id, holder=lease.text.holder
+            )
+        except OnclusterError:
+            await self.give_back(lease)
+            raise
+        return lease
+
+    async def give_back(self, lease: Lease) -> None:
+        """Best effort: a lease that cannot be given back now is waited out by the next run."""
+        try:
+            await lock.release(self.keeper, lease)
+        except OnclusterError as error:
+            logger.warning("migration.lock_not_released base=%s error=%s", lease.base, error)
+
+    def record(self, version: int) -> MigrationRecord:
+        return self.ledger.record(self.cluster, version) or untouched(version)
+
+    def writer(self, run_id: str, lease: Lease) -> LedgerWriter:
+        return self.ledger.writer(self.cluster, run_id=run_id, fence=lease.fence)
+
+    def observer(self, run_id: str, lease: Lease) -> Observer:
+        """Records what it sees in the queue."""
+        client = DDLQueueClient(self.keeper, self.env, self.queue.paths)
+        return Observer(client, self.writer(run_id, lease), self.env)
