@@ -49,6 +49,8 @@ _SETTINGS = {
     "max_partition_size_to_drop": "0",
     "max_table_size_to_drop": "0",
     "lock_acquire_timeout": "600",
+    # A part is a dozen small files: to hand each to a thread costs more than to read it.
+    "local_filesystem_read_method": "pread",
 }
 
 

@@ -92,7 +92,7 @@ async def commit_parts(
         for part in missing:
             ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part))
         for part in stale:
-            await _check_others(ctx, keeper, local[part])
+            await _check_others(ctx, keeper, local[part], await peers.others(ctx, keeper))
             ops.append(SetData(ctx.me.part(part), local[part].header.to_bytes()))
         ops += [Remove(ctx.me.part(name)) for name in dict.fromkeys(covered)]
         if missing:
@@ -171,7 +171,7 @@ async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agree
     if agreed is not None and agreed.header == header:
         return [Check(agreed.replica.part(part.name)), create]
     replicas = await peers.others(ctx, keeper)
-    if await _check_others(ctx, keeper, part):
+    if await _check_others(ctx, keeper, part, replicas):
         return [create]
     ops: list[Op] = []
     for replica in replicas:
@@ -179,9 +179,11 @@ async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agree
     return [*ops, create]
 
 
-async def _check_others(ctx: ReplicaContext, keeper: Keeper, part: Part) -> bool:
-    """Whether another replica has the part. Raises PartDiffers if it is another there."""
-    held = await peers.headers(ctx, keeper, part.name)
+async def _check_others(
+    ctx: ReplicaContext, keeper: Keeper, part: Part, replicas: Sequence[ReplicaPaths]
+) -> bool:
+    """Whether one of the other `replicas` has the part. Raises PartDiffers if it is another there."""
+    held = await peers.headers(keeper, replicas, part.name)
     for replica, header in held.items():
         await _compare(ctx, part, header, replica.name)
     return bool(held)

@@ -81,9 +81,10 @@ async def all_holders(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> li
     return [*await _exact(keeper, replicas, part), *await _covering(keeper, replicas, part)]
 
 
-async def headers(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> dict[ReplicaPaths, PartHeader]:
-    """What Keeper says of exactly this part, by the replicas that have it."""
-    replicas = await others(ctx, keeper)
+async def headers(
+    keeper: Keeper, replicas: Sequence[ReplicaPaths], part: PartName
+) -> dict[ReplicaPaths, PartHeader]:
+    """What Keeper says of exactly this part, by those of `replicas` that have it."""
     nodes = await keeper.get_many([replica.part(part) for replica in replicas])
     found: dict[ReplicaPaths, PartHeader] = {}
     for replica, node in zip(replicas, nodes, strict=True):
