@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sqlite3
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -257,12 +258,13 @@ def in_world(
 ) -> T:
     """Run a scenario in virtual time; the ledger is a new SQLite file unless an address is given."""
     folder = write(tmp_path / "shop", files)
+    file = tmp_path / "ledger.sqlite"
 
     async def main(env: SimulationEnv) -> T:
         world = World(
             env,
             folder,
-            ledger or tmp_path / "ledger.sqlite",
+            ledger or file,
             topology(replicas=replicas, shards=shards, name="shop"),
         )
         try:
@@ -271,4 +273,8 @@ def in_world(
             for host in world.hosts.values():
                 await host.stop()
 
-    return run_simulation(seed, main)
+    with contextlib.closing(sqlite3.connect(file)) as other:
+        # Of a file that only one process has open, each connection that is closed moves the log into it.
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("SELECT count(*) FROM sqlite_master").fetchall()
+        return run_simulation(seed, main)
