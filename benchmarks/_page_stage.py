@@ -28,7 +28,7 @@ from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.recipes import create_ancestors
 from engine.local.airflow_environment import ADMIN, AirflowSettings, environment_of, home_of
-from engine.local.airflow_processes import is_alive, send_signal, spawn_python, with_children
+from engine.local.airflow_processes import send_signal, spawn_python, with_children
 from engine.names import HostId, QueuePaths, entry_name
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -161,15 +161,8 @@ async def _stop(server: asyncio.subprocess.Process) -> None:
         family = with_children([psutil.Process(server.pid)])
     except psutil.NoSuchProcess:
         return
-    for process in family:
-        send_signal(process, kill=False)
-    try:
-        await asyncio.wait_for(server.wait(), 15)
-    except TimeoutError:
-        pass
-    for process in family:
-        if is_alive(process):
-            send_signal(process, kill=True)
+    for process in family:  # nothing of it is needed any more
+        send_signal(process, kill=True)
     await server.wait()
 
 

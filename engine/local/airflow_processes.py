@@ -78,6 +78,16 @@ def is_alive(process: psutil.Process) -> bool:
         return False
 
 
+def serves(process: psutil.Process) -> bool:
+    """Whether it lives and has a TCP socket, for new connections or of one."""
+    try:
+        return is_alive(process) and bool(process.net_connections("tcp"))
+    except psutil.AccessDenied:
+        return is_alive(process)
+    except psutil.NoSuchProcess:
+        return False
+
+
 def send_signal(process: psutil.Process, *, kill: bool) -> None:
     try:
         if kill:

@@ -37,6 +37,7 @@ from engine.local.airflow_processes import (
     is_alive,
     require_free_port,
     send_signal,
+    serves,
     spawn_python,
     with_children,
 )
@@ -249,17 +250,18 @@ class AirflowStack:
         first = [process for name, process in roots.items() if name != "api-server"]
         for process in first:
             send_signal(process, kill=False)
-        await self._wait_gone(first, grace_s)
+        await self._wait_while(is_alive, first, grace_s)
         family = distinct([*family, *self._family()])
         for process in roots.values():
             if process not in first:
                 send_signal(process, kill=False)
-        await self._wait_gone(list(roots.values()), 5.0)
+        # When the API server has closed its connections it takes seconds more to give its memory back.
+        await self._wait_while(serves, list(roots.values()), 5.0)
         for process in family:
             if is_alive(process):
                 log.warning("airflow.killed pid=%d", process.pid)
                 send_signal(process, kill=True)
-        await self._wait_gone(family, 5.0)
+        await self._wait_while(is_alive, family, 5.0)
         for child in self._children.values():
             if child.returncode is None:
                 await child.wait()
@@ -287,9 +289,12 @@ class AirflowStack:
                 continue
         return distinct(family)
 
-    async def _wait_gone(self, processes: Sequence[psutil.Process], timeout_s: float) -> None:
+    async def _wait_while(
+        self, holds: Callable[[psutil.Process], bool], processes: Sequence[psutil.Process], timeout_s: float
+    ) -> None:
+        """Until it holds of none of them, or the time is over."""
         deadline_s = self._env.monotonic_s() + timeout_s
-        while any(is_alive(process) for process in processes) and self._env.monotonic_s() < deadline_s:
+        while any(map(holds, processes)) and self._env.monotonic_s() < deadline_s:
             await self._env.sleep(0.05)
 
     # --- files ----------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""The launcher of Airflow's processes: starts, tells when it cannot, and leaves nothing behind."""
+"""The launcher of Airflow's processes: tells when it cannot start them, and whose processes they are.
+
+What it starts is used, and stopped, in `test_real_airflow`.
+"""
 
 from __future__ import annotations
 
@@ -80,55 +83,6 @@ def test_settings_of_another_airflow_are_not_inherited(
     environment = environment_of(settings(tmp_path), port=1)
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in environment
     assert "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in environment
-
-
-@pytest.mark.slow
-async def test_airflow_starts_runs_a_task_and_is_stopped_by_another_object(tmp_path: Path) -> None:
-    given = settings(tmp_path)
-    (given.dags_folder / "hello.py").write_text(
-        "from airflow.sdk import dag, task\n\n\n@dag(schedule=None)\ndef hello():\n    @task\n"
-        "    def greet():\n        return 'hello'\n\n    greet()\n\n\nhello()\n"
-    )
-    steps: list[str] = []
-    stack = AirflowStack(given)
-    try:
-        await stack.start(progress=steps.append)
-        family = [
-            child
-            for pid in stack.pids.values()
-            for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-        ]
-        async with stack.api() as api:
-            await api.wait_for_dag("hello")
-            run_id = await api.trigger("hello", run_id="once")
-            assert await api.trigger("hello", run_id="once") == run_id
-            assert await api.wait("hello", run_id, timeout_s=240) == "success"
-            assert await api.xcom("hello", run_id, "greet") == "hello"
-            assert "hello" in await api.task_log("hello", run_id, "greet")
-        with pytest.raises(Busy, match="already running"):
-            await AirflowStack(given).start()
-        listening = [
-            connection.laddr.ip
-            for process in family
-            if process.is_running()
-            for connection in process.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN
-        ]
-        assert set(listening) == {"127.0.0.1"}
-        # A scheduler that is killed leaves its workers behind, which nobody's child list leads to.
-        psutil.Process(stack.pids["scheduler"]).kill()
-    finally:
-        await AirflowStack(given).stop()
-    assert [process for process in family if _lives(process)] == []
-    assert AirflowStack(given).pids == {}
-    assert any("ready" in step for step in steps)
-
-
-def _lives(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_the_launcher_does_not_import_airflow() -> None:

@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
 import pytest
+import pytest_asyncio
 
 from engine.client import NodeClient
 from engine.config.load import load_node_config
 from engine.ddl.client import DDLQueueClient
 from engine.env import SystemEnv
+from engine.errors import Busy
 from engine.local.airflow_api import AirflowApi, TaskInstance
 from engine.local.airflow_environment import AirflowSettings
+from engine.local.airflow_processes import is_alive
 from engine.local.airflow_stack import AirflowStack
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
 from engine.operations.finding import FindingKind
 from engine.operations.records import Records
 from engine.testing.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).resolve().parents[2]
 DAG = "migrate_shop_cluster"
@@ -52,6 +58,7 @@ class Place:
     cluster: LocalCluster
     airflow: AirflowStack
     api: AirflowApi
+    progress: Sequence[str]
 
     @property
     def ledger(self) -> Ledger:
@@ -84,8 +91,9 @@ class Place:
             await asyncio.sleep(0.2)
 
 
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
+    tmp_path = tmp_path_factory.mktemp("place")
     (tmp_path / "cluster.xml").write_text(CLUSTER_FILE)
     cluster = LocalCluster(tmp_path / "cluster", cluster_file=tmp_path / "cluster.xml")
     airflow = AirflowStack(
@@ -114,19 +122,18 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
             },
         )
     )
-    made = Place(tmp_path, cluster, airflow, AirflowApi("", "", ""))
+    steps: list[str] = []
+    made = Place(tmp_path, cluster, airflow, airflow.api(), steps)
     made.write(FILES)
     try:
-        await asyncio.gather(cluster.start(), airflow.start())
+        await asyncio.gather(cluster.start(), airflow.start(progress=steps.append))
         async with airflow.api() as api:
             await api.wait_for_dag(DAG)
-            yield Place(tmp_path, cluster, airflow, api)
+            yield replace(made, api=api)
     finally:
         await asyncio.gather(airflow.stop(), cluster.stop())
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and_reattachment(
     place: Place,
 ) -> None:
@@ -201,6 +208,45 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     states = {item.task_id: item.state for item in await api.task_instances(DAG, run_id)}
     assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
     assert await place.entries() == 5
+
+
+async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_stops_all_of_it(
+    place: Place,
+) -> None:
+    """A scheduler that is killed leaves its workers behind, which nobody's child list leads to."""
+    given, api = place.airflow.settings, place.api
+    assert any("ready" in step for step in place.progress)
+    check = {"cluster": "shop_cluster"}
+    run_id = await api.trigger("replica_health", check, run_id="once")
+    assert await api.trigger("replica_health", check, run_id="once") == run_id == "once"
+    assert await api.wait("replica_health", run_id, timeout_s=240) == "success"
+    (done,) = [
+        item.task_id
+        for item in await api.task_instances("replica_health", run_id)
+        if item.task_id.endswith("check") and item.state == "success"
+    ]
+    assert (await api.xcom("replica_health", run_id, done)).keys() == {"worst", "findings"}
+    assert "shop_cluster" in await api.task_log("replica_health", run_id, done)
+    with pytest.raises(Busy, match="already running"):
+        await AirflowStack(given).start()
+    family = [
+        child
+        for pid in place.airflow.pids.values()
+        for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    ]
+    listening = {
+        connection.laddr.ip
+        for process in family
+        if process.is_running()
+        for connection in process.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    }
+    assert listening == {"127.0.0.1"}
+
+    psutil.Process(place.airflow.pids["scheduler"]).kill()
+    await AirflowStack(given).stop()
+    assert [process for process in family if is_alive(process)] == []
+    assert AirflowStack(given).pids == {}
 
 
 async def _until_known(api: AirflowApi, task_id: str) -> None:
