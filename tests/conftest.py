@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 import psutil
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
+
+from tests.quick_java import QUICK_JAVA
 
 # A busy machine must not make a property false; how many examples there are is each test's business.
 settings.register_profile("oncluster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,30 +21,53 @@ settings.load_profile("oncluster")
 # Hundreds of processes are started here. Where this is set, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_JAVA
+
+TOGETHER = ("tests/spark/",)
+"""The files of such a directory go to one worker: they share servers that take half a minute to start."""
+
 LONG_FILES = (
-    "airflow/test_real_airflow.py",
-    "simulation/test_replication_simulation.py",
-    "spark/test_load_flights.py",
     "spark/test_standalone.py",
+    "spark/test_load_flights.py",
+    "simulation/test_replication_simulation.py",
+    "airflow/test_real_airflow.py",
     "process/test_demo_failures.py",
     "simulation/test_ddl_simulation.py",
+    "airflow/test_cluster_page_in_chromium.py",
     "process/test_replication_kill9.py",
-    "simulation/test_replication_deliberate_bugs.py",
-    "node/test_replicated_tables.py",
-    "node/test_replication_streams.py",
-    "process/test_kill9.py",
-    "process/test_up_and_down.py",
-    "spark/test_faults.py",
-    "process/test_outage.py",
-    "process/test_replication_network.py",
     "airflow/test_airflow_stack.py",
+    "migrations/test_crashes.py",
+    "process/test_outage.py",
     "airflow/test_etl_spark.py",
-    "spark/test_write.py",
+    "process/test_replication_network.py",
+    "simulation/test_replication_deliberate_bugs.py",
+    "migrations/test_command_line.py",
+    "node/test_replicated_tables.py",
+    "process/test_kill9.py",
     "simulation/test_ddl_deliberate_bugs.py",
+    "node/test_replication_streams.py",
+    "migrations/test_lease.py",
+    "process/test_up_and_down.py",
+    "node/test_cluster.py",
+    "node/test_part_store_kill9.py",
     "node/test_kill9.py",
+    "node/test_life.py",
 )
 """They begin first, so that no worker is alone with one of them at the end. Those that wait for processes
 stand between those that compute: two workers share two cores."""
+
+
+class _Scheduling(LoadFileScheduling):
+    """`--dist loadfile`, with `TOGETHER`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        together = (directory for directory in TOGETHER if nodeid.startswith(directory))
+        return next(together, super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -48,6 +75,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     places = {here / name: number for number, name in enumerate(LONG_FILES)}
     items.sort(key=lambda item: places.get(item.path, len(places)))
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays to the end: nobody needs to look through it for garbage again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,14 +15,24 @@ import pytest
 from pyspark.sql import DataFrameWriter, SparkSession
 
 from engine.env import SystemEnv
+from engine.names import TableName
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from spark_apps.clickhouse_cluster import register, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.split import close_chdb
+from tests.quick_java import QUICK_JAVA
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+STARTED: list[Server] = []
+"""Those of all tests."""
+
+
+def staging_of(server: Server) -> list[str]:
+    return [name for name in staging.tables(server, "%") if name.startswith(("s_", "c_"))]
 
 
 @dataclass
@@ -75,8 +85,7 @@ class Servers:
 
     def staging(self) -> list[str]:
         """Staging tables that are left."""
-        names = (name for server in self.all for name in staging.tables(server, "%"))
-        return sorted(name for name in names if name.startswith(("s_", "c_")))
+        return sorted(name for server in self.all for name in staging_of(server))
 
     def writer(self, frame: object, *, key: str = "cityHash64(a)", **options: str) -> DataFrameWriter:
         writer = frame.write.format("clickhouse_cluster").mode("append")  # type: ignore[attr-defined]
@@ -90,6 +99,16 @@ def chdb_of_its_own() -> Iterator[None]:
     close_chdb()
 
 
+@pytest.fixture(autouse=True)
+def staging_is_left_to_no_other_test() -> Iterator[None]:
+    """What a test leaves fails that test, and no later one finds it."""
+    yield
+    left = [(server, name) for server in STARTED for name in staging_of(server)]
+    for server, name in left:
+        staging.drop(server, TableName(staging.DATABASE, name))
+    assert left == []
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -97,7 +116,7 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1")
+        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
@@ -134,6 +153,7 @@ def local(running: tuple[LocalCluster, Call[Any]]) -> LocalCluster:
 @pytest.fixture(scope="session")
 def nodes(local: LocalCluster) -> Servers:
     n1, n2, n3 = (Server("127.0.0.1", local.node(name).http_port) for name in ("n1", "n2", "n3"))
+    STARTED.extend((n1, n2, n3))
     return Servers("nodes", [[n1, n2], [n3]])
 
 
@@ -156,7 +176,9 @@ def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         env=env,
     )
     asyncio.run_coroutine_threadsafe(run.start(), loop).result()
-    yield Servers("real", [[Server("127.0.0.1", spec.http_port)] for spec in specs])
+    servers = [Server("127.0.0.1", spec.http_port) for spec in specs]
+    STARTED.extend(servers)
+    yield Servers("real", [[server] for server in servers])
     asyncio.run_coroutine_threadsafe(run.stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()

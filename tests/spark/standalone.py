@@ -26,12 +26,11 @@ from pyspark.sql import SparkSession
 
 from engine.etl.launch import SparkSettings, spark_conf, spark_environment
 from engine.testing.ports import free_ports
+from tests.quick_java import QUICK_JAVA
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For programs that end before they would have been optimized."""
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -45,7 +44,7 @@ def standalone(
     """
     (directory / "scratch").mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **spark_environment(SparkSettings(directory, directory), master="local")}
-    environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK_JAVA
+    environment["JDK_JAVA_OPTIONS"] = QUICK_JAVA  # of the executors, too
     environment["SPARK_LOCAL_DIRS"] = str(directory / "scratch")
     spark_class = str(Path(sys.executable).with_name("spark-class"))
     port, *interfaces = free_ports(2 + len(hosts))

@@ -21,8 +21,9 @@ from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS
 from spark_apps.load_flights import Load, Request
+from tests.quick_java import QUICK_JAVA
 from tests.spark.conftest import Servers
-from tests.spark.standalone import QUICK_JAVA, wait_until_ended
+from tests.spark.standalone import wait_until_ended
 
 pytestmark = pytest.mark.slow
 
