@@ -56,6 +56,8 @@ WITH c AS (SELECT city, count() AS n FROM default.events_d GROUP BY city) SELECT
 SELECT id FROM events_d ORDER BY note, id LIMIT 2 BY note
 SELECT toHour(toDateTime(id)) h, sum(id) FROM events_d WHERE h=9 GROUP BY 1 SETTINGS session_timezone='Japan'
 SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS transform_null_in = 1
+SELECT DISTINCT toTypeName(city), toTypeName(id) FROM events_d SETTINGS data_type_default_nullable = 1
+SELECT tags, avg(price) FROM events_d GROUP BY 1 ORDER BY 1 SETTINGS data_type_default_nullable = 1
 SELECT * FROM (SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS transform_null_in = 1)
 """
 

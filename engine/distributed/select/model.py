@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -90,6 +91,8 @@ class RemoteSelect:
         return structure_of(tuple(column for _, column in self.columns))
 
 
+_IS_NULLABLE = re.compile(r"(?:SimpleAggregateFunction\(\w+, )?Nullable\(")
+
 SHARD_PLACE = "\x00shard\x00"
 """Stands for the number of the shard in the texts of a RemoteSelect."""
 
@@ -126,7 +129,13 @@ def names(text: str) -> frozenset[str]:
 
 
 def structure_of(columns: Sequence[SourceColumn]) -> str:
-    return ", ".join(f"{quote_identifier(column.name)} {column.type}" for column in columns)
+    """As table functions take it. A type says that it is not Nullable where it can: with the setting
+    `data_type_default_nullable` it would be."""
+    return ", ".join(
+        f"{quote_identifier(column.name)} {column.type}"
+        + ("" if _IS_NULLABLE.match(column.type) else " NOT NULL")
+        for column in columns
+    )
 
 
 def union_all(parts: Sequence[str], structure: Sequence[SourceColumn]) -> str:
