@@ -76,6 +76,14 @@ class Pair:
         pid = self.pid(replica)
         return 0 if pid is None else int(psutil.Process(pid).memory_info().rss)
 
+    def processor_ms(self, replica: int) -> float:
+        """Processor time that the process has used so far."""
+        pid = self.pid(replica)
+        if pid is None:
+            return 0.0
+        used = psutil.Process(pid).cpu_times()
+        return (used.user + used.system) * 1000
+
     @contextlib.asynccontextmanager
     async def peak_memory(self, replica: int) -> AsyncIterator[list[int]]:
         """In the list given stands, after the block, the largest memory seen in it."""

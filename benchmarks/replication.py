@@ -10,7 +10,10 @@ Measured, on one replica of two unless it says otherwise:
 - OPTIMIZE FINAL of 20 parts, until it is answered and until both replicas have one part;
 - catch-up: a replica that was stopped while 200 inserts went to the other, from when it answers again until
   it has all rows;
-- memory: of an idle node, and what a streamed insert of 1 GiB adds to it at most.
+- memory: of an idle node, and what a streamed insert of 1 GiB adds to it at most;
+- the processor time of the replica that is asked, of inserts (until both have the rows) and of OPTIMIZE
+  (until both have one part), which a busy machine changes less than the time on the clock;
+- the floor: the processor time of the same inserts and of the same merge on chDB alone.
 
 A round runs everything once, on both sides in shuffled order, each time in a table of its own. Shown are
 medians. Without an installed clickhouse-server only the engine is measured.
@@ -21,6 +24,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -32,6 +36,7 @@ import aiohttp
 import click
 from rich.progress import Progress
 
+from benchmarks._bare_inserts import bare_process, processor_ms
 from benchmarks._replicas import (
     WIDE_COLUMNS,
     Pair,
@@ -48,6 +53,7 @@ from benchmarks._table import Better, Report, Row, json_option, median
 from engine.env import Env, SystemEnv
 
 MIB = 1 << 20
+ENGINE = "engine"
 IDLE_LIMIT_MIB = 400
 STREAM_LIMIT_MIB = 500
 NO_MERGES = (
@@ -77,6 +83,7 @@ class Measure:
     name: str
     unit: str
     better: Better = Better.LOWER
+    has_aim: bool = True
 
 
 class Bench:
@@ -92,11 +99,12 @@ class Bench:
     async def blocks(self, pair: Pair) -> None:
         table, sizes = await self._table(pair), self._sizes
         data = [block(n * sizes.block_rows, sizes.block_rows, self._rng) for n in range(sizes.blocks)]
-        started_s = self._env.monotonic_s()
+        started_s, used_ms = self._env.monotonic_s(), pair.processor_ms(0)
         for rows in data:
             await pair.query(f"INSERT INTO default.{table} FORMAT TabSeparated", data=rows)
         ended_s = self._env.monotonic_s()
         await self._until_all_there(pair, table, sizes.blocks * sizes.block_rows)
+        self._note_used(pair, f"insert of {sizes.block_rows:,} rows", used_ms, sizes.blocks)
         what = Measure(f"inserts of {sizes.block_rows:,} rows", "rows/s", Better.HIGHER)
         self._note(pair, what, sizes.blocks * sizes.block_rows / (ended_s - started_s))
         what = Measure(f"{sizes.blocks} inserts of {sizes.block_rows:,} rows, until both have them", "ms")
@@ -105,13 +113,14 @@ class Bench:
 
     async def single_rows(self, pair: Pair) -> None:
         table = await self._table(pair)
-        times_ms = []
+        times_ms, used_ms = [], pair.processor_ms(0)
         for number in range(self._sizes.single_rows):
             started_s = self._env.monotonic_s()
             await self._insert_row(pair, table, number)
             times_ms.append((self._env.monotonic_s() - started_s) * 1000)
         self._note(pair, Measure("insert of one row", "ms"), median(times_ms) or 0.0)
         await self._until_all_there(pair, table, self._sizes.single_rows)
+        self._note_used(pair, "insert of one row", used_ms, self._sizes.single_rows)
         await pair.drop(table)
 
     async def lag(self, pair: Pair) -> None:
@@ -135,7 +144,7 @@ class Bench:
         found = await pair.parts(table, replica=0)
         if found != sizes.parts:
             raise RuntimeError(f"{pair.name}: {found} parts and not {sizes.parts}: something merges them")
-        started_s = self._env.monotonic_s()
+        started_s, used_ms = self._env.monotonic_s(), pair.processor_ms(0)
         await pair.query(f"OPTIMIZE TABLE default.{table} FINAL")
         answered_s = self._env.monotonic_s()
         for replica in range(2):
@@ -145,6 +154,7 @@ class Bench:
         self._note(
             pair, Measure(f"{what}, on both replicas", "ms"), (self._env.monotonic_s() - started_s) * 1000
         )
+        self._note_used(pair, f"OPTIMIZE FINAL of {sizes.parts} parts", used_ms, 1)
         await pair.drop(table)
 
     async def catch_up(self, pair: Pair) -> None:
@@ -181,6 +191,24 @@ class Bench:
         self._note(pair, speed, size_bytes / MIB / (ended_s - started_s))
         await pair.drop(table)
 
+    async def floor(self, bare: Process, step: str) -> None:
+        """What a step takes on chDB alone, if that is to be told."""
+        sizes = self._sizes
+        asked = {
+            "blocks": (f"insert of {sizes.block_rows:,} rows", "blocks", sizes.blocks, sizes.block_rows),
+            "single_rows": ("insert of one row", "single", sizes.single_rows, 1),
+            "optimize": (
+                f"OPTIMIZE FINAL of {sizes.parts} parts",
+                "merge",
+                sizes.parts,
+                sizes.part_rows,
+            ),
+        }.get(step)
+        if asked is not None:
+            name, what, count, rows = asked
+            measure = Measure(f"{name}, on chDB alone, processor time", "ms", has_aim=False)
+            self.figures[measure][ENGINE].append(await processor_ms(bare, what, count, rows))
+
     def idle_memory(self, pair: Pair) -> None:
         self._note(pair, Measure("memory of an idle node", "MiB"), pair.memory_bytes(0) / MIB)
 
@@ -206,6 +234,11 @@ class Bench:
     async def _has_parts(self, pair: Pair, table: str, parts: int, replica: int) -> bool:
         return await pair.parts(table, replica=replica) == parts
 
+    def _note_used(self, pair: Pair, what: str, before_ms: float, count: int) -> None:
+        """The processor time of replica 0 since `before_ms`, of which there were `count`."""
+        measure = Measure(f"{what}, processor time", "ms", has_aim=False)
+        self._note(pair, measure, (pair.processor_ms(0) - before_ms) / count)
+
     def _note(self, pair: Pair, what: Measure, value: float) -> None:
         self.figures[what][pair.name].append(value)
 
@@ -213,10 +246,12 @@ class Bench:
 def add_rows(report: Report, bench: Bench, peer: str | None) -> None:
     """Medians, in the order of measurement, and what was wanted."""
     for what, by_system in bench.figures.items():
-        ours = median(by_system["engine"])
+        ours = median(by_system[ENGINE])
         theirs = median(by_system[peer]) if peer is not None else None
         row = Row(what.name, what.unit, ours, what.better, theirs, peer)
         report.add(row)
+        if not what.has_aim:
+            continue
         if what.unit != "MiB":
             is_ahead = None
             if row.ratio is not None:
@@ -249,6 +284,7 @@ async def run(
         if real is not None:
             await stack.enter_async_context(real)
             pairs.append(await pair_of_servers(real, http))
+        bare = await stack.enter_async_context(bare_process(directory / "bare"))
         bench = Bench(env=env, rng=rng, sizes=sizes)
         for pair in pairs:
             bench.idle_memory(pair)
@@ -261,6 +297,7 @@ async def run(
                 for pair in rng.sample(pairs, len(pairs)):
                     await step(pair)
                     progress.advance(task)
+                await bench.floor(bare, getattr(step, "__name__", ""))
         if only in "stream":
             for pair in pairs:
                 await bench.stream(pair)
