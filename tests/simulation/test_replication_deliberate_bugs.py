@@ -75,7 +75,7 @@ def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(insert_group._Transaction, "_stage", shown)
 
 
-@BUGS.add("R4", first=4)
+@BUGS.add("R4", first=8)
 def a_block_number_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = block_numbers._ask
 
@@ -123,7 +123,7 @@ def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.Mon
     monkeypatch.setattr(queue_rules, "is_being_made", nobody)
 
 
-@BUGS.add("R3", first=4, has_quorum=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=400)
+@BUGS.add("R3", first=14, has_quorum=True, fault_rate=0.03, is_network_cut=True, is_expired=True, seeds=400)
 def a_part_without_quorum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     async def kept(*args: Any) -> None:
         return None
@@ -295,7 +295,7 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_puller, "_copy", forgetful)
 
 
-@BUGS.add("R3", first=11, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+@BUGS.add("R3", first=31, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     async def copy(
         ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object

@@ -201,6 +201,7 @@ def test_rows_are_in_one_of_two_tables(chunk: int) -> None:
         assert reached[state], f"never reached: {state}"
 
 
+@pytest.mark.slow
 def test_no_row_is_gone_where_keeper_loses_tables_between_which_parts_are_moved() -> None:
     count = SEEDS_OF_A_CHUNK * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
     reached: Counter[str] = Counter()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
+
 from engine.testing.spool_simulation import Scenario, simulate
 
 SEEDS = 400
@@ -24,6 +26,7 @@ SOMETIMES = (
 """A simulation that never reaches these proves nothing."""
 
 
+@pytest.mark.slow
 def test_what_is_promised_holds_under_every_fault() -> None:
     seen: Counter[str] = Counter()
     for seed in range(SEEDS):
