@@ -13,6 +13,7 @@ import asyncio
 import enum
 import os
 import random
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -243,7 +244,7 @@ async def check_all(
 
     `detached` says which directories may be there. `may_be_kept_twice`: a replica that was being restored was
     killed after it took a part from `detached/` and before it removed it there; the same part, or one that
-    covers it, is active.
+    covers it, is active. Restored once more, it puts its part beside that one (`_try1`).
     """
     hosts = replicas.hosts
     parts = await quiet(replicas, table)
@@ -279,7 +280,7 @@ async def check_all(
 
 
 def _is_there(name: str, active: Sequence[PartName]) -> bool:
-    part = PartName.parse(name) if name[:1].isdigit() else None
+    part = PartName.try_parse(re.sub(r"_try[0-9]+\Z", "", name))
     return part is not None and any(one.contains(part) for one in active)
 
 
