@@ -7,7 +7,7 @@ import pytest
 from engine.testing.replication_simulation import simulate
 from tests.simulation.seeds import chosen_seeds, run
 
-CHUNKS = 6
+CHUNKS = 8
 SEEDS_OF_A_CHUNK = 250
 OFTEN = (
     "killed",
