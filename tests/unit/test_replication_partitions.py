@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -20,7 +21,7 @@ from engine.replication.log_actions import AttachPart, DropRange, GetPart, Merge
 from engine.replication.paths import TablePaths
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_disk import Damage
+from engine.testing.replication_disk import COLUMNS, Damage
 from tests.unit.replication_live_support import PATHS, Live, LiveReplica, P, run
 
 OTHER = TablePaths("/clickhouse/tables/01/d/other")
@@ -297,6 +298,24 @@ def test_what_was_detached_comes_back_on_all_replicas() -> None:
         assert len(live.actions(GetPart)) == 3
         assert len(live.network.fetches) == 6  # those of the inserts: everybody had it in detached/
         assert await partitions.attach_partition(replicas[1].ctx, "all") == []
+
+    run(main)
+
+
+def test_a_detached_part_with_the_same_data_and_other_columns_gives_way_to_that_of_the_others() -> None:
+    """As after an ALTER that only one of them has seen, which leaves the data as it is."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+        stored = second.disk.detached["all_0_0_0"]
+        other = {**stored.files, COLUMNS: stored.columns.replace(b"Int", b"UInt")}
+        assert other != stored.files
+        second.disk.detached["all_0_0_0"] = replace(stored, files=other)
+        (name,) = await partitions.attach_partition(first.ctx, "all", sync=Sync.ALL)
+        check_equal(first, second)
+        assert second.disk.active[name].columns == stored.columns
 
     run(main)
 

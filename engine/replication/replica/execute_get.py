@@ -46,9 +46,7 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     if is_of_quorum and await quorum.is_failed(ctx, action.part):
         queued.is_given_up = True
         return
-    if not await is_here(ctx, action.part) and not (
-        isinstance(action, AttachPart) and await _attach_own(ctx, action)
-    ):
+    if not await _have_own(ctx, action):
         try:
             await fetch_and_commit(ctx, queued, action.part)
         except SqlError as error:
@@ -63,6 +61,21 @@ async def execute(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         if await quorum.is_failed(ctx, action.part):
             await quorum.set_failed_aside(ctx, action.part)
             queued.is_given_up = True
+
+
+async def _have_own(ctx: ReplicaContext, action: GetPart | AttachPart) -> bool:
+    """Whether the part is here, or could be made so with what is here.
+
+    A copy of ours that differs from the others' is left to a fetch, which puts theirs in its place: it would
+    differ again whenever it is tried.
+    """
+    try:
+        return await is_here(ctx, action.part) or (
+            isinstance(action, AttachPart) and await _attach_own(ctx, action)
+        )
+    except PartDiffers as error:
+        log.warning("replica.own_copy_differs table=%s part=%s error=%s", ctx.name, action.part, error)
+        return False
 
 
 async def is_here(ctx: ReplicaContext, part: PartName) -> bool:
