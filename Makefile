@@ -18,8 +18,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 	done || echo python3)
 BIN := $(VENV)/bin
 STAMP := $(VENV)/oncluster-stamp
-# Tests of one file stay in one worker: they share servers. tests/conftest.py says which files begin.
-WORKERS ?= 2
+# Tests of one file stay in one worker: they share servers. tests/conftest.py says which files begin. Three workers
+# for two processors, because a third of the slow tests' time is waiting.
+WORKERS ?= 3
 PARALLEL := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # `docker compose` where Docker has it, else docker-compose of before version 2.
