@@ -54,7 +54,7 @@ LONG_FILES = (
     "node/test_life.py",
 )
 """They begin first, so that no worker is alone with one of them at the end. Those that wait for processes
-stand between those that compute: two workers share two cores."""
+stand between those that compute: the workers share two cores."""
 
 
 class _Scheduling(LoadFileScheduling):

@@ -281,11 +281,11 @@ def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair
         f"INSERT INTO {t} SELECT number, now() - INTERVAL number * 6 DAY FROM numbers(3) "
         "SETTINGS optimize_on_insert = 0"
     )
-    wait_for(lambda: pair.n2.query(f"SELECT groupArray(k) FROM (SELECT k FROM {t} ORDER BY k)") == "[0,2]\n")
+    parts = f"SELECT name, rows FROM system.parts WHERE table = '{t}' ORDER BY name"
+    wait_for(lambda: pair.n2.query(parts) == "0_0_0_0\t2\n1_0_0_1\t0\n")
     pair.synced(t)
-    assert pair.same(f"SELECT name, rows FROM system.parts WHERE table = '{t}' ORDER BY name") == (
-        "0_0_0_0\t2\n1_0_0_1\t0\n"
-    )
+    assert pair.same(parts) == "0_0_0_0\t2\n1_0_0_1\t0\n"
+    assert pair.same(f"SELECT k FROM {t} ORDER BY k") == "0\n2\n"
 
 
 @pytest.mark.parametrize(
