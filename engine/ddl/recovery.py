@@ -178,7 +178,7 @@ def _family_of_alter(commands: frozenset[AlterCommand]) -> Family:
         return Family.REPEATABLE
     mutating = commands & _MUTATION_COMMANDS
     removing = commands & _REMOVAL_COMMANDS
-    replacing = commands & {_A.REPLACE_PARTITION}
+    replacing = commands & {_A.REPLACE_PARTITION, _A.ATTACH_PARTITION_FROM}
     defining = commands - mutating - removing - replacing - _REPEATABLE_COMMANDS
     match bool(defining), bool(mutating), bool(removing), bool(replacing):
         case True, False, False, False:

@@ -10,6 +10,7 @@ from engine.errors import Code, SqlError
 from engine.migrations.files import Direction, Script, ScriptStatement
 from engine.migrations.statements import ADVICE, Surroundings, full_text
 from engine.sql import (
+    AlterCommand,
     Statement,
     StatementKind,
     Token,
@@ -110,6 +111,8 @@ def _repeatable(parsed: Statement, words: list[Token]) -> Iterator[Note]:
     elif parsed.kind in _NOT_REPEATABLE:
         yield "not-repeatable", f"{parsed.kind} a second time undoes the first", 0
     elif parsed.kind is _K.ALTER_TABLE:
+        if AlterCommand.ATTACH_PARTITION_FROM in parsed.alter_commands:
+            yield "not-repeatable", "ATTACH PARTITION FROM a second time adds the same rows again", 0
         upper = [word.text.upper() if word.kind is TokenKind.WORD else "" for word in words]
         for at in range(len(upper) - 1):
             verb, noun = upper[at], upper[at + 1]

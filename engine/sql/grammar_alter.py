@@ -175,7 +175,7 @@ def _command(d: Draft) -> A:
         case A.ATTACH_PARTITION:
             _partition(d)
             if d.accept("FROM") and d.table_ref(Role.TARGET):
-                return A.REPLACE_PARTITION
+                return A.ATTACH_PARTITION_FROM
         case A.REPLACE_PARTITION:
             _partition(d)
             if d.accept("FROM"):

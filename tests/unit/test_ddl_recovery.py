@@ -47,6 +47,7 @@ def step(sql: str, before: Fingerprint | None, now: Fingerprint | None) -> NextS
         ("ALTER TABLE d.t ADD COLUMN b Int8, MATERIALIZE INDEX i", Family.DEFINITION_AND_MUTATION),
         ("ALTER TABLE d.t DROP PARTITION 1", Family.REMOVAL),
         ("ALTER TABLE d.t REPLACE PARTITION 1 FROM d.s", Family.REPLACEMENT),
+        ("ALTER TABLE d.t ATTACH PARTITION 1 FROM d.s", Family.REPLACEMENT),
         ("ALTER TABLE d.t DROP PARTITION 1, ADD COLUMN b Int8", Family.OPAQUE),
         ("ALTER TABLE d.t MODIFY SETTING max_parts_to_merge_at_once = 1", Family.REPEATABLE),
         ("TRUNCATE TABLE d.t", Family.REMOVAL),

@@ -69,6 +69,7 @@ async def test_a_good_migration_is_clean(tmp_path: Path) -> None:
         ("ALTER TABLE d.x ADD COLUMN a UInt8", "not-repeatable"),
         ("ALTER TABLE d.x ADD COLUMN IF NOT EXISTS a UInt8, DROP COLUMN b", "not-repeatable"),
         ("ALTER TABLE d.x ADD INDEX i a TYPE minmax GRANULARITY 1", "not-repeatable"),
+        ("ALTER TABLE d.x ATTACH PARTITION 1 FROM d.y", "not-repeatable"),
         ("DROP TABLE IF EXISTS d.x", "destructive"),
         ("TRUNCATE TABLE d.x", "destructive"),
         ("ALTER TABLE d.x DROP COLUMN IF EXISTS a", "destructive"),

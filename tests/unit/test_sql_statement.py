@@ -147,7 +147,7 @@ def test_the_rows_of_an_insert_need_not_be_sql(head: str, rows: str) -> None:
         ("MODIFY TTL a + INTERVAL 1 DAY, b + INTERVAL 2 DAY", [A.MODIFY_TTL]),
         (
             "ATTACH PARTITION 1, ATTACH PARTITION (1, 'FROM') FROM x",
-            [A.ATTACH_PARTITION, A.REPLACE_PARTITION],
+            [A.ATTACH_PARTITION, A.ATTACH_PARTITION_FROM],
         ),
         ("MOVE PARTITION 1 TO TABLE x", [A.MOVE_PARTITION_TO_TABLE]),
         ("MOVE PART 'a' TO DISK 'b', MOVE PARTITION 2 TO VOLUME 'c'", [A.MOVE_PARTITION, A.MOVE_PARTITION]),
@@ -227,6 +227,7 @@ def test_once_per_shard_is_for_replicated_changes_only(sql: str, once: bool) -> 
         ("ALTER TABLE t DROP PARTITION 1", True),
         ("ALTER TABLE t CLEAR COLUMN a", True),
         ("ALTER TABLE t REPLACE PARTITION 1 FROM x", True),
+        ("ALTER TABLE t ATTACH PARTITION 1 FROM x", False),
         ("ALTER TABLE t DELETE WHERE 1", True),
         ("CREATE OR REPLACE TABLE t (a Int8) ENGINE = Memory", True),
         ("REPLACE TABLE t (a Int8) ENGINE = Memory", True),

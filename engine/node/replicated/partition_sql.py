@@ -56,6 +56,7 @@ _MUTATIONS = frozenset(
 _PARTITIONS = frozenset(
     {
         _A.ATTACH_PARTITION,
+        _A.ATTACH_PARTITION_FROM,
         _A.DETACH_PARTITION,
         _A.DROP_PARTITION,
         _A.DROP_DETACHED_PARTITION,
