@@ -74,7 +74,8 @@ class ClusterStatements:
             allow_distributed_ddl=asked.user.allow_distributed_ddl,
             initiator_user=asked.user.name,
         )
-        await self._check_with_chdb(asked)
+        if asked.settings or not await self._is_one_statement(asked.sql):  # what the real parser says
+            await asked.check_syntax()
         await self._queues.holder.get(timeout_s=KEEPER_WAIT_S)
         submission = await self._queues.client(queue).submit(prepared)
         rows = result_stream(
@@ -87,17 +88,6 @@ class ClusterStatements:
         )
         return ClusterAnswer(
             asked, rows, mode=mode, format=statement.format or asked.format, is_empty=timeout_s == 0
-        )
-
-    async def _check_with_chdb(self, asked: Asked) -> None:
-        """The real parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
-        if not asked.settings and await self._is_one_statement(asked.sql):
-            return
-        session = asked.session.clone()
-        await session.query(
-            f"SELECT formatQuerySingleLine({quote_string(asked.sql)})",
-            format="Null",
-            scope=Scope(settings=asked.settings),
         )
 
 

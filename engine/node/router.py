@@ -28,6 +28,9 @@ from engine.storage.statement_text import INPUT_TABLE, InsertText
 log = logging.getLogger(__name__)
 
 _ALLOWED_IN_READONLY = frozenset({StatementKind.SET, StatementKind.USE, StatementKind.SET_ROLE})
+_GET_IS_READONLY = (
+    " For queries over HTTP, method GET implies readonly. You should use method POST for modifying queries."
+)
 
 RunOnCluster = Callable[[Asked, Statement], Awaitable[Answer]]
 """The distributed layer: submit, wait, answer."""
@@ -110,7 +113,7 @@ class StatementRouter:
         Raises SqlError, or lets the answer's `finish` raise it.
         """
         statement = parse_statement(asked.sql)
-        self._check(asked, statement)
+        await self._check(asked, statement)
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
             return
@@ -191,7 +194,7 @@ class StatementRouter:
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
-        self._check(asked, parse_statement(insert.head))
+        await self._check(asked, parse_statement(insert.head))
         if self._distributed is not None:
             answer = await self._distributed.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
@@ -226,14 +229,18 @@ class StatementRouter:
         if self._distributed is not None:
             await self._distributed.finished(statement)
 
-    def _check(self, asked: Asked, statement: Statement) -> None:
-        if asked.is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:
+    async def _check(self, asked: Asked, statement: Statement) -> None:
+        is_readonly = asked.is_readonly or asked.session.is_readonly
+        if is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:
+            if statement.kind is not StatementKind.INSERT:  # its rows may not be here yet
+                await asked.check_syntax()
             raise SqlError(
                 Code.READONLY,
-                "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
-                "You should use method POST for modifying queries.",
+                "Cannot execute query in readonly mode."
+                + (_GET_IS_READONLY if asked.is_readonly and not asked.session.is_readonly else ""),
             )
         check_statement(statement)
+        self._tables.check_kept(asked.sql, statement, database=asked.current_database)
 
     def _remember(self, asked: Asked, statement: Statement) -> None:
         if statement.kind is StatementKind.USE and statement.database:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
+from engine.names import quote_string
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
 
@@ -53,6 +54,14 @@ class Asked:
     @property
     def current_database(self) -> str:
         return self.database or self.session.database
+
+    async def check_syntax(self) -> None:
+        """chDB's parser's word on the text, and chDB's on the settings. Raises SqlError 62, 115."""
+        await self.session.clone().query(
+            f"SELECT formatQuerySingleLine({quote_string(self.sql)})",
+            format="Null",
+            scope=Scope(settings=self.settings),
+        )
 
     async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
         """One statement in chDB as this request runs it; `is_harmless` as in `ChdbSession.query`. Raises

@@ -4,7 +4,8 @@ A statement that names one of them runs in a chDB session of its own, in which a
 name was made and filled just before; `system.clusters` in its text becomes `clusters`. So every SELECT works,
 with joins, subqueries and column qualifiers, and readers of different moments do not disturb each other.
 A SELECT from one view alone gets its text as a subquery instead: chDB then analyses it once.
-Statements that are kept (views) are left alone: they would keep the temporary table's name.
+Statements that are kept (views) are left alone, since they would keep the temporary table's name, and are
+refused where chDB has nothing to read in the table's place.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
+from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind, Token, TokenKind, tokenize
+from engine.sql import AlterCommand, Statement, StatementKind, Token, TokenKind, tokenize
 from engine.sql.tokens import literal_value
 from engine.storage import ChdbSession
 
@@ -31,6 +33,15 @@ _REWRITTEN = frozenset(
         StatementKind.EXISTS,
         StatementKind.INSERT,
         StatementKind.CREATE_TABLE,
+    }
+)
+_KEPT = frozenset(
+    {
+        StatementKind.CREATE_VIEW,
+        StatementKind.CREATE_MATERIALIZED_VIEW,
+        StatementKind.CREATE_LIVE_VIEW,
+        StatementKind.CREATE_WINDOW_VIEW,
+        StatementKind.ATTACH_VIEW,
     }
 )
 _MAY_FOLLOW = frozenset({"", ")", ";", "AS", "WHERE", "GROUP", "ORDER", "LIMIT", "FORMAT", "SETTINGS"})
@@ -79,6 +90,23 @@ class SystemTables:
         self._tables = {table.name: table for table in tables}
         names = "|".join(map(re.escape, self._tables))
         self._names = re.compile(rf"\b(?:{names})\b")
+
+    def check_kept(self, sql: str, statement: Statement, *, database: str) -> None:
+        """Raises SqlError 48 for a view over one of the tables: chDB would find it absent or empty whenever
+        somebody reads the view. `database` is the current one."""
+        is_kept = statement.kind in _KEPT or AlterCommand.MODIFY_QUERY in statement.alter_commands
+        if not is_kept or not self._names.search(sql):
+            return
+        tokens = [token for token in tokenize(sql) if token.is_significant]
+        used, _ = self._rewrite(sql, tokens, in_system=database == "system")
+        for table in used:
+            if not isinstance(table, SystemView):
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    f"A view cannot read system.{table.name}: a node makes this table for each query anew.",
+                    hint=f"Read system.{table.name} in the query itself, or keep a copy of its rows with "
+                    "CREATE TABLE … AS SELECT.",
+                )
 
     @asynccontextmanager
     async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:

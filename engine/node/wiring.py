@@ -26,14 +26,15 @@ from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
 from engine.node.on_cluster import ClusterStatements
+from engine.node.queue_executor import QueueExecutor
 from engine.node.queues import NodeQueues, NoQueues
 from engine.node.replicated.assembly import ReplicatedNode
 from engine.node.resolver import BoundedResolver
 from engine.node.router import StatementRouter
 from engine.node.system_tables import SystemTables
 from engine.node.zookeeper_table import ZooKeeperTable
+from engine.sql import Statement
 from engine.storage import ChdbPool
-from engine.storage.local_executor import ChdbExecutor
 
 STATEMENT_GRACE_S = 10.0
 QUEUE_GRACE_S = 30.0
@@ -58,6 +59,7 @@ class Wiring:
         self._pool = pool
         self._stack = stack
         self._queues: NodeQueues | None = None
+        self._tables: SystemTables | None = None
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
 
     async def start(self) -> HttpServer:
@@ -108,6 +110,7 @@ class Wiring:
         )
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
+        zookeeper_table = ZooKeeperTable(None if queues is None else queues.holder)
         tables = SystemTables(
             [
                 ClustersTable(
@@ -115,11 +118,13 @@ class Wiring:
                 ),
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
-                ZooKeeperTable(None if queues is None else queues.holder),
+                zookeeper_table,
                 *own_tables,
                 *distributed.system_tables(shown_tables),
             ]
         )
+        zookeeper_table.provide = tables.provide
+        self._tables = tables
         router = StatementRouter(
             tables=tables,
             run_on_cluster=statements.run,
@@ -164,7 +169,11 @@ class Wiring:
         distributed: DistributedNode,
     ) -> NodeQueues:
         config = self._config
-        executor = ChdbExecutor(pool, lanes=sum(queue.pool_size for queue in config.queues) or 1)
+        executor = QueueExecutor(
+            pool,
+            lanes=sum(queue.pool_size for queue in config.queues) or 1,
+            check=self._check_kept,
+        )
         self._stack.push_async_callback(executor.close)
         intents = SqliteIntentStore(directory.intents_file)
         self._stack.push_async_callback(intents.close)
@@ -187,6 +196,10 @@ class Wiring:
 
     def _topology(self) -> Topology:
         return self._config_file.topology
+
+    def _check_kept(self, sql: str, statement: Statement) -> None:
+        if self._tables is not None:
+            self._tables.check_kept(sql, statement, database="")
 
     def _topology_changed(self) -> None:
         if self._queues is not None:

@@ -1,22 +1,24 @@
 """`system.zookeeper`: the children of the znodes that the WHERE clause names.
 
 As in ClickHouse a query has to say which: `path = '…'` or `path IN ('…', …)`, with constant expressions and
-subqueries in place of literals. A znode that is not there has no children.
+subqueries in place of literals, which may use what WITH has named. A znode that is not there has no children.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.node.keeper_access import KeeperAccess
 from engine.node.statement import Asked
 from engine.node.system_tables import Row
-from engine.sql import Token, TokenKind
+from engine.sql import Statement, Token, TokenKind, parse_statement
 from engine.sql.tokens import literal_value
-from engine.storage import Scope
+from engine.storage import ChdbSession, Scope
 
 _WAIT_S = 10.0
 _END_WORDS = frozenset(
@@ -24,6 +26,26 @@ _END_WORDS = frozenset(
     | {"INTERSECT", "WINDOW", "QUALIFY", "XOR", "PREWHERE", "AS"}
 )
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
+
+Provide = Callable[[Asked, Statement], AbstractAsyncContextManager[tuple[str, ChdbSession]]]
+"""As `SystemTables.provide`: the text to run, and the session for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathExpression:
+    """What `path` is compared with, and what the WITH clauses around it say, outermost first."""
+
+    text: str
+    clauses: tuple[str, ...] = ()
+
+    @property
+    def select(self) -> str:
+        """Of its values, one a row."""
+        before = f"WITH {', '.join(self.clauses)} " if self.clauses else ""
+        text = self.text.strip()
+        if text.lstrip("( ").upper().startswith(("SELECT", "WITH")):
+            return f"{before}SELECT toString(*) FROM ({text})"
+        return f"{before}SELECT arrayJoin(arrayFlatten([{text}]))::String"
 
 
 class ZooKeeperTable:
@@ -36,6 +58,8 @@ class ZooKeeperTable:
 
     def __init__(self, keeper: KeeperAccess | None) -> None:
         self._keeper = keeper
+        self.provide: Provide = _as_it_is
+        """For subqueries that read tables of the node's own, such as this one."""
 
     async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
         """Raises SqlError 36 without a condition on `path`, KeeperUnavailable."""
@@ -55,39 +79,65 @@ class ZooKeeperTable:
             rows += await _children_rows(keeper, path)
         return rows
 
-    async def _evaluate(self, asked: Asked, expression: str) -> list[str]:
+    async def _evaluate(self, asked: Asked, expression: PathExpression) -> list[str]:
         """The values of a constant expression or subquery, by chDB."""
-        session = asked.session.clone()
-        scope = Scope(database=asked.database)
-        result = await session.query(
-            f"SELECT arrayJoin(arrayFlatten([{expression}]))::String"
-            if not expression.lstrip("( ").upper().startswith(("SELECT", "WITH"))
-            else f"SELECT toString(*) FROM ({expression.strip()})",
-            format="JSONCompactEachRow",
-            params=asked.params,
-            scope=scope,
-        )
+        inner = replace(asked, sql=expression.select, session=asked.session.clone())
+        async with self.provide(inner, parse_statement(inner.sql)) as (sql, session):
+            result = await session.query(
+                sql, format="JSONCompactEachRow", params=asked.params, scope=Scope(database=asked.database)
+            )
         return [json.loads(line)[0] for line in result.data.splitlines()]
 
 
-def path_expressions(sql: str, tokens: list[Token]) -> list[str]:
-    """The texts that `path` is compared with: behind `path =`, before `= path`, and in `path IN (…)`."""
+@asynccontextmanager
+async def _as_it_is(asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
+    yield asked.sql, asked.session
+
+
+def path_expressions(sql: str, tokens: list[Token]) -> list[PathExpression]:
+    """What `path` is compared with: behind `path =`, before `= path`, and in `path IN (…)`."""
     found = []
     for at, token in enumerate(tokens):
         is_path = token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) and literal_value(token) == "path"
         if not is_path or (at + 1 < len(tokens) and tokens[at + 1].text == "."):
             continue
         following = tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
+        text = ""
         if following in ("=", "=="):
-            found.append(_text(sql, tokens, at + 2))
+            text = _text(sql, tokens, at + 2)
         elif following == "IN":
-            inner = _text(sql, tokens, at + 2)
-            if inner[:1] in "([":
-                inner = inner[1:-1]
-            found.append(inner)
+            text = _text(sql, tokens, at + 2)
+            if text[:1] in "([":
+                text = text[1:-1]
         elif at >= 2 and tokens[at - 1].text in ("=", "==") and tokens[at - 2].kind is TokenKind.STRING:
-            found.append(tokens[at - 2].text)
-    return [text for text in found if text]
+            text = tokens[at - 2].text
+        if text:
+            found.append(PathExpression(text, _with_clauses(sql, tokens, at)))
+    return found
+
+
+def _with_clauses(sql: str, tokens: list[Token], at: int) -> tuple[str, ...]:
+    """What stands between WITH and SELECT, for each SELECT around a token."""
+    found: list[str] = []
+    depth, select_at = 0, 0
+    for index in range(at - 1, -1, -1):
+        token = tokens[index]
+        if token.kind is TokenKind.PUNCTUATION and token.text in _CLOSE:
+            depth += 1
+        elif token.kind is TokenKind.PUNCTUATION and token.text in _OPEN:
+            if depth == 0:
+                select_at = 0  # from here on it is the statement around this one
+            depth = max(0, depth - 1)
+        elif depth == 0 and token.kind is TokenKind.WORD:
+            match token.text.upper():
+                case "SELECT":
+                    select_at = index
+                case "WITH" if select_at > index + 1:
+                    found.insert(0, sql[tokens[index + 1].start : tokens[select_at - 1].end])
+                    select_at = 0
+                case _:
+                    pass
+    return tuple(found)
 
 
 def _text(sql: str, tokens: list[Token], start: int) -> str:

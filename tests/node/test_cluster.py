@@ -189,6 +189,10 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
         "path = {p:String}",
     ):
         assert n1.query(f"SELECT count() FROM system.zookeeper WHERE {where}", param_p=queue) == count, where
+    named = f"WITH '{queue}' AS p SELECT count() FROM system.zookeeper WHERE path = p"
+    assert n1.query(named) == count
+    below = "SELECT concat(path, '/', name) FROM system.zookeeper WHERE path = '/clickhouse/task_queue'"
+    assert n1.query(f"SELECT count() FROM system.zookeeper WHERE path IN ({below})") == count
     value = n1.query(
         f"SELECT value FROM system.zookeeper WHERE path = '{queue}' AND name = 'query-0000000000' "
         "FORMAT RawBLOB"
@@ -200,6 +204,19 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
         f"WHERE path = '{queue}/query-0000000000/finished' ORDER BY name"
     )
     assert finished == "".join(f"{host}:9000\t0\\n\t0\t0\n" for host in HOSTS)
+
+
+@pytest.mark.parametrize("where", ["", " ON CLUSTER all"])
+def test_a_view_that_could_never_be_read_is_not_created(cluster: Cluster, where: str) -> None:
+    n1 = cluster["n1"]
+    for table in ("distributed_ddl_queue", "zookeeper", "clusters"):
+        refused = n1.post(f"CREATE VIEW unreadable{where} AS SELECT * FROM system.{table}")
+        assert refused.code == 48
+        assert f"A view cannot read system.{table}" in refused.text
+    assert n1.query("EXISTS VIEW unreadable") == "0\n"
+    n1.query(f"CREATE VIEW readable{where} AS SELECT * FROM system.settings")
+    assert n1.post(f"ALTER TABLE readable{where} MODIFY QUERY SELECT * FROM system.macros").code == 48
+    n1.query(f"DROP VIEW readable{where}")
 
 
 def test_the_queue_table_shows_each_entry_and_host(cluster: Cluster) -> None:

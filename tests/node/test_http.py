@@ -84,6 +84,9 @@ def test_get_is_readonly_and_says_so(node: RunningNode) -> None:
     reply = node.get("/?query=CREATE%20TABLE%20t%20(a%20UInt8)%20ENGINE%3DMemory")
     assert reply.code == 164
     assert "method GET implies readonly" in reply.text
+    for wrong in ("SELEC%201", "DROP%20TABEL%20t", "CREATE%20TABLE%20t%20(a"):
+        reply = node.get(f"/?query={wrong}")
+        assert (reply.code, "Syntax error" in reply.text) == (62, True)
     assert node.get("/?query=INSERT%20INTO%20t%20VALUES%20(1)").code == 164
     assert node.get("/?query=SELECT%201%20SETTINGS%20readonly=0").code == 164
     assert node.get("/?query=SELECT%20getSetting('max_threads')&max_threads=1").text == "1\n"

@@ -129,6 +129,8 @@ def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
     assert ask("SELECT 1", max_threads="1").code == 164
     assert ask("SELECT 1 SETTINGS max_threads = 1").code == 164
     assert ask("SET readonly = 0").code == 164
+    assert ask("SYSTEM RELOAD CONFIG").code == 164
+    assert ask("CREATE TABL x").code == 62
     for session in ({}, {"session_id": "reader"}):
         assert ask("INSERT INTO FUNCTION null('a UInt8') VALUES (1)", **session).code == 164
     assert (

@@ -85,6 +85,15 @@ def test_encodings_survive_the_way_there_and_back_in_any_pieces(
     assert asyncio.run(joined(decoded(name, chunks(*pieces)))) == b"".join(parts)
 
 
+@pytest.mark.parametrize("name", ["gzip", "deflate", "zstd", "lz4"])
+async def test_a_few_bytes_that_unpack_to_very_much_are_never_held_as_such(name: str) -> None:
+    packer, mebibyte = encoder(name), bytes(1 << 20)
+    packed = b"".join([*(packer.encode(mebibyte) for _ in range(128)), packer.flush()])
+    sizes = [len(piece) async for piece in decoded(name, chunks(packed))]
+    assert sum(sizes) == 128 << 20
+    assert max(sizes) <= 33 << 20
+
+
 async def test_a_body_of_several_gzip_members_is_one_body() -> None:
     body = gzip.compress(b"one ") + gzip.compress(b"two")
     assert await joined(decoded("gzip", chunks(body[:10], body[10:]))) == b"one two"
@@ -208,10 +217,41 @@ def test_show_clusters_is_a_select(sql: str, select: str) -> None:
         ("path = concat('/a', '/b') LIMIT 1", ["concat('/a', '/b')"]),
         ("z.path = '/a' OR (path = '/b')", ["'/a'", "'/b'"]),
         ("path IN (SELECT '/a')", ["SELECT '/a'"]),
+        ("path = p", ["p"]),
         ("name = 'path'", []),
     ],
 )
 def test_paths_are_found_in_conditions(where: str, expressions: list[str]) -> None:
     sql = f"SELECT path FROM system.zookeeper AS z WHERE {where}"
     tokens = [token for token in tokenize(sql) if token.is_significant]
-    assert path_expressions(sql, tokens) == expressions
+    assert [found.text for found in path_expressions(sql, tokens)] == expressions
+
+
+@pytest.mark.parametrize(
+    ("sql", "selects"),
+    [
+        (
+            "WITH '/a' AS p SELECT name FROM system.zookeeper WHERE path = p",
+            ["WITH '/a' AS p SELECT arrayJoin(arrayFlatten([p]))::String"],
+        ),
+        (
+            "WITH '/a' AS p SELECT 1 FROM (WITH p||'/b' AS q SELECT 1 FROM system.zookeeper WHERE path = q)",
+            ["WITH '/a' AS p, p||'/b' AS q SELECT arrayJoin(arrayFlatten([q]))::String"],
+        ),
+        (
+            "WITH ['/a'] AS p, 1 AS x SELECT 1 FROM system.zookeeper WHERE path IN (SELECT arrayJoin(p))",
+            ["WITH ['/a'] AS p, 1 AS x SELECT toString(*) FROM (SELECT arrayJoin(p))"],
+        ),
+        (
+            "WITH (SELECT count() FROM system.zookeeper WHERE path = '/a') AS n SELECT n",
+            ["SELECT arrayJoin(arrayFlatten(['/a']))::String"],
+        ),
+        (
+            "WITH 1 AS x SELECT x UNION ALL SELECT 2 FROM system.zookeeper WHERE path = '/a'",
+            ["WITH 1 AS x SELECT arrayJoin(arrayFlatten(['/a']))::String"],
+        ),
+    ],
+)
+def test_a_path_may_be_what_with_has_named(sql: str, selects: list[str]) -> None:
+    tokens = [token for token in tokenize(sql) if token.is_significant]
+    assert [found.select for found in path_expressions(sql, tokens)] == selects

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Protocol
 
 import lz4.frame
@@ -13,6 +13,9 @@ from engine.errors import SqlError
 
 _PREFERENCE = ("zstd", "lz4", "gzip", "deflate")
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_IN_BYTES = 1024
+"""Taken at once: four bytes of zstd may stand for 128 KiB, so this much for 32 MiB."""
+_OUT_BYTES = 1 << 20
 
 
 class Encoder(Protocol):
@@ -94,20 +97,20 @@ async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[byte
                 yield chunk
             return
         case "gzip" | "x-gzip":
-            unpack = _unzipper(_GZIP_WINDOW)
+            unpack = _Decoder(lambda: zlib.decompressobj(_GZIP_WINDOW))
         case "deflate":
-            unpack = _unzipper(zlib.MAX_WBITS)
+            unpack = _Decoder(lambda: zlib.decompressobj(zlib.MAX_WBITS))
         case "zstd":
-            unpack = _UnZstd()
+            unpack = _Decoder(lambda: zstandard.ZstdDecompressor().decompressobj())
         case "lz4":
-            unpack = _UnLz4()
+            unpack = _Decoder(lz4.frame.LZ4FrameDecompressor)
         case other:
             raise SqlError(
                 48, f"Unknown compression method {other}. Only gzip, deflate, zstd, lz4 are supported"
             )
     try:
         async for chunk in chunks:
-            if data := unpack.decode(chunk):
+            for data in unpack.decode(chunk):
                 yield data
         if not unpack.is_whole:
             raise SqlError(
@@ -119,75 +122,45 @@ async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[byte
         ) from None
 
 
-class _Decoder(Protocol):
-    @property
-    def is_whole(self) -> bool: ...
-
-    def decode(self, data: bytes) -> bytes: ...
-
-
-class _UnZlib:
-    """Concatenated members are one stream, as everywhere."""
-
-    def __init__(self, window: int) -> None:
-        self._window = window
-        self._unpacker = zlib.decompressobj(window)
-        self._seen = False
+class _Decompressor(Protocol):
+    """One stream, as the libraries have it; `unused_data` is what came behind its end."""
 
     @property
-    def is_whole(self) -> bool:
-        return self._unpacker.eof or not self._seen
-
-    def decode(self, data: bytes) -> bytes:
-        out = []
-        while data:
-            if self._unpacker.eof:
-                self._unpacker = zlib.decompressobj(self._window)
-            self._seen = True
-            out.append(self._unpacker.decompress(data))
-            data = self._unpacker.unused_data
-        return b"".join(out)
-
-
-def _unzipper(window: int) -> _Decoder:
-    return _UnZlib(window)
-
-
-class _UnZstd:
-    def __init__(self) -> None:
-        self._unpacker = zstandard.ZstdDecompressor().decompressobj()
-        self._seen = False
+    def eof(self) -> bool: ...
 
     @property
-    def is_whole(self) -> bool:
-        return self._unpacker.eof or not self._seen
+    def unused_data(self) -> bytes | None: ...
 
-    def decode(self, data: bytes) -> bytes:
-        out = []
-        while data:
-            if self._unpacker.eof:
-                self._unpacker = zstandard.ZstdDecompressor().decompressobj()
-            self._seen = True
-            out.append(self._unpacker.decompress(data))
-            data = self._unpacker.unused_data
-        return b"".join(out)
+    def decompress(self, data: bytes, /) -> bytes: ...
 
 
-class _UnLz4:
-    def __init__(self) -> None:
-        self._unpacker = lz4.frame.LZ4FrameDecompressor()
+class _Decoder:
+    """Concatenated streams are one, as everywhere."""
+
+    def __init__(self, make: Callable[[], _Decompressor]) -> None:
+        self._make = make
+        self._unpacker = make()
         self._seen = False
 
     @property
     def is_whole(self) -> bool:
         return bool(self._unpacker.eof) or not self._seen
 
-    def decode(self, data: bytes) -> bytes:
-        out = []
-        while data:
-            if self._unpacker.eof:
-                self._unpacker = lz4.frame.LZ4FrameDecompressor()
-            self._seen = True
-            out.append(self._unpacker.decompress(data))
-            data = self._unpacker.unused_data or b""
-        return b"".join(out)
+    def decode(self, data: bytes) -> Iterator[bytes]:
+        """In pieces of about `_OUT_BYTES`; a few bytes that unpack to terabytes are never held as such."""
+        out: list[bytes] = []
+        size = 0
+        for at in range(0, len(data), _IN_BYTES):
+            rest = data[at : at + _IN_BYTES]
+            while rest:
+                if self._unpacker.eof:
+                    self._unpacker = self._make()
+                self._seen = True
+                out.append(self._unpacker.decompress(rest))
+                size += len(out[-1])
+                rest = self._unpacker.unused_data or b""
+            if size >= _OUT_BYTES:
+                yield b"".join(out)
+                out, size = [], 0
+        if size:
+            yield b"".join(out)
