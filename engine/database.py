@@ -62,6 +62,11 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
     return engine
 
 
+def shown_url(url: str) -> str:
+    """`url` without its password."""
+    return make_url(url).render_as_string(hide_password=True)
+
+
 class Database:
     """Connections to one database. `refusal` makes of the database's complaint, and of the URL, the error to
     raise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from engine.cli.common import (
 
 if TYPE_CHECKING:
     from engine.local.demo_result import DemoResult
-    from engine.local.stack import StackOptions
+    from engine.local.stack_options import StackOptions
     from engine.local.state import StackState
 
 
@@ -74,7 +75,7 @@ def _options(
     *,
     with_airflow: bool = True,
 ) -> StackOptions:
-    from engine.local.stack import StackOptions
+    from engine.local.stack_options import StackOptions
 
     return StackOptions(
         home=home,
@@ -101,7 +102,8 @@ def up(
 ) -> None:
     """Start ZooKeeper, six nodes and Airflow; leave them running.
 
-    When they run already, whatever of them has ended is started again.
+    When they run already, whatever of them has ended is started again. The ledger is $ONCLUSTER_LEDGER_URL
+    where that is set when they start, else a file in the run directory.
     """
     from engine.local import supervisor
     from engine.local.progress import ConsoleSink, Steps
@@ -142,6 +144,7 @@ def _explain(state: StackState, options: StackOptions) -> None:
                 "  password": state.airflow_password,
             }
         )
+    _explain_ledger(state, options)
     click.echo("\nTry:")
     for line in (
         "oncluster ddl list",
@@ -152,6 +155,23 @@ def _explain(state: StackState, options: StackOptions) -> None:
         f"oncluster down{home}",
     ):
         click.echo(f"  {line}")
+
+
+def _explain_ledger(state: StackState, options: StackOptions) -> None:
+    """Where it is, unless it is where everybody looks for it."""
+    from engine.local.ledger_place import LEDGER_VARIABLE, is_own_ledger, ledger_url_of
+
+    asked = ledger_url_of(options.home.absolute(), os.environ)
+    if is_own_ledger(state.ledger_url, options.home) and asked == state.ledger_url:
+        return
+    from engine.database import shown_url
+
+    click.echo(f"\nLedger of Airflow's migrations: {shown_url(state.ledger_url)}")
+    if asked != state.ledger_url:
+        click.echo(
+            f"  Not {shown_url(asked)}, which ${LEDGER_VARIABLE} says now and `oncluster migrate` uses: "
+            "the stack was started with the other. `oncluster down` and `oncluster up` change it."
+        )
 
 
 @click.command()

@@ -19,6 +19,7 @@ from engine.config.model import NodeConfig
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
 from engine.errors import ConfigError, SqlError
+from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
 from engine.local.state import read_state
 from engine.migrations.files import Direction, MigrationSet, load_folder
 from engine.migrations.ledger import Ledger
@@ -31,7 +32,6 @@ from engine.migrations.statements import Surroundings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-LEDGER_VARIABLE = "ONCLUSTER_LEDGER_URL"
 DEFAULT_DIR = "migrations"
 
 
@@ -54,7 +54,7 @@ def ledger_option(command: F) -> F:
     return click.option(
         "--ledger-url",
         default="",
-        help=f"SQLite path or postgresql://…; default ${LEDGER_VARIABLE}, else ledger.db of the local stack.",
+        help=f"SQLite path or postgresql://…; default ${LEDGER_VARIABLE}, else {LEDGER_FILE} of the stack.",
     )(command)
 
 
@@ -165,8 +165,7 @@ def probe_of(nodes: tuple[str, ...]) -> HttpProbe | None:
 
 
 def open_ledger(url: str) -> Ledger:
-    chosen = url or os.environ.get(LEDGER_VARIABLE) or stack_home() / "ledger.db"
-    return Ledger(chosen, env=SystemEnv())
+    return Ledger(url or ledger_url_of(stack_home(), os.environ), env=SystemEnv())
 
 
 @dataclass(frozen=True, slots=True)

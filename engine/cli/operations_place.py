@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 import click
 
 from engine.cli.common import ExitCode, load_config, print_json, print_table, stack_home
-from engine.cli.migrate_place import LEDGER_VARIABLE
 from engine.env import SystemEnv
 from engine.errors import ConfigError
+from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
 from engine.local.state import read_state
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.carrying_out import Performer, Report, carry_out
@@ -38,7 +38,7 @@ def site_options(command: F) -> F:
                 "--records-url",
                 default="",
                 help=f"SQLite path or postgresql://…; default ${DATABASE_VARIABLE}, else where the ledger is "
-                f"(${LEDGER_VARIABLE}, else ledger.db of the local stack).",
+                f"(${LEDGER_VARIABLE}, else {LEDGER_FILE} of the local stack).",
             ),
             click.option(
                 "--node",
@@ -83,7 +83,7 @@ async def site_for(
     state = read_state(stack_home())
     if not urls and state is not None:
         urls = dict(state.nodes)
-    ledger_url = os.environ.get(LEDGER_VARIABLE) or str(stack_home() / "ledger.db")
+    ledger_url = ledger_url_of(stack_home(), os.environ)
     async with open_site(
         cluster,
         loaded,

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from pathlib import Path
@@ -31,8 +32,11 @@ from engine.local.demo_etl import (
 )
 from engine.local.demo_flights import CLUSTER, TABLE, ReplicaContent, contents_of, load_flights
 from engine.local.demo_result import DemoResult, read_ledger, read_schemas
+from engine.local.ledger_place import LEDGER_VARIABLE
+from engine.local.preflight import require_stopped
 from engine.local.progress import Sink, Steps
-from engine.local.stack import Stack, StackOptions, require_stopped
+from engine.local.stack import Stack
+from engine.local.stack_options import StackOptions
 from engine.local.state import StackState
 from engine.names import HostId, entry_number
 
@@ -67,7 +71,9 @@ async def run_demo(
     home = options.home.absolute()
     require_stopped(home)
     shutil.rmtree(home, ignore_errors=True)
-    stack = Stack(options, env=env)
+    # The directory was emptied: a ledger elsewhere would know migrations of a cluster that is gone.
+    environ = {name: value for name, value in os.environ.items() if name != LEDGER_VARIABLE}
+    stack = Stack(options, environ=environ, env=env)
     with _logged_to(home / "logs" / "demo.log"):
         result = await _run(stack, steps, with_outage=with_outage, env=env)
     return result.taking(env.monotonic_s() - started_s)

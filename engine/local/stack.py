@@ -18,22 +18,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
-import shutil
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.env import Env, SystemEnv
-from engine.errors import Busy, ConfigError, OnclusterError, Unavailable
+from engine.errors import OnclusterError, Unavailable
 from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_stack import COMPONENTS, AirflowStack
+from engine.local.ledger_place import LEDGER_VARIABLE, ledger_url_of
+from engine.local.preflight import check
 from engine.local.progress import Steps
-from engine.local.stack_ports import StackPorts
-from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
-from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
+from engine.local.stack_options import StackOptions
+from engine.local.state import Phase, ProcessEntry, StackState, write_state
 from engine.testing.guard import Guard
 from engine.testing.local_cluster import ClusterPorts, LocalCluster
 from engine.testing.processes import MARK, ProcessId, sweep
@@ -42,7 +40,6 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-_NEEDED_BYTES = 300 * 1024 * 1024
 _LOOK_EVERY_S = 0.2
 # Airflow's triggerer sleeps up to ten seconds after SIGTERM with nothing to do; what it waits for is in
 # Keeper and in the database, so that killing it loses nothing.
@@ -51,41 +48,6 @@ _AIRFLOW_GRACE_S = 2.5
 
 class ProcessDied(OnclusterError):
     """A process of the stack ended although nobody asked it to; the hint is the end of its log."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackOptions:
-    """What to run. `hosts` empty: all of the cluster file; `cluster_file` and `migrations` None: this
-    project's."""
-
-    home: Path
-    port_base: int | None = None
-    cluster_file: Path | None = None
-    migrations: Path | None = None
-    hosts: tuple[str, ...] = ()
-    with_airflow: bool = True
-    airflow_password: str = field(default="", repr=False)
-
-    def to_json(self) -> str:
-        return json.dumps(
-            {
-                "home": str(self.home),
-                "port_base": self.port_base,
-                "cluster_file": str(self.cluster_file) if self.cluster_file else None,
-                "migrations": str(self.migrations) if self.migrations else None,
-                "hosts": list(self.hosts),
-                "with_airflow": self.with_airflow,
-                "airflow_password": self.airflow_password,
-            }
-        )
-
-    @classmethod
-    def from_json(cls, text: str) -> StackOptions:
-        raw: dict[str, Any] = json.loads(text)
-        for name in ("home", "cluster_file", "migrations"):
-            raw[name] = Path(raw[name]) if raw[name] else None
-        raw["hosts"] = tuple(raw["hosts"])
-        return cls(**raw)
 
 
 class Stack:
@@ -98,6 +60,7 @@ class Stack:
         self.options = options
         self._env = env or SystemEnv()
         self.home = options.home.absolute()
+        self.ledger_url = ledger_url_of(self.home, environ)
         self._guard = Guard(str(self._env.new_uuid()))
         hosts, self.ports = check(options, environ=environ, env=self._env)
         self.home.mkdir(parents=True, exist_ok=True)
@@ -117,10 +80,6 @@ class Stack:
         self._up: set[str] = set()
         self._error = ""
         self._error_hint = ""
-
-    @property
-    def ledger_url(self) -> str:
-        return f"sqlite:///{self.home / 'ledger.db'}"
 
     @property
     def migrations(self) -> Path:
@@ -150,7 +109,7 @@ class Stack:
                 "ONCLUSTER_HOME": str(self.home),
                 "ONCLUSTER_CONFIG": str(self.cluster.config_file),
                 "ONCLUSTER_MIGRATIONS": str(self.migrations),
-                "ONCLUSTER_LEDGER_URL": self.ledger_url,
+                LEDGER_VARIABLE: self.ledger_url,
                 # The sample data is loaded before Java's optimizing compiler would have paid.
                 "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
             },
@@ -355,49 +314,3 @@ class Stack:
 
     def _save(self) -> None:
         write_state(self.home, self.state())
-
-
-def check(
-    options: StackOptions, *, environ: Mapping[str, str] = os.environ, env: Env | None = None
-) -> tuple[tuple[str, ...], StackPorts]:
-    """Everything that can be known before anything is started: the hosts, and the ports to be used.
-
-    Raises ConfigError (cluster file, ports), Busy (a stack runs in this directory; ports in use), Unavailable
-    (the disk is nearly full).
-    """
-    home = options.home.absolute()
-    require_stopped(home)
-    require_space(home)
-    known = ClusterFiles(home, options.cluster_file or DEFAULT_CLUSTER_FILE).hosts()
-    hosts = options.hosts or known
-    if strangers := [host for host in hosts if host not in known]:
-        raise ConfigError(
-            f"The cluster file names no host {', '.join(strangers)}.", hint=f"It names {', '.join(known)}."
-        )
-    ports = StackPorts.choose(nodes=len(hosts), port_base=options.port_base, environ=environ, env=env)
-    ports.require_free()
-    return hosts, ports
-
-
-def require_stopped(home: Path) -> None:
-    """Raises Busy when the owner of the stack in this directory lives."""
-    state = read_state(home)
-    if state is not None and state.owner.id.is_alive:
-        raise Busy(
-            f"A stack is already running in {home} (process {state.owner.pid}, {state.phase}).",
-            holder=f"process {state.owner.pid}",
-            hint="`oncluster down` ends it; another ONCLUSTER_HOME keeps two apart.",
-        )
-
-
-def require_space(home: Path) -> None:
-    """Raises Unavailable when the disk has too little room to start anything."""
-    place = home
-    while not place.exists():
-        place = place.parent
-    free = shutil.disk_usage(place).free
-    if free < _NEEDED_BYTES:
-        raise Unavailable(
-            f"The disk of {home} has {free // 2**20} MiB left; the stack needs {_NEEDED_BYTES // 2**20} MiB.",
-            hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
-        )

@@ -26,8 +26,10 @@ from pathlib import Path
 
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError, Unavailable
+from engine.local.preflight import check
 from engine.local.progress import EventReader, FileSink, Sink, Steps
-from engine.local.stack import Stack, StackOptions, check
+from engine.local.stack import Stack
+from engine.local.stack_options import StackOptions
 from engine.local.state import STATE_FILE, Phase, StackState, read_state, write_state
 from engine.testing.processes import ProcessId, end_all, sweep
 

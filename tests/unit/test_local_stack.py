@@ -12,9 +12,12 @@ import pytest
 
 from engine.cli.local import demo, up
 from engine.errors import Busy, ConfigError, Corrupt, Unavailable
-from engine.local import stack as stack_module
+from engine.local import preflight
+from engine.local.ledger_place import is_own_ledger, ledger_url_of
+from engine.local.preflight import check
 from engine.local.progress import EventReader, FileSink, Steps, StepState
-from engine.local.stack import StackOptions, check
+from engine.local.stack import Stack
+from engine.local.stack_options import StackOptions
 from engine.local.stack_ports import DEFAULT_BASE, StackPorts
 from engine.local.state import Phase, ProcessEntry, StackState, read_state, write_state
 from engine.testing.processes import ProcessId
@@ -90,9 +93,40 @@ def test_a_host_that_the_cluster_file_does_not_name_is_refused(tmp_path: Path) -
 def test_a_nearly_full_disk_is_refused_before_anything_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stack_module, "_NEEDED_BYTES", 2**62)
+    monkeypatch.setattr(preflight, "_NEEDED_BYTES", 2**62)
     with pytest.raises(Unavailable, match="MiB left"):
         check(StackOptions(home=tmp_path / "not" / "there", port_base=0), environ={})
+
+
+def test_a_ledger_that_cannot_be_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be kept in mysql"):
+        check(StackOptions(home=tmp_path, port_base=0), environ={"ONCLUSTER_LEDGER_URL": "mysql://u:p@h/db"})
+
+
+@pytest.mark.parametrize(
+    ("variable", "url"),
+    [
+        (None, "sqlite:///{home}/ledger.db"),
+        ("", "sqlite:///{home}/ledger.db"),
+        ("postgresql://u:p@h/db", "postgresql://u:p@h/db"),
+        ("/var/ledger.db", "sqlite:////var/ledger.db"),
+        ("sqlite:////var/ledger.db", "sqlite:////var/ledger.db"),
+        ("kept/ledger.db", "sqlite:///{here}/kept/ledger.db"),
+        ("sqlite:///kept/ledger.db", "sqlite:///{here}/kept/ledger.db"),
+    ],
+)
+def test_the_stack_s_airflow_has_the_ledger_that_the_command_line_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "run"
+    environ = {} if variable is None else {"ONCLUSTER_LEDGER_URL": variable}
+    expected = url.format(home=home, here=tmp_path)
+    stack = Stack(StackOptions(home=home, port_base=0), environ=environ)
+    assert stack.airflow is not None
+    assert stack.airflow.settings.environment["ONCLUSTER_LEDGER_URL"] == expected
+    assert stack.state().ledger_url == expected == ledger_url_of(home, environ)
+    assert is_own_ledger(expected, home) is not bool(variable)
 
 
 def test_a_second_stack_in_the_same_directory_is_refused(tmp_path: Path) -> None:
