@@ -16,13 +16,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.cli import common
+from engine.cli.cleanup_show import Acts, run_as_json, show_run, show_runs
 from engine.cli.operations_place import (
     carry_out_shown,
     exit_code_of,
@@ -33,7 +33,7 @@ from engine.cli.operations_place import (
 )
 from engine.errors import ConfigError, Refused
 from engine.names import HostId
-from engine.operations.act import ActState, Plan
+from engine.operations.act import Plan
 from engine.operations.carrying_out import Performer, Report
 from engine.operations.cleanup import (
     BY_SERVERS,
@@ -217,31 +217,18 @@ def apply(
 def status(run_id: str, config: Path | None, as_json: bool, **options: Any) -> None:
     """Show runs of the cleanup, the newest first, and how far they came."""
 
-    async def work() -> tuple[list[RunRecord], dict[str, dict[str, Any]]]:
+    async def work() -> tuple[list[RunRecord], dict[str, Acts]]:
         async with site_for(config, options, need=KeeperNeed.OPTIONAL) as site:
             runs = _runs(site.records, site.cluster, run_id)
             return runs, {run.run_id: site.records.acts_of(run.run_id) for run in runs}
 
     runs, acts = common.run_async(work())
     if as_json:
-        common.print_json([_run_as_json(run, acts[run.run_id]) for run in runs])
+        common.print_json([run_as_json(run, acts[run.run_id]) for run in runs])
     elif run_id:
-        _show_run(runs[0], acts[run_id])
+        show_run(runs[0], acts[run_id])
     else:
-        common.print_table(
-            ("run", "operation", "begun", "by", "acts"),
-            [
-                (
-                    run.run_id,
-                    run.plan.operation,
-                    _when(run.at_ms),
-                    run.requested_by,
-                    _count(run, acts[run.run_id]),
-                )
-                for run in runs
-            ],
-            empty="(no run yet)",
-        )
+        show_runs(runs, acts)
 
 
 @group.command()
@@ -357,48 +344,3 @@ def _runs(records: Records, cluster: str, run_id: str) -> list[RunRecord]:
     if run is None:
         raise Refused(f"There is no run {run_id}.", hint="`oncluster cleanup status` lists them.")
     return [run]
-
-
-def _state(acts: dict[str, Any], act_id: str) -> tuple[str, str]:
-    result = acts.get(act_id)
-    return (ActState.PLANNED.value, "") if result is None else (result.state.value, result.detail)
-
-
-def _count(run: RunRecord, acts: dict[str, Any]) -> str:
-    counts: dict[str, int] = {}
-    for act in run.plan.acts:
-        state, _ = _state(acts, act.act_id)
-        counts[state] = counts.get(state, 0) + 1
-    return ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"
-
-
-def _show_run(run: RunRecord, acts: dict[str, Any]) -> None:
-    common.print_table(
-        ("state", "what", "host", "detail"),
-        [
-            (*_state(acts, act.act_id)[:1], act.what, act.host, _state(acts, act.act_id)[1])
-            for act in run.plan.acts
-        ],
-        title=f"{run.plan.operation} of {run.plan.cluster}, run {run.run_id}, {_when(run.at_ms)}, "
-        f"by {run.requested_by}",
-        empty="(nothing to do)",
-    )
-
-
-def _run_as_json(run: RunRecord, acts: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "run_id": run.run_id,
-        "operation": run.plan.operation,
-        "cluster": run.plan.cluster,
-        "requested_by": run.requested_by,
-        "approved_by": run.approved_by,
-        "at_ms": run.at_ms,
-        "acts": [
-            {**act.to_json(), "state": _state(acts, act.act_id)[0], "detail": _state(acts, act.act_id)[1]}
-            for act in run.plan.acts
-        ],
-    }
-
-
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

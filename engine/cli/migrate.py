@@ -1,4 +1,4 @@
-"""`oncluster migrate`: plan, lint, rehearse, apply, resume, roll back, and the ledger.
+"""`oncluster migrate`: plan, lint, rehearse, apply, resume, roll back; what reads the ledger is beside it.
 
 A folder of migrations is `--dir DIR/<cluster>`, or `--dir` itself when it holds the files. Every command that
 changes something first takes the cluster's migration lock and records what it is about to do.
@@ -15,9 +15,9 @@ from typing import Any
 import click
 
 from engine.cli.common import ExitCode, config_option, json_option, load_config, print_json, run_async
+from engine.cli.migrate_ledger import history_command, mark_command, status_command, unlock_command
 from engine.cli.migrate_place import (
     Place,
-    find_folder,
     find_folders,
     folder_options,
     ledger_option,
@@ -27,22 +27,12 @@ from engine.cli.migrate_place import (
     request_for,
     run_options,
 )
-from engine.cli.migrate_show import (
-    ClusterStatus,
-    Reporter,
-    show_history,
-    show_lint,
-    show_plan,
-    show_rehearsal,
-    show_status,
-    show_summary,
-)
+from engine.cli.migrate_show import Reporter, show_lint, show_plan, show_rehearsal, show_summary
 from engine.config.graphite import sections_xml
 from engine.env import SystemEnv
-from engine.errors import Busy, Unavailable
 from engine.migrations.drive import drive
 from engine.migrations.errors import ApprovalRequired, MigrationRefused
-from engine.migrations.files import Direction, load_folder, read_folder
+from engine.migrations.files import Direction, read_folder
 from engine.migrations.gather import make_plan
 from engine.migrations.ledger import Ledger
 from engine.migrations.lint import Finding, LintReport, lint
@@ -50,8 +40,7 @@ from engine.migrations.model import RunRequest, RunSummary
 from engine.migrations.rehearse import Rehearsal, rehearse
 from engine.migrations.selection import ALL
 from engine.migrations.statements import Surroundings
-from engine.migrations.states import MigrationState, RunState
-from engine.migrations.upkeep import mark, refresh, unlock
+from engine.migrations.states import RunState
 from engine.storage.scratch import ScratchChdb
 
 
@@ -177,62 +166,6 @@ def rehearse_command(
 async def _rehearse(place: Place, request: RunRequest) -> Rehearsal:
     async with ScratchChdb(graphite=sections_xml(place.config.graphite)) as scratch:
         return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
-
-
-@group.command("status")
-@folder_options
-@config_option
-@ledger_option
-@json_option
-@click.option("--no-refresh", is_flag=True, help="Show the ledger as it is; ask nobody.")
-def status_command(
-    directory: Path,
-    cluster: str,
-    config: Path | None,
-    ledger_url: str,
-    as_json: bool,
-    no_refresh: bool,
-) -> None:
-    """Show every migration on every host, of one cluster or of all.
-
-    What has happened since the last run is looked up and recorded. Exit code 1 when a migration has failed, 3
-    when one is not finished.
-    """
-    ledger, node = open_ledger(ledger_url), load_config(config)
-    shown = []
-    for folder in find_folders(directory, cluster):
-        place = Place(load_folder(folder, cluster=cluster), node)
-        note = "" if no_refresh else run_async(_refresh(place, ledger))
-        shown.append(ClusterStatus(place.migrations, ledger.records(place.migrations.cluster), note))
-    show_status(shown, as_json=as_json)
-    states = {record.state for status in shown for record in status.records.values()}
-    if MigrationState.FAILED in states:
-        _exit(ExitCode.FAILED)
-    if any(state.is_open for state in states):
-        _exit(ExitCode.UNFINISHED)
-
-
-async def _refresh(place: Place, ledger: Ledger) -> str:
-    """What there is to say when nothing could be looked up."""
-    try:
-        async with place.runner(ledger) as runner:
-            await refresh(runner, request_for(Direction.UP, None, {}))
-    except Busy as error:
-        return f"{error.message} This is the ledger as that run has written it so far."
-    except Unavailable as error:
-        return f"Nothing could be looked up ({error.message}); this is the ledger as it was last written."
-    return ""
-
-
-@group.command("history")
-@folder_options
-@ledger_option
-@json_option
-def history_command(directory: Path, cluster: str, ledger_url: str, as_json: bool) -> None:
-    """Show every run of the cluster and every event of its migrations, oldest first."""
-    name = cluster or find_folder(directory, cluster).resolve().name
-    ledger = open_ledger(ledger_url)
-    show_history(ledger.runs(name), ledger.events(name), as_json=as_json)
 
 
 # --- doing ------------------------------------------------------------------------------------------------
@@ -368,51 +301,5 @@ def _run(place: Place, ledger: Ledger, request: RunRequest, *, as_json: bool) ->
             return
 
 
-@group.command("mark")
-@click.argument("version", type=int)
-@click.argument("state", type=click.Choice(["applied", "unapplied"]))
-@click.option("--reason", required=True, help="Stays in the ledger.")
-@folder_options
-@config_option
-@ledger_option
-@click.option("--adopt-ledger", is_flag=True, help="This ledger takes over from another.")
-def mark_command(
-    version: int,
-    state: str,
-    reason: str,
-    directory: Path,
-    cluster: str,
-    config: Path | None,
-    ledger_url: str,
-    adopt_ledger: bool,
-) -> None:
-    """Declare a migration applied, or not applied, on your word. Nothing is sent."""
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-    request = request_for(Direction.UP, None, {"adopt_ledger": adopt_ledger})
-
-    async def work() -> str:
-        async with place.runner(ledger) as runner:
-            record = await mark(runner, request, version, applied=state == "applied", reason=reason)
-            return record.state.value
-
-    click.echo(f"Version {version} is {run_async(work())}.")
-
-
-@group.command("unlock")
-@folder_options
-@config_option
-@ledger_option
-def unlock_command(directory: Path, cluster: str, config: Path | None, ledger_url: str) -> None:
-    """Take the migration lock from a run that will not come back.
-
-    That run can neither send nor record anything afterwards. What it sent is carried out; `apply` attaches
-    to it.
-    """
-    place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
-
-    async def work() -> str:
-        async with place.runner(ledger) as runner:
-            broken = await unlock(runner, request_for(Direction.UP, None, {}))
-            return f"Taken from run {broken.run_id} of {broken.holder}." if broken else "Nobody holds it."
-
-    click.echo(run_async(work()))
+for command in (status_command, history_command, mark_command, unlock_command):
+    group.add_command(command)
