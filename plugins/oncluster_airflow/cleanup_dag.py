@@ -12,7 +12,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from engine.operations.cleanup import BrokenFilesFate, CleanupKind
-from oncluster_airflow.operation_dag import Covers, Operation, mode_param, tasks
+from oncluster_airflow.operation_dag import Covers, Operation, lines_param, mode_param, tasks
 from oncluster_airflow.operation_plan import Mode
 from oncluster_airflow.operators.cleanup import (
     ActAbandonOperator,
@@ -62,12 +62,9 @@ def cleanup(settings: OperationSettings) -> Operation:
                 title="Kinds",
                 description="None means all of them.",
             ),
-            "gone": Param(
-                [],
-                type="array",
-                items={"type": "string"},
-                title="Hosts that are gone for good",
-                description="One a line, with the reason: `node05 = sold`. Nobody waits for them.",
+            "gone": lines_param(
+                "Hosts that are gone for good",
+                "One a line, with the reason: `node05 = sold`. Nobody waits for them.",
             ),
             "gone_after_hours": Param(
                 24,
@@ -112,12 +109,9 @@ def abandon(settings: OperationSettings) -> Operation:
         params={
             "host": Param("", type="string", title="Host", description="`node05`, or `node05:9000`."),
             "reason": Param("", type="string", title="Reason", description="It stays with the tasks."),
-            "entries": Param(
-                [],
-                type="array",
-                items={"type": "string"},
-                title="Entries",
-                description="`query-0000000007`, one a line. None: all that wait for the host.",
+            "entries": lines_param(
+                "Entries",
+                "`query-0000000007`, one a line. None: all that wait for the host.",
                 section="More",
             ),
             "mode": mode_param(Mode.PLAN, Mode.ACT),

@@ -11,7 +11,7 @@ from __future__ import annotations
 from airflow.sdk import Param
 
 from engine.operations.health import Depth
-from oncluster_airflow.operation_dag import Operation, repair_param, tasks
+from oncluster_airflow.operation_dag import Operation, lines_param, repair_param, tasks
 from oncluster_airflow.operators.health import CheckHealthOperator
 from oncluster_airflow.operators.repair import ActRepairOperator, PlanRepairOperator
 from oncluster_airflow.settings import OperationSettings
@@ -55,12 +55,9 @@ def health(settings: OperationSettings) -> Operation:
                 description="What is left is in the next plan. Empty: as the configuration says.",
                 section="More",
             ),
-            "findings": Param(
-                [],
-                type="array",
-                items={"type": "string"},
-                title="Only these findings",
-                description="Fingerprints, or how they begin, one a line. None: all.",
+            "findings": lines_param(
+                "Only these findings",
+                "Fingerprints, or how they begin, one a line. None: all.",
                 section="More",
             ),
         },

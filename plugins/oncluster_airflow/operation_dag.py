@@ -141,6 +141,12 @@ def repair_param() -> Param:
     return _choice("Repair", (Mode.NONE, Mode.PLAN, Mode.ACT))
 
 
+def lines_param(title: str, description: str, *, section: str | None = None) -> Param:
+    """Any number of texts, one a line in the form."""
+    where: dict[str, Any] = {} if section is None else {"section": section}
+    return Param([], type="array", items={"type": "string"}, title=title, description=description, **where)
+
+
 _WHAT = {
     Mode.NONE: "only look.",
     Mode.PLAN: "show what would be done.",

@@ -75,6 +75,18 @@ class MigrationOperator(BaseOperator):
 
         return asyncio.run(run())
 
+    def at_end(
+        self, context: Context, work: Callable[[MigrationRunner, Begun], Awaitable[RunSummary]]
+    ) -> tuple[Begun, RunSummary]:
+        """What `work` makes of the run that `begin` has left. Raises AirflowSkipException if it left none."""
+        begun = run_of(context)
+        if begun is None:
+            raise AirflowSkipException("The run did not begin.")
+        try:
+            return begun, self.with_runner(self.open_workspace(), lambda runner: work(runner, begun))
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
+
 
 class BeginOperator(MigrationOperator, SkipMixin):
     """Takes the lock, decides what is to be done, and skips the tasks of statements that are not.
@@ -174,14 +186,7 @@ class AppliedOperator(MigrationOperator):
     """
 
     def execute(self, context: Context) -> Any:
-        begun = run_of(context)
-        if begun is None:
-            raise AirflowSkipException("The run did not begin.")
-        try:
-            workspace = self.open_workspace()
-            summary = self.with_runner(workspace, lambda runner: _settle(runner, begun))
-        except OnclusterError as error:
-            raise as_airflow_error(error) from error
+        begun, summary = self.at_end(context, _settle)
         if summary.state is not RunState.DONE:
             raise AirflowSkipException(f"{summary.state}: {summary.note}")
         extra = {
@@ -199,14 +204,7 @@ class CloseOperator(MigrationOperator):
     """Records how the run ended, whatever happened, shows every host, and gives the lock back."""
 
     def execute(self, context: Context) -> Any:
-        begun = run_of(context)
-        if begun is None:
-            raise AirflowSkipException("The run did not begin.")
-        try:
-            workspace = self.open_workspace()
-            summary = self.with_runner(workspace, lambda runner: _close(runner, begun))
-        except OnclusterError as error:
-            raise as_airflow_error(error) from error
+        _, summary = self.at_end(context, _close)
         self.log.info(
             "run %s: %s %s\n%s", summary.run_id, summary.state, summary.note, summary_table(summary)
         )
