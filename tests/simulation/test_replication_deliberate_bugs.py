@@ -14,7 +14,7 @@ import pytest
 
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.recipes import Signal
-from engine.replication.commands import consistent_read, drop_range, insert, insert_group
+from engine.replication.commands import consistent_read, drop_range, insert, insert_transaction
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
@@ -42,7 +42,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_predicate import MergePredicate
 from engine.replication.replica.mutation_book import MutationBook, MutationState
 from engine.replication.replica.queue import QueuedEntry
-from engine.replication.replica.quorum import QuorumEnd
+from engine.replication.replica.quorum_waiting import QuorumEnd
 from engine.testing import replication_transfer
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_simulation import Scenario, simulate
@@ -60,19 +60,19 @@ def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> N
     async def find_out(self: Any) -> bool:
         return False
 
-    monkeypatch.setattr(insert_group._Transaction, "_find_out", find_out)
+    monkeypatch.setattr(insert_transaction.InsertTransaction, "_find_out", find_out)
 
 
 @BUGS.add("R3", fault_rate=0.03)
 def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = insert_group._Transaction._stage
+    stage = insert_transaction.InsertTransaction._stage
 
     async def shown(self: Any, pending: Any, name: PartName) -> Part:
         part = await stage(self, pending, name)
         await self._ctx.store.publish([name])
         return part
 
-    monkeypatch.setattr(insert_group._Transaction, "_stage", shown)
+    monkeypatch.setattr(insert_transaction.InsertTransaction, "_stage", shown)
 
 
 @BUGS.add("R4", first=8)

@@ -53,25 +53,16 @@ from engine.errors import (
 )
 from engine.replication.block_id import BlockId
 from engine.replication.commands.early_number import EarlyNumber, note_partitions
-from engine.replication.commands.insert_group import (
-    Committed,
-    Pending,
-    Quorum,
-    insert_group,
-    pause,
-    pause_s,
-    unknown_status,
-)
+from engine.replication.commands.insert_group import Committed, insert_group, pause
+from engine.replication.commands.insert_transaction import Pending, Quorum, pause_s, unknown_status
 from engine.replication.part_name import PartName
 from engine.replication.part_store import NewPart, Part
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.quorum import (
+from engine.replication.replica.quorum import check_quorum, holders, set_failed_aside
+from engine.replication.replica.quorum_waiting import (
     QuorumEnd,
     Wake,
     any_session,
-    check_quorum,
-    holders,
-    set_failed_aside,
     wait_for_quorum,
     wait_until_active,
 )

@@ -1,77 +1,36 @@
-"""Parts of one INSERT that are committed together: steps 1 to 4 of `commands.insert`, and what follows when
-one of them gets no answer.
+"""Parts of one INSERT that are committed together: step 1 of `commands.insert`, and the rounds until all are
+there.
 
-Safety argument: see there. The rule here: as long as it is not known whether the transaction was executed,
-the names stay in flight, the staged parts stay staged, and nothing is sent but removals of the number locks
-and reads.
+Safety argument: see there. A round begins only when it is certain that the one before has done nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import enum
-import logging
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from engine.errors import (
     Code,
     ConnectionLoss,
     KeeperUnavailable,
-    MultiFailed,
-    NodeExists,
-    NoNode,
     OnclusterError,
     OperationTimeout,
     SessionExpired,
     SqlError,
-    Unavailable,
 )
-from engine.keeper.base import Create, CreateMode, Keeper, Op
-from engine.replication.block_id import BlockId
-from engine.replication.log_actions import Action, AttachPart, GetPart
-from engine.replication.log_entry import LogEntry
-from engine.replication.part_name import PartName, inserted
-from engine.replication.part_store import Part
-from engine.replication.replica.block_numbers import Abandoned, BlockNumber, Known, Wanted, allocate_all
+from engine.replication.commands.insert_transaction import (
+    InsertTransaction,
+    Pending,
+    Quorum,
+    StartOver,
+    pause_s,
+)
+from engine.replication.part_name import PartName
+from engine.replication.replica.block_numbers import BlockNumber, Known, Wanted, allocate_all
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.quorum import Alive, any_session, check_quorum, pending_quorum, quorum_create
-from engine.replication.text import encode_bytes, time_text
-
-log = logging.getLogger(__name__)
-
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 10.0
-_CHECK_AFTER_S = 300.0
-"""When the part check looks at a part whose insert ended without an answer, as in ClickHouse."""
-_LOOKS = 20
-"""How often Keeper is asked what became of an insert before that is given up."""
-_LAST_LOOK_S = 5.0
-"""How long a cancelled insert may look what became of it."""
-
-
-def get_part(part: Part) -> Action:
-    """The entry of an inserted part: others fetch it."""
-    return GetPart(part.name)
-
-
-def attach_part(part: Part) -> Action:
-    """The entry of an attached part: who has the same in `detached/` takes that, others fetch it."""
-    return AttachPart(part.name, part.digest.hash_text)
-
-
-@dataclass(slots=True)
-class Pending:
-    """A part on its way. `stage` makes it a staged part of the name that it gets, and is called once;
-    `action` is what the log will say. `staged` is the name it is staged under, `names` are all that it had so
-    far: none means that it has not been staged."""
-
-    partition_id: str
-    block_id: BlockId | None
-    stage: Callable[[PartName], Awaitable[Part]]
-    action: Callable[[Part], Action] = get_part
-    staged: PartName | None = None
-    names: list[PartName] = field(default_factory=list)
+from engine.replication.replica.quorum import check_quorum
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,35 +39,6 @@ class Committed:
 
     name: PartName
     is_duplicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Quorum:
-    """How many replicas an insert waits for."""
-
-    required: int
-    is_parallel: bool
-
-
-class _StartOver(Unavailable):
-    """Nothing was committed, and with other numbers it may work."""
-
-
-class _Kind(enum.Enum):
-    """What an operation of the transaction is for, by which its refusal is understood."""
-
-    LOG = "log"
-    UNLOCK = "unlock"
-    QUORUM = "quorum"
-    ALIVE = "alive"
-    BLOCK = "block"
-    PART = "part"
-
-
-def pause_s(ctx: ReplicaContext, attempt: int) -> float:
-    """Before the `attempt`-th repetition, counted from 1; with jitter."""
-    longest_s: float = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 10))
-    return longest_s * ctx.env.rng.uniform(0.5, 1.0)
 
 
 async def pause(ctx: ReplicaContext, attempt: int) -> None:
@@ -144,7 +74,7 @@ async def insert_group(
             open_parts = {index: each for index, each in enumerate(group) if index not in done}
             try:
                 done |= await _attempt(ctx, open_parts, quorum, early if attempt == 0 else None)
-            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable, _StartOver) as error:
+            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable, StartOver) as error:
                 failure = error
             except SqlError as error:
                 if error.code not in (Code.TABLE_IS_READ_ONLY, Code.READONLY):
@@ -178,7 +108,7 @@ async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
 async def _attempt(
     ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None, early: BlockNumber | None
 ) -> dict[int, Committed]:
-    """One round. What is known already is in the result, and so is all else, or _StartOver is raised."""
+    """One round. What is known already is in the result, and so is all else, or StartOver is raised."""
     keeper = ctx.session()
     alive = None
     if quorum is not None:
@@ -194,219 +124,9 @@ async def _attempt(
         else:
             locks[index] = found
     if locks:
-        transaction = _Transaction(ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()])
+        transaction = InsertTransaction(
+            ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()]
+        )
         names = await transaction.run()
         done |= {index: Committed(name, is_duplicate=False) for index, name in zip(locks, names, strict=True)}
     return done
-
-
-class _Transaction:
-    """Steps 2 to 4 for parts that have numbers."""
-
-    def __init__(
-        self,
-        ctx: ReplicaContext,
-        quorum: Quorum | None,
-        alive: Alive | None,
-        pending: Sequence[Pending],
-        locks: Sequence[BlockNumber],
-    ) -> None:
-        self._ctx = ctx
-        self._quorum = quorum
-        self._alive = alive
-        self._pending = pending
-        self._locks = locks
-        self._names = [inserted(lock.partition_id, lock.number) for lock in locks]
-        self._kinds: list[_Kind] = []
-        self._create_time = ""
-        self._is_in_doubt = self._was_in_doubt = False
-
-    async def run(self) -> Sequence[PartName]:
-        """The names of the parts, committed and published. Raises _StartOver or SqlError."""
-        async with AsyncExitStack() as stack:
-            for name in self._names:
-                await stack.enter_async_context(self._ctx.in_flight.hold(name))
-            try:
-                await self._commit()
-            except BaseException:
-                await self._leave()
-                raise
-            for lock in self._locks:
-                lock.used()
-            await self._publish()
-        return self._names
-
-    async def _commit(self) -> None:
-        keeper = self._locks[0].keeper
-        ops = self._ops([await self._stage(*each) for each in zip(self._pending, self._names, strict=True)])
-        self._is_in_doubt = True
-        try:
-            await self._send(keeper, ops)
-        except MultiFailed as failed:
-            self._is_in_doubt = False
-            raise self._refusal(failed) from failed
-        except (ConnectionLoss, OperationTimeout, SessionExpired) as error:
-            self._was_in_doubt = True
-            log.info("replication.insert_in_doubt table=%s parts=%s", self._ctx.name, self._names)
-            if not await self._find_out():
-                self._is_in_doubt = False
-                raise _StartOver("The transaction of the insert got lost") from error
-
-    async def _stage(self, pending: Pending, name: PartName) -> Part:
-        if pending.staged is None:
-            part = await pending.stage(name)
-        else:
-            part = await self._ctx.store.rename_staged(pending.staged, name)
-            self._ctx.in_flight.let_go(pending.staged)
-        pending.staged = name
-        pending.names.append(name)
-        return part
-
-    def _ops(self, parts: Sequence[Part]) -> Sequence[Op]:
-        ctx = self._ctx
-        ops: list[tuple[_Kind, Op]] = []
-        self._create_time = time_text(ctx.env.now_s())
-        for part, pending, lock in zip(parts, self._pending, self._locks, strict=True):
-            block_id = str(pending.block_id) if pending.block_id is not None else ""
-            entry = LogEntry(
-                pending.action(part),
-                source_replica=ctx.replica,
-                create_time=self._create_time,
-                block_id=block_id,
-                quorum=self._quorum.required if self._quorum else 0,
-            )
-            node = Create(ctx.paths.log_prefix, entry.to_bytes(), CreateMode.PERSISTENT_SEQUENTIAL)
-            ops += [(_Kind.LOG, node), (_Kind.UNLOCK, lock.unlock)]
-            if self._quorum is not None and self._alive is not None:
-                required, is_parallel = self._quorum.required, self._quorum.is_parallel
-                ops.append((_Kind.QUORUM, quorum_create(ctx, part.name, required, is_parallel=is_parallel)))
-                ops += [(_Kind.ALIVE, check) for check in self._alive.checks(ctx)]
-            if pending.block_id is not None:
-                written = encode_bytes(str(part.name))
-                ops.append((_Kind.BLOCK, Create(ctx.paths.block(pending.block_id), written)))
-            ops.append((_Kind.PART, Create(ctx.me.part(part.name), part.header.to_bytes())))
-        self._kinds = [kind for kind, _ in ops]
-        return [op for _, op in ops]
-
-    async def _send(self, keeper: Keeper, ops: Sequence[Op]) -> None:
-        """Send the transaction, and note which entries of the log need not be copied; those with a quorum
-        do."""
-        self._ctx.inserts_on_their_way += 1
-        try:
-            results = await keeper.multi(ops)
-        finally:
-            self._ctx.inserts_on_their_way -= 1
-        if self._quorum is None and keeper is self._ctx.keeper:
-            self._ctx.own_inserts |= {
-                str(made).rpartition("/")[2]: self._create_time
-                for kind, made in zip(self._kinds, results, strict=True)
-                if kind is _Kind.LOG
-            }
-
-    def _refusal(self, failed: MultiFailed) -> OnclusterError:
-        ctx = self._ctx
-        match self._kinds[failed.index]:
-            case _Kind.UNLOCK:
-                return _StartOver(
-                    "The block number was taken away: by a dropped partition, or a lost session"
-                )
-            case _Kind.ALIVE:
-                return _StartOver("The replica was activated anew since the insert began")
-            case _Kind.BLOCK if isinstance(failed.error, NodeExists):
-                return _StartOver("The same block was inserted by somebody else right now")
-            case _Kind.QUORUM if isinstance(failed.error, NodeExists):
-                return pending_quorum(ctx)
-            case _Kind.PART if isinstance(failed.error, NoNode):
-                return SqlError(
-                    Code.UNEXPECTED_ZOOKEEPER_ERROR,
-                    f"Replica {ctx.me.root} of {ctx.name} is not in Keeper any more; nothing was inserted.",
-                    hint="SYSTEM RESTORE REPLICA makes it anew.",
-                )
-        return SqlError(
-            Code.UNEXPECTED_ZOOKEEPER_ERROR,
-            f"Nothing was inserted into {ctx.name}: {failed}",
-        )
-
-    # -- no answer -----------------------------------------------------------------------------------------
-
-    async def _find_out(self) -> bool:
-        """Whether the transaction was executed; if not, it cannot be any more. Raises SqlError 319 when
-        Keeper stays away."""
-        attempt = 0
-        while True:
-            try:
-                return await self._look(await any_session(self._ctx, timeout_s=_LONGEST_PAUSE_S))
-            except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable) as error:
-                attempt += 1
-                if attempt > _LOOKS:
-                    raise unknown_status(self._ctx, f"Keeper does not answer: {error}") from error
-                await self._ctx.env.sleep(pause_s(self._ctx, attempt))
-
-    async def _look(self, keeper: Keeper) -> bool:
-        """The removal is what makes the read final: see `Abandoned`. One lock stands for all, the transaction
-        removes all or none."""
-        if await self._locks[0].abandon(keeper) is Abandoned.REMOVED:
-            return False
-        found = await keeper.exists_many([self._ctx.me.part(name) for name in self._names])
-        if any(stat is not None for stat in found):
-            return True
-        if await keeper.exists(self._ctx.me.parts) is None:
-            raise unknown_status(self._ctx, f"replica {self._ctx.me.root} was dropped meanwhile")
-        return False
-
-    async def _leave(self) -> None:
-        """The insert ends with an error, or is cancelled. Numbers that stay behind would stop merges."""
-        if self._is_in_doubt:
-            self._was_in_doubt = True
-            with suppress(OnclusterError, TimeoutError):
-                async with asyncio.timeout(_LAST_LOOK_S):
-                    if await self._look(await any_session(self._ctx)):
-                        await self._publish()
-                        return
-                    self._is_in_doubt = False
-        if self._is_in_doubt:
-            for name in self._names:
-                self._ctx.check_later(name, delay_s=_CHECK_AFTER_S)
-            for pending in self._pending:
-                pending.staged = None
-        for pending in self._pending:
-            if pending.staged is not None:
-                self._ctx.in_flight.keep(pending.staged)
-        for lock in self._locks:
-            lock.leave()
-        with suppress(OnclusterError, TimeoutError):
-            async with asyncio.timeout(_LAST_LOOK_S):
-                for lock in self._locks:
-                    await lock.abandon()
-
-    def _covered(self) -> Sequence[PartName]:
-        """Parts that something that readers see covers already. Nobody makes such a thing while a part is in
-        flight, so only what was in doubt is worth the look."""
-        active = tuple(self._ctx.store.active)
-        return [name for name in self._names if any(other.contains(name) for other in active)]
-
-    async def _publish(self) -> None:
-        """The transaction was executed."""
-        ctx = self._ctx
-        for pending, name in zip(self._pending, self._names, strict=True):
-            ctx.queue.add_virtual(name)
-            pending.staged = None
-        covered = self._covered() if self._was_in_doubt else ()
-        try:
-            await ctx.store.publish([name for name in self._names if name not in covered])
-            for name in covered:
-                await ctx.store.discard(name)
-        except (SqlError, OSError) as error:
-            for name in self._names:
-                ctx.check_later(name)
-            raise unknown_status(ctx, f"the parts are stored but could not be shown: {error}") from error
-        ctx.merge_wanted.set()
-
-
-def unknown_status(ctx: ReplicaContext, reason: str) -> SqlError:
-    """319. The message is ClickHouse's."""
-    return SqlError(
-        Code.UNKNOWN_STATUS_OF_INSERT,
-        f"Unknown status of INSERT into {ctx.name}, client must retry. Reason: {reason}",
-        hint="A repetition is not stored twice, if deduplication is on.",
-    )

@@ -32,7 +32,8 @@ from engine.keeper.base import Keeper, Node
 from engine.replication.block_id import BlockId
 from engine.replication.columns import Columns
 from engine.replication.commands.create import Created, complete_table, create_replica
-from engine.replication.commands.insert_group import Pending, attach_part, insert_group
+from engine.replication.commands.insert_group import insert_group
+from engine.replication.commands.insert_transaction import Pending, attach_part
 from engine.replication.creation import NewReplica
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName

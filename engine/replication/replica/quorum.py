@@ -1,4 +1,4 @@
-"""Inserts that wait until several replicas have their part, and what becomes of those that never get there.
+"""Inserts that need several replicas to have their part, and what becomes of those that never get there.
 
 Safety argument.
 
@@ -24,8 +24,6 @@ Source: ClickHouse's ReplicatedMergeTree.
 
 from __future__ import annotations
 
-import asyncio
-import enum
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,17 +31,13 @@ from dataclasses import dataclass
 from engine.errors import (
     BadVersion,
     Code,
-    ConnectionLoss,
     KeeperAnswer,
-    KeeperUnavailable,
     MultiFailed,
     NodeExists,
     NoNode,
-    OperationTimeout,
-    SessionExpired,
     SqlError,
 )
-from engine.keeper.base import Check, Children, Create, Keeper, Node, Op, Remove, SetData
+from engine.keeper.base import Check, Children, Create, Keeper, Node, Op, Remove, SetData, Watch
 from engine.keeper.recipes import try_remove
 from engine.replication.log_actions import GetPart
 from engine.replication.part_name import PartName
@@ -55,18 +49,6 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import QueuedEntry
 
 log = logging.getLogger(__name__)
-
-_PAUSE_S = 0.5
-"""Before Keeper is asked again after it did not answer."""
-
-
-class QuorumEnd(enum.Enum):
-    """What became of a quorum that was waited for."""
-
-    REACHED = "reached"
-    FAILED = "failed"
-    """It was given up: the part is, or will be, set aside everywhere, and its block id is forgotten."""
-    TIMEOUT = "timeout"
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,85 +191,8 @@ async def _last_part_update(ctx: ReplicaContext, keeper: Keeper, part: PartName)
     return SetData(path, last.to_bytes(), node.stat.version)
 
 
-# --- waiting ----------------------------------------------------------------------------------------------
-
-
-class Wake:
-    """A watch for several nodes at once: set by whichever fires first, and by the end of the session."""
-
-    def __init__(self) -> None:
-        self._event = asyncio.Event()
-
-    def __call__(self, event: object) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-
-
-async def any_session(ctx: ReplicaContext, *, timeout_s: float | None = None) -> Keeper:
-    """The session of the present term, or the node's while there is no term: good for looking.
-
-    Raises KeeperUnavailable.
-    """
-    if ctx.keeper is not None and not ctx.keeper.is_expired:
-        return ctx.keeper
-    return await ctx.holder.get(timeout_s=timeout_s)
-
-
-async def wait_for_quorum(ctx: ReplicaContext, part: PartName, *, deadline_s: float) -> QuorumEnd:
-    """Wait, on watches, until no quorum node names `part`; `deadline_s` is of the monotonic clock.
-
-    Goes on over lost connections and sessions.
-    """
-    while (left_s := deadline_s - ctx.env.monotonic_s()) > 0:
-        try:
-            async with asyncio.timeout(left_s):
-                keeper = await any_session(ctx)
-                wake = Wake()
-                if not await _is_pending(ctx, keeper, part, wake):
-                    return QuorumEnd.FAILED if await is_failed(ctx, part, keeper) else QuorumEnd.REACHED
-                await wake.wait()
-        except TimeoutError:
-            break
-        except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable):
-            await ctx.env.sleep(_PAUSE_S)
-    return QuorumEnd.TIMEOUT
-
-
-async def _is_pending(ctx: ReplicaContext, keeper: Keeper, part: PartName, wake: Wake) -> bool:
-    for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
-        try:
-            node = await keeper.get(path, watch=wake)
-        except NoNode:
-            continue
-        if QuorumStatus.from_bytes(node.data, where=path).part == part:
-            return True
-    return False
-
-
-async def wait_until_active(ctx: ReplicaContext, *, deadline_s: float) -> bool:
-    """Wait until `is_active` belongs to this process again, at most until `deadline_s` (monotonic).
-
-    False: the replica is not active, or another server goes by its name. What this process has stored then
-    does not count for any quorum.
-    """
-    while True:
-        try:
-            keeper = ctx.keeper
-            if keeper is not None and not keeper.is_expired:
-                stat = await keeper.exists(ctx.me.is_active)
-                if stat is not None and stat.ephemeral_owner == keeper.session_id:
-                    return True
-        except (ConnectionLoss, OperationTimeout, SessionExpired):
-            pass
-        if ctx.env.monotonic_s() >= deadline_s:
-            return False
-        await ctx.env.sleep(min(_PAUSE_S, max(0.01, deadline_s - ctx.env.monotonic_s())))
-
-
 async def holders(
-    keeper: Keeper, paths: TablePaths, part: PartName, *, watch: Wake | None = None
+    keeper: Keeper, paths: TablePaths, part: PartName, *, watch: Watch | None = None
 ) -> Sequence[str]:
     """The replicas that have `part`, or one that covers it, in their `parts`. Active or not."""
     names = (await keeper.children(paths.replicas)).names
