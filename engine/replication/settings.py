@@ -36,6 +36,8 @@ class ReplicatedSettings:
     finished_mutations_to_keep: int = 100
     cleanup_delay_period: float = 30.0
     cleanup_delay_period_random_add: float = 10.0
+    max_cleanup_delay_period: float = 300.0
+    cleanup_thread_preferred_points_per_iteration: int = 150
     merge_selecting_sleep_ms: int = 5000
     max_merge_selecting_sleep_ms: int = 60_000
     old_parts_lifetime: float = 480.0
@@ -44,6 +46,7 @@ class ReplicatedSettings:
     prefer_fetch_merged_part_time_threshold: float = 3600.0
     prefer_fetch_merged_part_size_threshold: int = 10 << 30
     try_fetch_recompressed_part_timeout: float = 7200.0
+    execute_merges_on_single_replica_time_threshold: float = 0.0
     number_of_mutations_to_throw: int = 1000
     max_parts_to_merge_at_once: int = 100
     max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30

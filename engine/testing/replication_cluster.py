@@ -446,6 +446,7 @@ def settings_of(scenario: Scenario) -> ReplicatedSettings:
         min_replicated_logs_to_keep=shortest,
         cleanup_delay_period=5.0,
         cleanup_delay_period_random_add=2.0,
+        max_cleanup_delay_period=10.0,
         merge_selecting_sleep_ms=1000 if scenario.has_merges else 3_600_000,
         max_merge_selecting_sleep_ms=4000 if scenario.has_merges else 3_600_000,
         old_parts_lifetime=20.0,

@@ -24,7 +24,8 @@ FIRST_COMMANDED = 100
 NEVER_S = float("inf")
 SETTINGS = (
     "min_replicated_logs_to_keep = 10, max_replicated_logs_to_keep = 60, cleanup_delay_period = 1, "
-    "cleanup_delay_period_random_add = 1, merge_selecting_sleep_ms = 500, old_parts_lifetime = 3"
+    "cleanup_delay_period_random_add = 1, max_cleanup_delay_period = 2, merge_selecting_sleep_ms = 500, "
+    "old_parts_lifetime = 3"
 )
 
 

@@ -13,7 +13,7 @@ from engine.keeper.session import RequestKind
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.replica import cleanup
-from engine.replication.replica.cleanup import Cleanup
+from engine.replication.replica.cleanup import Cleanup, next_delay_s
 from engine.replication.replica.cleanup_blocks import BlockCleanup, forget_blocks, removals_of_blocks
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.cleanup_mutations import clean_mutations
@@ -411,6 +411,42 @@ def test_the_loop_cleans_by_itself_survives_lost_connections_and_can_be_stopped(
         loop.cancel()
 
     run(main)
+
+
+def test_a_table_of_which_nothing_is_to_be_removed_is_looked_at_seldom_until_much_has_happened() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await pair(bench)
+        settings = one.ctx.settings
+        loop = asyncio.create_task(cleanup.run(one.ctx))
+        await bench.env.sleep(settings.cleanup_delay_period + settings.cleanup_delay_period_random_add)
+        await append(bench, 30)
+        for replica in (one, two):
+            await point(bench, replica, 30)
+        await bench.env.sleep(settings.max_cleanup_delay_period - 45)
+        assert len(bench.children(PATHS.log)) == 30
+        await bench.env.sleep(60)
+        assert len(bench.children(PATHS.log)) == 5
+        await bench.env.sleep(settings.cleanup_delay_period)
+        await append(bench, 300)
+        for replica in (one, two):
+            await point(bench, replica, 330)
+        one.ctx.log_pointer = 330
+        await bench.env.sleep(settings.cleanup_delay_period + settings.cleanup_delay_period_random_add)
+        assert len(bench.children(PATHS.log)) == 5
+        loop.cancel()
+
+    run(main)
+
+
+def test_the_delay_of_the_next_round_follows_from_what_was_removed() -> None:
+    settings = ReplicatedSettings()
+    assert next_delay_s(30, 0, settings) == 300
+    assert next_delay_s(300, 150, settings) == 300
+    assert next_delay_s(300, 600, settings) == 75
+    assert next_delay_s(60, 600, settings) == 30
+    assert next_delay_s(60, 100, settings) == 90
+    every = ReplicatedSettings(cleanup_thread_preferred_points_per_iteration=0)
+    assert next_delay_s(60, 0, every) == 30
 
 
 def test_a_replica_that_may_not_lead_cleans_only_its_own() -> None:

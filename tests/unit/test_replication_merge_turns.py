@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from engine.replication.log_actions import MergeParts, MergeType
-from engine.replication.part_name import merged
+from engine.replication.part_name import PartName, merged
 from engine.replication.replica.merge_assigner import Assigned, assign
 from engine.replication.replica.merge_predicate import load_predicate
 from engine.replication.replica.merge_turns import LOOK_S
@@ -29,8 +29,12 @@ async def pair(live: Live, settings: ReplicatedSettings = NO_OWN_MERGES) -> tupl
     return first, second
 
 
-async def assigned(replica: LiveReplica, merge_type: MergeType = MergeType.TTL_RECOMPRESS) -> None:
-    action = MergeParts(SOURCES, merged(SOURCES), merge_type=merge_type)
+async def assigned(
+    replica: LiveReplica,
+    merge_type: MergeType = MergeType.TTL_RECOMPRESS,
+    sources: tuple[PartName, ...] = SOURCES,
+) -> None:
+    action = MergeParts(sources, merged(sources), merge_type=merge_type)
     ctx = replica.ctx
     assert isinstance(await assign(ctx, ctx.session(), await load_predicate(ctx), [action]), Assigned)
 
@@ -127,6 +131,57 @@ def test_a_third_replica_that_has_it_is_enough() -> None:
         await live.quiet(second, third)
         assert [len(replica.store.merges) for replica in (first, second, third)] == [0, 1, 0]
         assert ("r2", "r3", P(RESULT)) in live.network.fetches
+
+    run(main)
+
+
+ON_ONE = replace(NO_OWN_MERGES, execute_merges_on_single_replica_time_threshold=600.0)
+
+
+def test_where_one_replica_makes_each_merge_both_replicas_take_their_share() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2, ON_ONE)
+        for number in range(16):
+            await first.insert(number)
+        await live.quiet()
+        for number in range(0, 16, 2):
+            await assigned(
+                first,
+                MergeType.REGULAR,
+                (P(f"all_{number}_{number}_0"), P(f"all_{number + 1}_{number + 1}_0")),
+            )
+        await live.quiet()
+        assert first.parts() == second.parts() == [f"all_{n}_{n + 1}_1" for n in range(0, 16, 2)]
+        made = [len(replica.store.merges) for replica in (first, second)]
+        # CityHash64 of path and part decides: the same on every server.
+        assert made == [4, 4]
+
+    run(main)
+
+
+def test_a_merge_is_not_left_to_a_replica_that_is_not_there() -> None:
+    async def main(live: Live) -> None:
+        first, second = await pair(live, ON_ONE)
+        await second.stop()
+        await assigned(first, MergeType.REGULAR)
+        await live.quiet(first)
+        assert (first.parts(), len(first.store.merges)) == ([RESULT], 1)
+
+    run(main)
+
+
+def test_a_merge_is_left_to_another_replica_for_no_longer_than_the_threshold() -> None:
+    """By its name the part is r1's, which cannot make it; r2 does when the time is over."""
+
+    async def main(live: Live) -> None:
+        first, second = await pair(live, ON_ONE)
+        first.ctx.switches.stop(Activity.MERGES)
+        await assigned(first, MergeType.REGULAR)
+        assert "waiting for r1 to execute merge" in await reason(live, second)
+        await live.env.sleep(590)
+        assert len(second.store.merges) == 0
+        await live.quiet(second)
+        assert len(second.store.merges) == 1
 
     run(main)
 

@@ -2,12 +2,17 @@
 
 Recompression takes long and gains nothing by being done on every replica. The one that has assigned it begins
 at once, the others fetch what it makes, and merge themselves only when it has gone or
-`try_fetch_recompressed_part_timeout` is over. Large results of entries that have waited long
-(`prefer_fetch_merged_part_time_threshold` and `…_size_threshold`) are fetched if somebody has them already.
+`try_fetch_recompressed_part_timeout` is over. With `execute_merges_on_single_replica_time_threshold` every
+merge is one replica's for so long: all of them work out whose from the part's name. Large results of entries
+that have waited long (`prefer_fetch_merged_part_time_threshold` and `…_size_threshold`) are fetched if
+somebody has them already.
 
 It only reads. Whoever waits holds no place among the merges: the entry is postponed, and watches wake it.
+Replicas that see different ones active may choose differently: then two make the merge, or all wait until the
+time is over.
 
-Source: ClickHouse's MergeFromLogEntryTask. That one waits for a replica that is not active, too.
+Source: ClickHouse's MergeFromLogEntryTask and ReplicatedMergeTreeMergeStrategyPicker. The first waits for a
+replica that is not active, too.
 """
 
 from __future__ import annotations
@@ -15,9 +20,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from engine.keeper.base import WatchEvent
+from clickhouse_cityhash.cityhash import CityHash64
+
+from engine.keeper.base import Keeper, WatchEvent
 from engine.replication.log_actions import MergeParts, MergeType
 from engine.replication.part_name import PartName
+from engine.replication.paths import ReplicaPaths
 from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed, QueuedEntry
@@ -28,17 +36,21 @@ LOOK_S = 60.0
 
 
 async def is_made_by_another(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
-    """Whether the result of a recompression is to be fetched. Raises Postponed while another replica is to
-    make it and nobody has it."""
+    """Whether the result of a merge is to be fetched. Raises Postponed while another replica is to make it
+    and nobody has it."""
     entry = queued.entry
     action = entry.action
-    if not isinstance(action, MergeParts) or action.merge_type is not MergeType.TTL_RECOMPRESS:
-        return False
-    left_s = unix_s(entry.create_time) + ctx.settings.try_fetch_recompressed_part_timeout - ctx.env.now_s()
-    if entry.source_replica == ctx.replica or left_s < 0:
+    if not isinstance(action, MergeParts):
         return False
     keeper = ctx.session()
-    maker = ctx.paths.replica(entry.source_replica)
+    age_s = ctx.env.now_s() - unix_s(entry.create_time)
+    left_s = ctx.settings.execute_merges_on_single_replica_time_threshold - age_s
+    maker = await _chosen(ctx, keeper, action.result) if left_s > 0 else None
+    if maker is None and action.merge_type is MergeType.TTL_RECOMPRESS:
+        left_s = ctx.settings.try_fetch_recompressed_part_timeout - age_s
+        maker = ctx.paths.replica(entry.source_replica) if left_s >= 0 else None
+    if maker is None or maker == ctx.me:
+        return False
 
     def wake(_event: WatchEvent) -> None:
         queued.pause_s = queued.not_before_s = 0.0
@@ -55,6 +67,17 @@ async def is_made_by_another(ctx: ReplicaContext, queued: QueuedEntry) -> bool:
     raise Postponed(
         f"Not executing merge for the part {action.result}, waiting for {maker.name} to execute merge"
     )
+
+
+async def _chosen(ctx: ReplicaContext, keeper: Keeper, result: PartName) -> ReplicaPaths | None:
+    """The one of the active replicas that makes the merge; None if no other is there."""
+    replicas = sorted([*await peers.others(ctx, keeper), ctx.me], key=lambda replica: replica.name)
+    stats = await keeper.exists_many([replica.is_active for replica in replicas])
+    active = [replica for replica, stat in zip(replicas, stats, strict=True) if stat is not None]
+    if ctx.me not in active or len(active) < 2:
+        return None
+    number: int = CityHash64(f"{ctx.paths.root}{result}".encode())
+    return active[number % len(active)]
 
 
 async def is_better_fetched(
