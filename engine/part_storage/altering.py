@@ -47,7 +47,7 @@ from engine.part_storage.part_files import (
 )
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import LocalPart, TableState
+from engine.part_storage.table_state import LocalPart, TableState, blocks_of
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
@@ -202,7 +202,7 @@ class Alterer:
         blocks: dict[str, str] = {}
         moved: list[LocalPart] = []
         for name, local in sorted(state.active.items()):
-            blocks[_blocks(local.visible.name)] = str(name)
+            blocks[blocks_of(local.visible.name)] = str(name)
             if not local.is_ahead:
                 original = state.originals_root / str(name)
                 remove_tree(original)
@@ -212,6 +212,7 @@ class Alterer:
         force_directory(state.originals_root, state.durability)
         journal = {"effect": effect.name, "blocks": blocks, "stale": list(stale)}
         write_durably(self._journal, json.dumps(journal, sort_keys=True).encode(), state.durability)
+        state.altering = _parsed(blocks)
         state.change_active(add=moved)  # chDB may remove its own directories from now on
 
     def settle(self, connection: Connection) -> None:
@@ -226,13 +227,12 @@ class Alterer:
         else:
             self._kill_mutations(connection)
         self._clear(connection, journal["stale"])
-        blocks: dict[str, str] = journal["blocks"]
+        state.altering = _parsed(journal["blocks"])
         visible: dict[PartName, Path] = {}
         for local_name in self._active_names(connection):
-            text = blocks.get(_blocks(local_name))
-            if text is None:
+            name = state.altering.get(blocks_of(local_name))
+            if name is None:
                 continue
-            name = PartName.parse(text)
             directory = state.data / local_name
             written = name_in(directory, name.partition_id)
             if written is None:
@@ -248,6 +248,7 @@ class Alterer:
             ]
         )
         state.new_local_names()
+        state.altering = {}  # after `active`: who asks in between finds a part in one of them
         self._journal.unlink()
         force_directory(state.staged_root, state.durability)
 
@@ -341,9 +342,8 @@ def _form_of(state: TableState, part: Part, visible: Path) -> LocalPart:
     return LocalPart(part, original, visible)
 
 
-def _blocks(local_name: str) -> str:
-    """A local name without the number of its mutation."""
-    return "_".join(local_name.split("_")[:4])
+def _parsed(blocks: Mapping[str, str]) -> Mapping[str, PartName]:
+    return {local: PartName.parse(name) for local, name in blocks.items()}
 
 
 def _mutation_number(mutation_id: str) -> int:

@@ -24,7 +24,7 @@ from engine.part_storage.producing import Producer
 from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import TableState
+from engine.part_storage.table_state import TableState, blocks_of
 from engine.part_storage.transfer import check_files, receiving, receiving_detached, sending
 from engine.part_storage.workers import Connection, Length, Workers
 from engine.replication.columns import Columns
@@ -127,13 +127,16 @@ class ChdbPartStore:
         self._scratch.forget_definition()
 
     def relabelled(self) -> Mapping[str, PartName]:
-        """Active parts that an ALTER of chDB's own made, by chDB's name. Their `uuid.txt` was written behind
-        chDB's back: `system.parts` shows no UUID for them until they are loaded again."""
-        return {
-            local.visible.name: name
+        """Active parts that an ALTER of chDB's own makes or has made, by chDB's name without a mutation
+        (`blocks_of`). Their `uuid.txt` is written behind chDB's back: `system.parts` shows no UUID for them
+        until they are loaded again."""
+        altering = dict(self._state.altering)  # before `active`, which is changed first
+        made = {
+            blocks_of(local.visible.name): name
             for name, local in self._state.active.items()
             if local.visible.name.count("_") == _UNDERSCORES_OF_A_MUTATED_PART
         }
+        return altering | made
 
     def directories(self) -> Collection[str]:
         """Names, in the table's directory, of the parts that readers see."""

@@ -31,6 +31,11 @@ ATTACHED_LEVEL = 888_888_888
 TEMPORARY_PREFIX = "tmp_"
 
 
+def blocks_of(local_name: str) -> str:
+    """chDB's name of a part without the number of its mutation: what chDB itself does to a part keeps it."""
+    return "_".join(local_name.split("_")[:4])
+
+
 def staged_root(pool_path: Path, uuid: str) -> Path:
     """Where a table's staged parts are, and all else that is kept beside chDB's table."""
     return private_directory(pool_path) / "staged" / uuid
@@ -67,6 +72,9 @@ class TableState:
     staged: Mapping[PartName, Part] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
     """Columns that an ALTER renamed, old name to new: parts that come may still have the old one."""
+    altering: Mapping[str, PartName] = field(default_factory=dict)
+    """While an ALTER lets chDB rewrite parts: what they are, by chDB's name without a mutation (`blocks_of`).
+    """
     local_names: set[str] = field(default_factory=set)
     """Every directory of a part that was in `data` when it was looked at last."""
     lock: threading.Lock = field(default_factory=threading.Lock)

@@ -2,7 +2,15 @@
 
 chDB numbers the parts of a replicated table as it likes; their names are kept in their UUIDs (`part_uuid`).
 The view of `system.parts` reads names and numbers from there, hides what chDB keeps of parts that were
-replaced, and the tables in which parts are made. Mutations of replicated tables are Keeper's: the view of
+replaced, and the tables in which parts are made.
+
+What chDB makes of a part by itself, in an ALTER that renames a column, has no UUID before the ALTER is
+through, and shows none before the next start. Its blocks are those of the part that it was made of. So the
+view is told of such parts by their store when its text is made; and a reader whose text was made before such
+an ALTER began, and who reads in the middle of it, finds the UUID beside it: chDB lists the part that was
+there before for a while (`old_parts_lifetime`), in the same snapshot.
+
+Mutations of replicated tables are Keeper's: the view of
 `system.mutations` has those instead of chDB's, beside chDB's of plain tables.
 """
 
@@ -21,10 +29,15 @@ from engine.replication.replica.insert_times import unix_s
 from engine.sql import Token, TokenKind, literal_value
 
 _NO_UUID = "toUUID('00000000-0000-0000-0000-000000000000')"
-_FILTERED = frozenset({"database", "table", "name", "active", "rows", "uuid"})
-"""Columns by which the view itself chooses rows."""
+_FILTERED = frozenset(
+    {"database", "table", "name", "active", "rows", "uuid", "partition_id", "min_block_number"}
+)
+"""Columns by which the view itself chooses and knows rows."""
 _ALIASES = {"bytes": "bytes_on_disk", "marks_size": "marks_bytes", "part_name": "name"}
-_BITS = "reinterpretAsUInt128(reverse(UUIDToNum(uuid)))"
+_HELPERS = frozenset({"_ours", "_bits", "_named"})
+"""Columns of the view's own."""
+_BLOCKS = "arrayStringConcat(arraySlice(splitByChar('_', name), 1, 4), '_')"
+"""As `blocks_of`."""
 _MARK = 0x0C
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _ANY_COLUMN = frozenset({"*", "COLUMNS", "NATURAL", "{"})
@@ -52,28 +65,23 @@ class PartsView:
 
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
         wanted = await self._named(asked, tokens)
-        ours = f"((database, table) IN ({_names(self._tables)}))"
-        is_named = f"startsWith(toString(uuid), '{_MARK:02x}')"
-        replaced = _replaced(ours, f"({ours} AND {is_named})")
         if wanted is None:
-            aliases, shown, read = _ALIASES, "*", "*"
+            aliases, kept, read = _ALIASES, None, "*"
+            hidden = frozenset(_HELPERS)
         else:
             aliases = {alias: column for alias, column in _ALIASES.items() if alias in wanted}
-            kept = (wanted - _ALIASES.keys()) | set(aliases.values()) or {"active"}
-            replaced = {name: value for name, value in replaced.items() if name in kept}
-            shown = _list(kept)
-            read = _list(kept | _FILTERED | ({"partition_id"} if "name" in kept else set()))
-        view = (
-            f"SELECT {read if replaced else shown} FROM {self._with_all_uuids(read)} "
-            f"WHERE database != {quote_string(SCRATCH_DATABASE)} "
-            # chDB covers what it drops by empty parts without a name; nobody's rows are in them.
-            f"AND (NOT {ours} OR (active AND (rows > 0 OR {is_named})))"
-        )
+            kept = (wanted - _ALIASES.keys()) | set(aliases.values()) or frozenset({"active"})
+            read = _list(kept | _FILTERED)
+            hidden = (kept | _FILTERED | _HELPERS) - kept
+        replaced = {name: value for name, value in _REPLACED.items() if kept is None or name in kept}
+        view = f"SELECT * EXCEPT ({_list(hidden)})"
         if replaced:
-            replacing = ", ".join(f"{value} AS {name}" for name, value in replaced.items())
-            view = f"SELECT * REPLACE ({replacing}) FROM ({view})"
-            if shown != read:
-                view = f"SELECT {shown} FROM ({view})"
+            view += f" REPLACE ({', '.join(f'{value} AS {name}' for name, value in replaced.items())})"
+        view += (
+            f" FROM ({self._with_helpers(read)}) WHERE database != {quote_string(SCRATCH_DATABASE)} "
+            # chDB covers what it drops by empty parts without a name; nobody's rows are in them.
+            f"AND (NOT _ours OR (active AND (rows > 0 OR _named)))"
+        )
         if aliases:
             further = ", ".join(f"{column} AS {alias}" for alias, column in aliases.items())
             view = f"SELECT *, {further} FROM ({view})"
@@ -99,21 +107,24 @@ class PartsView:
         nested = {name for name in self._columns if name.partition(".")[0] in words}
         return frozenset(nested | ((self._columns | _ALIASES.keys()) & words))
 
-    def _with_all_uuids(self, columns: str) -> str:
-        """chDB's table, with the UUIDs of parts that chDB has not read yet."""
+    def _with_helpers(self, columns: str) -> str:
+        """chDB's table, and of each part: whether it is of a replicated table, whether it has a replicated
+        name, and the number that says which."""
+        known = "max(uuid) OVER (PARTITION BY database, table, partition_id, min_block_number)"
         uuids = {
-            (str(table.ctx.name.database), str(table.ctx.name.table), local): str(uuid_of(part))
+            (str(table.ctx.name.database), str(table.ctx.name.table), blocks): str(uuid_of(part))
             for table in self._tables.all()
-            for local, part in sorted(table.store.relabelled().items())
+            for blocks, part in sorted(table.store.relabelled().items())
         }
-        if not uuids:
-            return f"system.{self.name}"
-        keys = ", ".join(f"({', '.join(map(quote_string, key))})" for key in uuids)
-        values = ", ".join(map(quote_string, uuids.values()))
-        place = f"indexOf([{keys}], (database, table, name))"
+        if uuids:
+            keys = ", ".join(f"({', '.join(map(quote_string, key))})" for key in uuids)
+            values = ", ".join(map(quote_string, uuids.values()))
+            place = f"indexOf([{keys}], (database, table, {_BLOCKS}))"
+            known = f"if({place} = 0, {known}, toUUID([{values}][greatest({place}, 1)]))"
         return (
-            f"(SELECT * REPLACE (if({place} = 0, uuid, toUUID([{values}][greatest({place}, 1)])) AS uuid) "
-            f"FROM (SELECT {columns} FROM system.{self.name}))"
+            f"SELECT {columns}, (database, table) IN ({_names(self._tables)}) AS _ours, "
+            f"reinterpretAsUInt128(reverse(UUIDToNum(if(uuid = {_NO_UUID}, {known}, uuid)))) AS _bits, "
+            f"_ours AND bitShiftRight(_bits, 120) = {_MARK} AS _named FROM system.{self.name}"
         )
 
 
@@ -121,13 +132,12 @@ def _list(columns: Iterable[str]) -> str:
     return ", ".join(map(quote_identifier, sorted(columns)))
 
 
-def _replaced(ours: str, named: str) -> dict[str, str]:
-    """What columns show instead of chDB's: of parts of replicated tables (`ours`), and of those among them
-    that have a replicated name (`named`)."""
+def _replaced() -> dict[str, str]:
+    """What columns show instead of chDB's, in words of `_HELPERS`."""
 
     def field(number: int, type_: str) -> str:
         shift = 30 * (3 - number)
-        return f"to{type_}(bitAnd(bitShiftRight({_BITS}, {shift}), 1073741823))"
+        return f"to{type_}(bitAnd(bitShiftRight(_bits, {shift}), 1073741823))"
 
     low, high, level, mutation = (field(n, t) for n, t in enumerate(("Int64", "Int64", "UInt32", "UInt64")))
     whole = (
@@ -135,14 +145,17 @@ def _replaced(ours: str, named: str) -> dict[str, str]:
         f"if({mutation} = 0, '', concat('_', toString({mutation}))))"
     )
     return {
-        "name": f"if({named}, {whole}, name)",
-        "min_block_number": f"if({named}, {low}, min_block_number)",
-        "max_block_number": f"if({named}, {high}, max_block_number)",
-        "level": f"if({named}, {level}, level)",
-        "data_version": f"if({named}, if({mutation} = 0, toUInt64({low}), {mutation}), data_version)",
-        "engine": f"if({ours}, concat('Replicated', engine), engine)",
-        "uuid": f"if({named}, {_NO_UUID}, uuid)",
+        "name": f"if(_named, {whole}, name)",
+        "min_block_number": f"if(_named, {low}, min_block_number)",
+        "max_block_number": f"if(_named, {high}, max_block_number)",
+        "level": f"if(_named, {level}, level)",
+        "data_version": f"if(_named, if({mutation} = 0, toUInt64({low}), {mutation}), data_version)",
+        "engine": "if(_ours, concat('Replicated', engine), engine)",
+        "uuid": f"if(_named, {_NO_UUID}, uuid)",
     }
+
+
+_REPLACED = _replaced()
 
 
 class MutationsView:

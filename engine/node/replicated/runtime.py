@@ -48,8 +48,8 @@ class NodePartStore(PartStore, Protocol):
         ...
 
     def relabelled(self) -> Mapping[str, PartName]:
-        """Active parts that chDB made itself, by chDB's name: it does not know their UUID before it loads
-        them again."""
+        """Active parts that chDB makes or made itself, by chDB's name without a mutation: it does not know
+        their UUID before it loads them again."""
         ...
 
     def directories(self) -> Collection[str]:
