@@ -8,9 +8,10 @@ claimed and reported by itself, at once.
 Safety argument. Each part of such a request is what `engine.ddl.report` would do singly, and it is all or
 nothing: where it is refused, nothing has happened and everything is done singly. What a batch holds back is
 only the telling: it never holds back a report for longer than a statement that takes `PATIENCE_S`, nor for
-more than `LONGEST_DELAY_S` altogether, and it does not keep claims while a statement takes its time, because
-who looks at the queue reads them as *running*. A crash leaves outcomes that are recorded here and not there,
-which is what a crash before any report leaves, and claims that go with the session.
+more than `LONGEST_DELAY_S` altogether, or than a series may take, and it does not keep claims while a
+statement takes its time, because who looks at the queue reads them as *running*. A crash leaves outcomes that
+are recorded here and not there, which is what a crash before any report leaves, and claims that go with the
+session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from engine.env import Env
 
 logger = logging.getLogger(__name__)
 
-CLAIMED_AHEAD = 16
+CLAIMED_AHEAD = 32
 PATIENCE_S = 0.1
 LONGEST_DELAY_S = 0.1
 

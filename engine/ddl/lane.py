@@ -133,7 +133,7 @@ class Lane:
         self._memory.latest_executed = max(self._memory.latest_executed, latest)
         count = 0
         try:
-            if not await series.wait(PATIENCE_S):
+            if not await series.wait(series.longest_s + PATIENCE_S):
                 # One statement takes its time: everything that waited for company is reported meanwhile.
                 series.stop()
                 count += self._take_outcomes(series)

@@ -12,7 +12,7 @@ from engine.ddl.entry import DDLLogEntry, Setting
 from engine.ddl.executor import Execution
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.runner import StatementRunner
-from engine.ddl.series import LONGEST_S, Series, ToldSteps
+from engine.ddl.series import Series, ToldSteps
 from engine.ddl.status import SUCCESS
 from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import SystemEnv
@@ -156,7 +156,7 @@ async def test_one_that_takes_long_begins_nothing_more(
     done = Series.done
 
     def late(self: Series) -> bool:
-        clock.now_monotonic_s += 2 * LONGEST_S
+        clock.now_monotonic_s += 2 * self.longest_s
         return done(self)
 
     monkeypatch.setattr(Series, "done", late)
