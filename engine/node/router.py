@@ -20,7 +20,7 @@ from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
-from engine.sql import Statement, StatementKind, parse_statement
+from engine.sql import Statement, StatementKind, parse_statement, with_parameters
 from engine.storage import QueryResult
 from engine.storage.guard import check_statement
 from engine.storage.statement_text import INPUT_TABLE, InsertText
@@ -113,6 +113,9 @@ class StatementRouter:
         Raises SqlError, or lets the answer's `finish` raise it.
         """
         statement = parse_statement(asked.sql)
+        sql = with_parameters(asked.sql, asked.params, statement)
+        if sql != asked.sql:
+            asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)
         if statement.on_cluster is not None:
             yield await self._run_on_cluster(asked, statement)
@@ -194,7 +197,12 @@ class StatementRouter:
 
     async def insert(self, asked: Asked, insert: InsertText, rows: AsyncIterator[bytes]) -> Answer:
         """Run an INSERT whose rows come as a stream. Raises SqlError."""
-        await self._check(asked, parse_statement(insert.head))
+        statement = parse_statement(insert.head)
+        head = with_parameters(insert.head, asked.params, statement)
+        if head != insert.head:
+            insert, asked = replace(insert, head=head), replace(asked, sql=head)
+            statement = parse_statement(head)
+        await self._check(asked, statement)
         if self._distributed is not None:
             answer = await self._distributed.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
@@ -230,6 +238,8 @@ class StatementRouter:
             await self._distributed.finished(statement)
 
     async def _check(self, asked: Asked, statement: Statement) -> None:
+        if statement.kind is StatementKind.EMPTY:
+            raise SqlError(Code.SYNTAX_ERROR, "Empty query")
         is_readonly = asked.is_readonly or asked.session.is_readonly
         if is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:
             if statement.kind is not StatementKind.INSERT:  # its rows may not be here yet

@@ -15,6 +15,7 @@ from engine.sql.databases import mentions_empty_database, with_current_database,
 from engine.sql.kinds import AlterCommand, StatementKind
 from engine.sql.one_line import one_line
 from engine.sql.output import output_settings, without_output_clauses
+from engine.sql.parameters import with_parameters
 from engine.sql.parse import parse_statement
 from engine.sql.redact import redact, redact_prose
 from engine.sql.split import leading_comments, split_statements
@@ -47,6 +48,7 @@ __all__ = [
     "with_current_database",
     "with_default_database",
     "with_on_cluster",
+    "with_parameters",
     "without_on_cluster",
     "without_output_clauses",
 ]

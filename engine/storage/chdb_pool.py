@@ -30,6 +30,7 @@ from engine.storage.job import Job
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
 from engine.storage.scope import QueryResult, Scope
+from engine.storage.statement_text import sendable
 
 log = logging.getLogger(__name__)
 
@@ -176,7 +177,7 @@ class ChdbPool:
         """Whether chDB's parser takes `sql` for one whole statement; costs a tenth of any query."""
 
         def classify() -> bool:
-            return bool(self._anchor.classify_query(sql)["statement_count"] == 1)
+            return bool(self._anchor.classify_query(sendable(sql))["statement_count"] == 1)
 
         return await self.control(classify)
 

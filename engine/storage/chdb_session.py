@@ -23,7 +23,7 @@ from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
-from engine.storage.statement_text import select_into
+from engine.storage.statement_text import select_into, sendable
 
 T = TypeVar("T")
 
@@ -118,9 +118,9 @@ class ChdbSession:
         def run(connection: Any, clause: str) -> QueryResult:
             if before is not None:
                 before()
-            if may_be_several and connection.classify_query(sql)["statement_count"] > 1:
+            text = sendable(sql + clause) if isinstance(sql, str) else sql
+            if may_be_several and connection.classify_query(text)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            text = sql + clause if isinstance(sql, str) else sql
             return _result(connection.query(text, format, params=dict(params)))
 
         async with self._lock:
@@ -149,13 +149,13 @@ class ChdbSession:
 
         def run(connection: Any, clause: str) -> QueryResult:
             try:
-                return _result(connection.query(select.sql + clause, params=dict(params)))
-            except RuntimeError:
-                if connection.classify_query(select.sql)["statement_count"] == 1:
+                return _result(connection.query(sendable(select.sql + clause), params=dict(params)))
+            except (RuntimeError, UnicodeDecodeError):
+                if connection.classify_query(sendable(select.sql))["statement_count"] == 1:
                     raise
             # The text is wrong, or output clauses cannot be added to it: as it stands it says where it is
             # wrong, or gives a result that is small.
-            result = connection.query(sql, format, params=dict(params))
+            result = connection.query(sendable(sql), format, params=dict(params))
             writer.write(result.bytes())
             return _result(result)
 
@@ -316,6 +316,8 @@ def _translated(function: Callable[[], T]) -> T:
         return function()
     except RuntimeError as error:
         raise sql_error(str(error)) from None
+    except UnicodeDecodeError as error:  # of the message, which quotes the statement
+        raise sql_error(error.object.decode("utf-8", "backslashreplace")) from None
 
 
 def _result(result: Any) -> QueryResult:

@@ -13,6 +13,15 @@ _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 _SPACE_BEFORE_ROWS = " \t\f"
 
 
+def sendable(sql: str) -> str | bytes:
+    """Text that came as bytes other than UTF-8 has surrogates in their places, and is sent as those bytes."""
+    try:
+        sql.encode()
+    except UnicodeEncodeError:
+        return sql.encode("utf-8", "surrogateescape")
+    return sql
+
+
 @dataclass(frozen=True, slots=True)
 class SelectText:
     """A SELECT that writes to a file, and the format it writes. `takes_settings`: behind it a clause SETTINGS

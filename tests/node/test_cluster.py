@@ -191,7 +191,8 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
         assert n1.query(f"SELECT count() FROM system.zookeeper WHERE {where}", param_p=queue) == count, where
     named = f"WITH '{queue}' AS p SELECT count() FROM system.zookeeper WHERE path = p"
     assert n1.query(named) == count
-    below = "SELECT concat(path, '/', name) FROM system.zookeeper WHERE path = '/clickhouse/task_queue'"
+    parent = "path = '/clickhouse/task_queue' AND name = 'ddl'"
+    below = f"SELECT concat(path, '/', name) FROM system.zookeeper WHERE {parent}"
     assert n1.query(f"SELECT count() FROM system.zookeeper WHERE path IN ({below})") == count
     value = n1.query(
         f"SELECT value FROM system.zookeeper WHERE path = '{queue}' AND name = 'query-0000000000' "
@@ -204,6 +205,17 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
         f"WHERE path = '{queue}/query-0000000000/finished' ORDER BY name"
     )
     assert finished == "".join(f"{host}:9000\t0\\n\t0\t0\n" for host in HOSTS)
+
+
+def test_parameters_are_put_in_before_a_statement_is_submitted(cluster: Cluster) -> None:
+    n1, name = cluster["n1"], {"param_t": "by_parameter"}
+    create = "CREATE TABLE {t:Identifier} ON CLUSTER all (a UInt8 DEFAULT {v:UInt8}) ENGINE = Memory"
+    assert n1.post(create, **name).code == 456
+    n1.query(create, **name, param_v="7")
+    default = "SELECT default_expression FROM system.columns WHERE table = 'by_parameter' FORMAT TSVRaw"
+    assert cluster.everywhere(default) == {"CAST('7', 'UInt8')\n"}
+    n1.query("DROP TABLE {t:Identifier} ON CLUSTER all", **name)
+    assert cluster.everywhere("EXISTS TABLE by_parameter") == {"0\n"}
 
 
 @pytest.mark.parametrize("where", ["", " ON CLUSTER all"])

@@ -402,3 +402,36 @@ def test_a_header_cannot_be_smuggled_in_through_the_query_id(node: RunningNode) 
     reply = node.post("SELECT 1", query_id="a\r\nX-Evil: 1")
     assert "X-Evil" not in reply.headers
     assert reply.headers["X-ClickHouse-Query-Id"] == "aX-Evil: 1"
+
+
+def test_text_that_is_no_utf8_is_sent_as_it_is(node: RunningNode) -> None:
+    assert node.post(b"SELECT hex('\xff')").text == "FF\n"
+    assert node.get("/?query=SELECT%20hex('%ff')").text == "FF\n"
+    node.query("CREATE TABLE no_utf8 (a String) ENGINE = Memory")
+    for sql in (b"INSERT INTO no_utf8 VALUES ('\xfe')", b"INSERT INTO no_utf8 SELECT '\xfd'"):
+        assert node.post(sql).status == 200
+    assert node.query("SELECT hex(a) FROM no_utf8 ORDER BY a") == "FD\nFE\n"
+    wrong = node.post(b"SELECT \xff")
+    assert (wrong.status, wrong.code) == (400, 62)
+    assert node.post("SELECT 1", query_id="\0\n").headers["X-ClickHouse-Query-Id"] != ""
+
+
+def test_parameters_name_tables_and_stand_for_values_in_ddl(node: RunningNode) -> None:
+    name, value = {"param_t": "by parameter"}, {"param_v": "7"}
+    node.query("CREATE TABLE {t:Identifier} (a UInt8 DEFAULT {v:UInt8}) ENGINE = Memory", **name, **value)
+    node.query("INSERT INTO {t:Identifier} VALUES ({v:UInt8})", **name, **value)
+    node.query("INSERT INTO {t:Identifier} FORMAT CSV\n1", **name)
+    assert node.query("SELECT count(), sum(a) FROM {t:Identifier}", **name) == "2\t8\n"
+    node.query("DROP TABLE {t:Identifier}", **name)
+    assert node.post("DROP TABLE {t:Identifier}").code == 456
+    assert node.query("EXISTS TABLE {t:Identifier}", **name) == "0\n"
+
+
+@pytest.mark.parametrize("sql", ["-- nothing", ";", "/* nothing */ ;"])
+def test_a_statement_without_words_is_an_empty_query(node: RunningNode, sql: str) -> None:
+    assert node.post(sql).code == 62
+
+
+def test_a_role_that_nobody_has_is_refused(node: RunningNode) -> None:
+    reply = node.post("SELECT 1", role="admin")
+    assert (reply.status, reply.code) == (403, 512)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from urllib.parse import parse_qsl
 
 from engine.errors import SqlError
 
@@ -80,6 +81,11 @@ class HttpQuery:
     token: str = ""
 
 
+def parameters_of(query_string: str) -> list[tuple[str, str]]:
+    """Of a URL, as it was sent; bytes that are no UTF-8 pass as they are (surrogates)."""
+    return parse_qsl(query_string, keep_blank_values=True, errors="surrogateescape")
+
+
 def parse_query(
     method: str,
     headers: Mapping[str, str],
@@ -89,7 +95,7 @@ def parse_query(
     has_external_data: bool = False,
 ) -> HttpQuery:
     """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number
-    that is none."""
+    that is none, 512 for a role: the configuration's users have none."""
     values: dict[str, str] = {}
     settings: dict[str, str] = {}
     params: dict[str, str] = {}
@@ -98,6 +104,13 @@ def parse_query(
             continue
         if name.startswith("param_"):
             params[name.removeprefix("param_")] = value
+        elif name == "role" and value:
+            raise SqlError(
+                512,
+                f"Role {value} should be granted to set as a current.",
+                name="SET_NON_GRANTED_ROLE",
+                hint="A node's users are those of its configuration, and have no roles.",
+            )
         elif name in _RESERVED:
             values[name] = value
         elif not (has_external_data and name.endswith(_EXTERNAL_SUFFIXES)):
@@ -111,7 +124,7 @@ def parse_query(
         query=values.get("query", ""),
         database=headers.get("X-ClickHouse-Database") or values.get("database", ""),
         format=headers.get("X-ClickHouse-Format") or values.get("default_format") or DEFAULT_FORMAT,
-        query_id="".join(c for c in query_id if c.isprintable()),
+        query_id="".join(c for c in query_id if c.isprintable()) or new_query_id,
         session=_session(values),
         settings=settings,
         params=params,

@@ -169,11 +169,14 @@ class ResultSender:
         text = exception_text(error, self._version)
         if self._response is None:
             return error_response(error, self._version, headers=self._headers)
-        message = text.rstrip("\n")
-        block = (
-            f"\r\n__exception__\r\n{self._tag}\r\n{message}\n"
-            f"{len(message.encode()) + 1} {self._tag}\r\n__exception__\r\n"
-        ).encode()
+        message = text.rstrip("\n").encode("utf-8", "backslashreplace")
+        tag = self._tag.encode()
+        block = b"\r\n__exception__\r\n%b\r\n%b\n%d %b\r\n__exception__\r\n" % (
+            tag,
+            message,
+            len(message) + 1,
+            tag,
+        )
         await self._send(block)
         if self._encoder is not None:
             await self._response.write(self._encoder.flush())

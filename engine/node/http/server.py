@@ -19,7 +19,7 @@ from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
-from engine.node.http.query import HttpQuery, parse_query
+from engine.node.http.query import HttpQuery, parameters_of, parse_query
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.sessions import HttpSessions
 from engine.node.router import StatementRouter
@@ -152,11 +152,11 @@ class HttpServer:
         if request.method == "OPTIONS":
             return web.Response(status=204, headers=self._own_headers())
         try:
-            parameters = dict(request.query)
+            pairs = parameters_of(request.rel_url.raw_query_string)
+            parameters = dict(pairs)
             credentials = credentials_of(request.headers, parameters)
             user = authenticate(self._config.users, credentials, request.remote or "")
             is_form = request.content_type == "multipart/form-data"
-            pairs = list(request.query.items())
             tables: tuple[ExternalTable, ...] = ()
             if is_form:
                 form = await read_form(request)
@@ -237,6 +237,11 @@ class HttpServer:
             return await sender.finish(await answer.finish())
         except OnclusterError as error:
             return await _failed(sender, asked.query_id, error)
+        except OSError:  # the client is gone
+            raise
+        except Exception as error:
+            log.exception("http.defect query_id=%s", asked.query_id)
+            return await _failed(sender, asked.query_id, _as_defect(error))
 
     async def _run(
         self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender
@@ -285,6 +290,16 @@ class HttpServer:
 async def _failed(sender: ResultSender, query_id: str, error: OnclusterError) -> web.StreamResponse:
     log.info("http.failed query_id=%s code=%d", query_id, error.code)
     return await sender.fail(error)
+
+
+def _as_defect(error: Exception) -> SqlError:
+    """For what must not happen: the client is told in the form that it knows."""
+    return SqlError(
+        Code.STD_EXCEPTION,
+        f"{type(error).__name__}: {error}",
+        name="STD_EXCEPTION",
+        hint="This is a defect of the node; its log says where.",
+    )
 
 
 def _asked(user: User, query: HttpQuery, session: ChdbSession, sql: str) -> Asked:
