@@ -39,6 +39,9 @@ FIRST_TIMESTAMP = 10_000_000
 
 _NAME = re.compile(r"(?P<version>[0-9]+)_(?P<title>.*)\.(?P<direction>up|down)\.sql\Z", re.DOTALL)
 
+_OTHER_SUFFIX = re.compile(r"[0-9]+_.*\.(?:up|down)\.[A-Za-z0-9]+\Z", re.DOTALL)
+"""A migration for golang-migrate, which takes any suffix; editors' copies (`.sql.bak`, `.sql~`) are none."""
+
 
 class Direction(enum.StrEnum):
     UP = "up"
@@ -138,6 +141,9 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
         return MigrationSet(folder, cluster, ()), (Problem(str(folder), 0, "unreadable", message),)
     for path in paths:
         if path.name.startswith(".") or path.is_dir() or not path.name.endswith(".sql"):
+            if _OTHER_SUFFIX.match(path.name) and not path.is_dir():
+                message = "golang-migrate would run it, and here only names that end in .sql are migrations"
+                problems.append(Problem(str(path), 0, "file-name", message))
             ignored.append(path.name)
             continue
         try:

@@ -111,6 +111,15 @@ def test_files_that_are_no_sql_are_ignored_and_listed(tmp_path: Path) -> None:
     assert set(found.ignored) == {"README.md", ".gitkeep", "1_a.up.sql.bak", "old"}
 
 
+@pytest.mark.parametrize("name", ["2_b.up.SQL", "2_b.down.txt", "2_b.up.json"])
+def test_a_migration_with_another_suffix_is_told_and_not_left_out_in_silence(
+    tmp_path: Path, name: str
+) -> None:
+    path = folder(tmp_path, {"1_a.up.sql": CREATE, name: CREATE})
+    with pytest.raises(MigrationFilesError, match=r"only names that end in \.sql"):
+        load_folder(path)
+
+
 @given(st.lists(st.integers(0, 200), unique=True).map(sorted))
 def test_gaps_are_the_places_where_a_counter_jumps(versions: list[int]) -> None:
     missing = {before for before, _ in gaps(versions)}
