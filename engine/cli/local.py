@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from engine.cli.common import (
+    HOME_VARIABLE,
     MIGRATIONS_VARIABLE,
     ExitCode,
     F,
@@ -133,7 +135,6 @@ def up(
 
 
 def _explain(state: StackState, options: StackOptions) -> None:
-    home = f" --home {options.home}" if options.home != stack_home() else ""
     first_node = next(iter(state.nodes.values()))
     if state.airflow_url:
         click.echo("\nAirflow:")
@@ -147,14 +148,25 @@ def _explain(state: StackState, options: StackOptions) -> None:
     _explain_ledger(state, options)
     click.echo("\nTry:")
     for line in (
+        *_exports(options),
         "oncluster ddl list",
         "oncluster migrate status",
         "oncluster keeper ls /clickhouse/task_queue/ddl",
         f"curl '{first_node}/?query=SELECT+*+FROM+system.clusters+FORMAT+PrettyCompact'",
-        f"oncluster status{home}",
-        f"oncluster down{home}",
+        "oncluster status",
+        "oncluster down",
     ):
         click.echo(f"  {line}")
+
+
+def _exports(options: StackOptions) -> list[str]:
+    """What other commands need to know to find this stack."""
+    lines = []
+    if options.home != stack_home():
+        lines.append(f"export {HOME_VARIABLE}={shlex.quote(str(options.home))}")
+    if options.migrations is not None and not os.environ.get(MIGRATIONS_VARIABLE):
+        lines.append(f"export {MIGRATIONS_VARIABLE}={shlex.quote(str(options.migrations.absolute()))}")
+    return lines
 
 
 def _explain_ledger(state: StackState, options: StackOptions) -> None:
@@ -166,11 +178,11 @@ def _explain_ledger(state: StackState, options: StackOptions) -> None:
         return
     from engine.database import shown_url
 
-    click.echo(f"\nLedger of Airflow's migrations: {shown_url(state.ledger_url)}")
+    click.echo(f"\nLedger: {shown_url(state.ledger_url)}")
     if asked != state.ledger_url:
         click.echo(
-            f"  Not {shown_url(asked)}, which ${LEDGER_VARIABLE} says now and `oncluster migrate` uses: "
-            "the stack was started with the other. `oncluster down` and `oncluster up` change it."
+            f"  `oncluster migrate` would use another one here, {shown_url(asked)}. Set ${LEDGER_VARIABLE} "
+            "as it was when the stack was started, or stop the stack and start it anew."
         )
 
 
