@@ -16,6 +16,7 @@ from engine.config.load import load_node_config
 from engine.ddl.client import DDLQueueClient
 from engine.env import SystemEnv
 from engine.errors import Busy
+from engine.keeper.recipes import remove_recursive
 from engine.local.airflow_api import AirflowApi, TaskInstance
 from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_processes import is_alive
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(lo
 
 ROOT = Path(__file__).resolve().parents[2]
 DAG = "migrate_shop_cluster"
+HEALTH_DAG = "replica_health"
 CLUSTER_FILE = """<clickhouse>
     <remote_servers><shop_cluster><shard>
         <replica><host>node01</host><port>9000</port></replica>
@@ -37,6 +39,7 @@ CLUSTER_FILE = """<clickhouse>
     </shard></shop_cluster></remote_servers>
     <zookeeper><node><host>127.0.0.1</host><port>2181</port></node></zookeeper>
     <distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl>
+    <oncluster><health><readonly_s>0</readonly_s></health></oncluster>
 </clickhouse>"""
 COLUMNS = "(id UInt64) ENGINE = MergeTree ORDER BY id"
 FILES = {
@@ -82,10 +85,20 @@ class Place:
         async with self.cluster.keeper() as keeper:
             return len(await DDLQueueClient(keeper, SystemEnv(), paths).list())
 
-    async def until(self, run_id: str, task_id: str, states: Sequence[str]) -> TaskInstance:
+    @property
+    def records(self) -> Records:
+        return Records(f"sqlite:///{self.directory / 'ledger.db'}", env=SystemEnv())
+
+    async def command(self, node: str, sql: str) -> str:
+        async with NodeClient(self.cluster.node(node).url) as client:
+            return await client.command(sql)
+
+    async def until(
+        self, run_id: str, task_id: str, states: Sequence[str], *, dag_id: str = DAG
+    ) -> TaskInstance:
         """The task once it is in one of these states."""
         while True:
-            for instance in await self.api.task_instances(DAG, run_id):
+            for instance in await self.api.task_instances(dag_id, run_id):
                 if instance.task_id == task_id and instance.state in states:
                     return instance
             await asyncio.sleep(0.2)
@@ -168,7 +181,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     wait_id = "up.v0004_note.wait_1"
     await _until_known(api, "up.v0004_note.submit_1")
     run_id = await api.trigger(DAG, {"timeout": 4, "rehearse": False})
-    check_id = await api.trigger("replica_health", {"cluster": "shop_cluster"})
+    check_id = await api.trigger(HEALTH_DAG, {"cluster": "shop_cluster"})
     assert await api.wait(DAG, run_id, timeout_s=240) == "failed"
     failed = await place.until(run_id, wait_id, ["failed"])
     assert failed.try_number == 1
@@ -182,9 +195,9 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert "What to do" in log
 
     # Meanwhile the health check has said so, too; it succeeds whatever it finds.
-    assert await api.wait("replica_health", check_id, timeout_s=240) == "success"
-    records = Records(f"sqlite:///{place.directory / 'ledger.db'}", env=SystemEnv())
-    found = {(record.finding.kind, record.finding.host) for record in records.open_findings("shop_cluster")}
+    assert await api.wait(HEALTH_DAG, check_id, timeout_s=240) == "success"
+    findings = place.records.open_findings("shop_cluster")
+    found = {(record.finding.kind, record.finding.host) for record in findings}
     assert (FindingKind.HOST_DOWN, "node02:9000") in found
 
     # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
@@ -210,6 +223,50 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert await place.entries() == 5
 
 
+async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Place) -> None:
+    api = place.api
+    znode = "/tables/kept/replicas/node02"
+    # 1. A replicated table, and Keeper loses what it knows of one replica.
+    await place.command(
+        "node01",
+        "CREATE TABLE default.kept ON CLUSTER shop_cluster (id UInt64) "
+        "ENGINE = ReplicatedMergeTree('/tables/kept', '{replica}') ORDER BY id",
+    )
+    await place.command("node01", "INSERT INTO default.kept SELECT number FROM numbers(1000)")
+    await place.command("node02", "SYSTEM SYNC REPLICA default.kept")
+    async with place.cluster.keeper() as keeper:
+        await remove_recursive(keeper, znode)
+    noticed = "SELECT is_readonly FROM system.replicas WHERE table = 'kept'"
+    while await place.command("node02", noticed) != "1\n":
+        await asyncio.sleep(0.1)
+
+    # 2. The repair is shown to a person, and nothing has been done by then.
+    run_id = await api.trigger(HEALTH_DAG, {"cluster": "shop_cluster", "repair": "act"})
+    await place.until(run_id, "shop_cluster.approve", ["awaiting_input"], dag_id=HEALTH_DAG)
+    (question,) = await api.questions(HEALTH_DAG, run_id)
+    assert (
+        "Make node02 of default.kept on node02:9000 anew in Keeper (SYSTEM RESTORE REPLICA)" in question.body
+    )
+    findings = [record.finding for record in place.records.open_findings("shop_cluster")]
+    assert (FindingKind.KEEPER_METADATA_LOST, "node02:9000") in [(f.kind, f.host) for f in findings]
+    async with place.cluster.keeper() as keeper:
+        assert await keeper.exists(znode) is None
+
+    # 3. Approved, it is made, proven and recorded.
+    await api.answer(question, "Approve")
+    assert await api.wait(HEALTH_DAG, run_id, timeout_s=240) == "success"
+    report = await api.xcom(HEALTH_DAG, run_id, "shop_cluster.act", key="report")
+    assert report["states"] == {"done": 1}
+    (run,) = [run for run in place.records.runs("shop_cluster") if run_id in run.run_id]
+    assert run.approved_by == "admin"
+    (result,) = place.records.acts_of(run.run_id).values()
+    assert "equal" in result.detail
+    async with place.cluster.keeper() as keeper:
+        assert await keeper.exists(znode) is not None
+    assert await place.command("node02", noticed) == "0\n"
+    assert await place.command("node02", "SELECT count() FROM default.kept") == "1000\n"
+
+
 async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_stops_all_of_it(
     place: Place,
 ) -> None:
@@ -217,16 +274,16 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
     given, api = place.airflow.settings, place.api
     assert any("ready" in step for step in place.progress)
     check = {"cluster": "shop_cluster"}
-    run_id = await api.trigger("replica_health", check, run_id="once")
-    assert await api.trigger("replica_health", check, run_id="once") == run_id == "once"
-    assert await api.wait("replica_health", run_id, timeout_s=240) == "success"
+    run_id = await api.trigger(HEALTH_DAG, check, run_id="once")
+    assert await api.trigger(HEALTH_DAG, check, run_id="once") == run_id == "once"
+    assert await api.wait(HEALTH_DAG, run_id, timeout_s=240) == "success"
     (done,) = [
         item.task_id
-        for item in await api.task_instances("replica_health", run_id)
+        for item in await api.task_instances(HEALTH_DAG, run_id)
         if item.task_id.endswith("check") and item.state == "success"
     ]
-    assert (await api.xcom("replica_health", run_id, done)).keys() == {"worst", "findings"}
-    assert "shop_cluster" in await api.task_log("replica_health", run_id, done)
+    assert (await api.xcom(HEALTH_DAG, run_id, done)).keys() == {"worst", "findings"}
+    assert "shop_cluster" in await api.task_log(HEALTH_DAG, run_id, done)
     with pytest.raises(Busy, match="already running"):
         await AirflowStack(given).start()
     family = [
