@@ -82,7 +82,7 @@ class _Handle:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self._callback, self._args = _nothing, ()
+        self._let_go()
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -95,6 +95,13 @@ class _Handle:
         except BaseException as error:  # noqa: BLE001 - as in asyncio
             message = f"Exception in callback {self._callback!r}"
             self._loop.call_exception_handler({"message": message, "exception": error, "handle": self})
+        else:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of the task above all. From Python 3.13 on a task's exception leads to the frame of `run`, and a
+        task whose failure nobody has heard of would wait for the garbage collector to say so."""
+        self._callback, self._args = _nothing, ()
 
 
 def _nothing() -> None:

@@ -86,6 +86,7 @@ async def staging(path: Path) -> AsyncIterator[Staging]:
         yield staging
     finally:
         await staging.disk.close()
+        await staging.memory.close()
         await pool.close()
 
 
