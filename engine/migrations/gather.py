@@ -50,7 +50,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
             runner.migrations,
             records,
             direction=request.direction,
-            target=request.target,
+            target=runner.target_of(request),
             leniency=request.leniency,
         )
     except ChangedMigration:

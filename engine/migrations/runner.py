@@ -66,7 +66,7 @@ from engine.migrations.locked_ledger import LockedLedger
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
 from engine.migrations.observe import targets_of
 from engine.migrations.preflight import preflight
-from engine.migrations.selection import select
+from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import Event, LedgerRow, MigrationRecord, RunState
 from engine.migrations.verdict import Verdict, judge
@@ -114,7 +114,7 @@ class MigrationRunner:
                 self.migrations,
                 self.ledger.records(self.cluster),
                 direction=request.direction,
-                target=request.target,
+                target=self.target_of(request),
                 leniency=request.leniency,
             )
             preflight(selected, request, self.surroundings)
@@ -141,6 +141,12 @@ class MigrationRunner:
         )
         logger.info("migration.begun run=%s cluster=%s steps=%d", request.run_id, self.cluster, len(steps))
         return Run(request, self.cluster, steps, lease)
+
+    def target_of(self, request: RunRequest) -> int | None:
+        """What it asks for, or what it asked for when it first began."""
+        if request.direction is Direction.UP or request.target is not None:
+            return request.target
+        return target_of_run(self.migrations, self.ledger.events(self.cluster), run_id=request.run_id)
 
     async def reenter(self, run: Run) -> Run:
         """The run in this process: takes up its lease, or a new one if the old one ran out meanwhile.

@@ -14,7 +14,14 @@ from dataclasses import dataclass
 
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, gaps
-from engine.migrations.states import LedgerRow, MigrationRecord, MigrationState, untouched
+from engine.migrations.states import (
+    Event,
+    LedgerRow,
+    MigrationEvent,
+    MigrationRecord,
+    MigrationState,
+    untouched,
+)
 
 ALL = -1
 """As the target of a rollback: everything goes."""
@@ -38,6 +45,19 @@ class Leniency:
     gaps: bool = False
     out_of_order: bool = False
     retry_failed: bool = False
+
+
+def target_of_run(migrations: MigrationSet, events: Sequence[MigrationEvent], *, run_id: str) -> int | None:
+    """The target of a rollback without one, `undo the last`, for a run that may have begun before: what it
+    meant then. So a run whose tasks are all cleared in Airflow does not undo one more."""
+    undone = [
+        event.version
+        for event in events
+        if event.run_id == run_id and event.direction is Direction.DOWN and event.event is Event.STARTED
+    ]
+    if not undone:
+        return None
+    return max((version for version in migrations.versions if version < min(undone)), default=ALL)
 
 
 def select(

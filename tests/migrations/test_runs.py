@@ -47,6 +47,28 @@ def test_applying_a_folder_runs_every_statement_once_on_every_host(tmp_path: Pat
     in_world(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("last", [3, 1], ids=["one of several", "the only one"])
+def test_a_rollback_of_the_last_that_is_run_again_undoes_no_other(tmp_path: Path, last: int) -> None:
+    """As when all tasks of a DAG run are cleared: the run's id is the same."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request(target=last))
+        request = world.down()
+        await drive(await world.runner(), request)
+        left = dict.fromkeys(range(1, last), "applied") | {last: "rolled_back"}
+        assert world.states() == left
+        before = world.entries()
+        assert (await make_plan(await world.runner(), request)).is_empty
+        summary = await drive(await world.runner(), request)
+        assert (summary.steps, world.states(), world.entries()) == ((), left, before)
+        await drive(await world.runner(), world.down())  # another run is another wish
+        assert world.states()[max(1, last - 1)] == "rolled_back"
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
 def test_applying_again_sends_nothing(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
