@@ -59,6 +59,9 @@ SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS transform_null_i
 SELECT DISTINCT toTypeName(city), toTypeName(id) FROM events_d SETTINGS data_type_default_nullable = 1
 SELECT tags, avg(price) FROM events_d GROUP BY 1 ORDER BY 1 SETTINGS data_type_default_nullable = 1
 SELECT * FROM (SELECT count() FROM events_d WHERE note IN (NULL, '1') SETTINGS transform_null_in = 1)
+SELECT count(), max(id) FROM view(SELECT * FROM events_d WHERE id < 10)
+SELECT _partition_id, count(), min(_row_exists) FROM events_d WHERE _part != '' GROUP BY 1
+SELECT count() FROM events_d AS a LEFT JOIN events_d AS b ON a.id = b.id + 1 PREWHERE b.note IS NOT NULL
 """
 
 
@@ -231,6 +234,29 @@ def test_settings_that_ask_for_another_answer_get_it_or_are_refused(cluster: Clu
     assert refused(cluster.n1, sql, distributed_product_mode="local", **only_one).code == 48
     assert cluster.n1.query(sql, **only_one) == "1\n"
     assert cluster.n1.query(sql, distributed_product_mode="global") == "2000\n"
+
+
+def test_a_dictionary_reads_a_distributed_table_by_way_of_the_node(cluster: Cluster) -> None:
+    url = f"{cluster.local.node('n1').url}/?query=SELECT+id,note+FROM+default.events_d"
+    cluster.n1.query(
+        "CREATE DICTIONARY notes (id UInt64, note Nullable(String)) PRIMARY KEY id "
+        f"SOURCE(HTTP(url '{url}' format 'TSV')) LAYOUT(HASHED()) LIFETIME(0)"
+    )
+    sql = "SELECT count() FROM {} WHERE note IS NOT DISTINCT FROM dictGet('notes', 'note', id)"
+    assert cluster.n1.query(sql.format("events_d")) == cluster.n1.query("SELECT count() FROM one")
+    refusal = refused(
+        cluster.n1,
+        "CREATE DICTIONARY direct (id UInt64) PRIMARY KEY id SOURCE(CLICKHOUSE(TABLE 'events_d')) "
+        "LAYOUT(HASHED()) LIFETIME(0)",
+    )
+    assert "Code: 48" in refusal.text
+
+
+def test_explain_shows_the_syntax_tree_of_what_was_written(cluster: Cluster) -> None:
+    sql = "EXPLAIN AST SELECT city, count() FROM {} GROUP BY city"
+    assert cluster.n1.query(sql.format("events_d")).replace("events_d", "one") == cluster.n1.query(
+        sql.format("one")
+    )
 
 
 def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:

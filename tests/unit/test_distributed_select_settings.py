@@ -111,6 +111,12 @@ SELECT count(), max(people.id) FROM events {} JOIN people ON events.id = people.
 SELECT sum(age) FROM events e {} JOIN people FINAL AS p ON e.id = p.id PREWHERE id < 40 WHERE p.id > 9
 SELECT count(), sum(p.age) FROM people p FINAL {} JOIN events AS e ON e.id = p.id PREWHERE age % 2 = 0
 SELECT count(), sum(p.age) FROM one.extra {} JOIN people AS p ON extra.id = p.id PREWHERE extra.id < 20
+SELECT count(), sum(e.id), sum(p.id) FROM events AS e {} JOIN people AS p ON e.id = p.id PREWHERE p.age > 20
+SELECT count(), sum(e.id) FROM events AS e {} JOIN people AS p ON e.id = p.id PREWHERE age > 20 WHERE e.id > 9
+SELECT count(), sum(p.id) FROM events AS e {} JOIN people FINAL AS p ON e.id = p.id PREWHERE p.age % 2 = 0
+SELECT count(), sum(p.id) FROM one.extra {} JOIN people AS p ON extra.id = p.id PREWHERE people.age > 20
+SELECT count() FROM events e {} JOIN people p ON e.id = p.id PREWHERE e.id IN (SELECT id FROM people)
+SELECT count() FROM events {} JOIN people p USING id PREWHERE p.id IN (SELECT id FROM events PREWHERE id > 9)
 """
 
 
@@ -125,12 +131,18 @@ def test_prewhere_before_array_join_and_in_many_joins(world: World) -> None:
         "SELECT id, t FROM events ARRAY JOIN tags AS t PREWHERE id < 20 ORDER BY ALL",
         "SELECT 1 FROM events a FULL JOIN events b ON a.id = b.id + 1 PREWHERE a.id > 10 WHERE b.id < 9",
         "SELECT count() FROM (SELECT e.id FROM events e RIGHT JOIN people p USING id PREWHERE e.id < 7)",
+        "SELECT 1 FROM events e, people p PREWHERE e.id IN (SELECT id FROM people) WHERE e.id = p.id",
     ):
         assert world.ask(sql) == world.bench.ask(sql)
+
+
+def test_prewhere_with_final_in_what_is_used_twice(world: World) -> None:
+    query = "WITH q AS (SELECT id, age FROM people FINAL PREWHERE {} WHERE id > 4) SELECT count() FROM q"
+    for condition in ("age % 2 = 0", "name NOT LIKE '%2' AND age IS NOT NULL"):
+        sql = f"{query.format(condition)} a JOIN q b USING id"
+        assert world.ask(sql) == world.bench.ask(sql)
     with pytest.raises(SqlError) as refused:
-        world.ask(
-            "SELECT 1 FROM events e, people p PREWHERE e.id IN (SELECT id FROM people) WHERE e.id = p.id"
-        )
+        world.ask(f"{query.format('id IN (SELECT id FROM events)')} a JOIN q b USING id")
     assert refused.value.code == Code.NOT_IMPLEMENTED
 
 

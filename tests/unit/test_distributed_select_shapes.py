@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, SourceTable, plan_select
-from engine.distributed.select.model import union_all
+from engine.distributed.select.model import union_all, virtual_columns
 from engine.distributed.select.template import Reference, make_template, table_names
 from engine.errors import SqlError
 from engine.names import TableName
@@ -82,7 +82,8 @@ class Bench:
             columns = [SourceColumn(n, t) for n, t in self.tables[ref.name.table].items()]
             if ref.name.table == "events":
                 columns += [SourceColumn(n, t.split()[0], is_hidden=True) for n, t in HIDDEN.items()]
-            table = SourceTable(columns, DatabasesAsShards(ref.name.table))
+            source = DatabasesAsShards(ref.name.table)
+            table = SourceTable(columns, source, virtuals=virtual_columns(TableName("one", ref.name.table)))
             refs.append(Reference(ref.start, ref.end, ref.name.table, table))
             databases[ref.start] = TableName("one", ref.name.table)
         template = make_template(sql, refs, databases=databases)

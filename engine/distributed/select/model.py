@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.names import quote_identifier, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 
 SHARD_NUMBER = "_shard_num"
 SHARD_NUMBER_TYPE = "UInt32"
@@ -16,11 +16,46 @@ ALIAS = "__table1"
 
 @dataclass(frozen=True, slots=True)
 class SourceColumn:
-    """`is_hidden`: `*` leaves it out (MATERIALIZED and ALIAS columns)."""
+    """`is_hidden`: `*` leaves it out (MATERIALIZED, ALIAS and virtual columns). `value` is SQL for it on a
+    shard, where that is not a column of the shard's table."""
 
     name: str
     type: str
     is_hidden: bool = False
+    value: str = ""
+
+
+SHARD_PLACE = "\x00shard\x00"
+"""Stands for the number of the shard in the texts of a RemoteSelect."""
+OF_SHARDS = SourceColumn(SHARD_NUMBER, SHARD_NUMBER_TYPE, True, SHARD_PLACE)
+_NAME_TYPE = "LowCardinality(String)"
+_OF_PARTS = {
+    "_part": _NAME_TYPE,
+    "_part_index": "UInt64",
+    "_part_uuid": "UUID",
+    "_part_offset": "UInt64",
+    "_part_data_version": "UInt64",
+    "_partition_id": _NAME_TYPE,
+    "_sample_factor": "Float64",
+    "_row_exists": "UInt8",
+    "_block_number": "UInt64",
+    "_block_offset": "UInt64",
+    "_disk_name": _NAME_TYPE,
+}
+"""Of tables of the MergeTree family. Source: MergeTreeData::createVirtuals."""
+
+
+def virtual_columns(name: TableName | None = None) -> tuple[SourceColumn, ...]:
+    """Those of a Distributed table of this name, or without one, of a shard's own table."""
+    of_table = [
+        SourceColumn(column, _NAME_TYPE, True, f"CAST({quote_string(text)}, '{_NAME_TYPE}')" if text else "")
+        for column, text in (
+            ("_database", name.database if name else ""),
+            ("_table", name.table if name else ""),
+        )
+    ]
+    of_parts = [SourceColumn(column, type_, True) for column, type_ in _OF_PARTS.items()]
+    return (OF_SHARDS, *of_table, *of_parts)
 
 
 TABLE_PLACE = "\x00table\x00"
@@ -93,9 +128,6 @@ class RemoteSelect:
 
 _IS_NULLABLE = re.compile(r"(?:SimpleAggregateFunction\(\w+, )?Nullable\(")
 
-SHARD_PLACE = "\x00shard\x00"
-"""Stands for the number of the shard in the texts of a RemoteSelect."""
-
 
 class TooLong(Exception):
     """The text for a shard is longer than a URL may be. A shorter one has to do."""
@@ -121,6 +153,8 @@ class SourceTable:
     source: ShardSource
     is_merged: bool = False
     """It reads several tables, and FINAL, SAMPLE and PREWHERE are for each of them."""
+    virtuals: Sequence[SourceColumn] = (OF_SHARDS,)
+    """Columns that it has where the statement names them."""
 
 
 def names(text: str) -> frozenset[str]:

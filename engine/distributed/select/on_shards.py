@@ -87,6 +87,9 @@ async def on_shards(
         raise _refused("in merge() or a table of engine Merge")
     if any(slot.has_prewhere for slot in template.slots):
         raise _refused("with FINAL and PREWHERE")
+    nodes = [node for number in range(len(template.slots)) for node in pushing.nodes_of(tree, number)]
+    if not all(map(pushing.is_resolved, nodes)):
+        raise _refused("in view(SELECT …)")
     cursor = Cursor(tree.text)
     places = _places(cursor, len(template.slots))
     blocks = _blocks(cursor, places)
@@ -297,7 +300,7 @@ class _Cut:
             copied = cursor.tokens[last].end
         text = "".join([*pieces, cursor.sql[copied : cursor.tokens[end - 1].end]])
         alias = cursor.tokens[self.block.place + 3].text
-        return pushing.remote_text(text, alias)
+        return pushing.remote_text(text, alias, self.template.slots[self.block.slot].columns)
 
     async def _described(self, text: str, describe: Describe) -> tuple[SourceColumn, ...]:
         try:

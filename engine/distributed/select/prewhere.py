@@ -26,18 +26,18 @@ def with_prewhere(template: Template, tree: QueryTree) -> Template:
 def _moved(tree: QueryTree, number: int, slot: Slot) -> Slot:
     if not slot.has_prewhere:
         return slot
-    text = _condition(tree, number)
-    if text is None:
+    text = _condition(tree, number, slot) or slot.prewhere
+    if not text:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
             "PREWHERE is not supported with FINAL over a Distributed table here: it may use nothing but "
-            "columns of the table, and may not stand in WITH name AS (SELECT …) that is used twice.",
+            "columns of the table and functions of them.",
             hint="Write it as WHERE if it depends on nothing but the sorting key, which is the same then.",
         )
     return replace(slot, read_with=f"{slot.read_with} PREWHERE {text}")
 
 
-def _condition(tree: QueryTree, number: int) -> str | None:
+def _condition(tree: QueryTree, number: int, slot: Slot) -> str | None:
     nodes = pushing.nodes_of(tree, number)
     cursor = Cursor(tree.text)
     place = clauses.place_of_table(cursor, pushing.tag(number))
@@ -54,7 +54,7 @@ def _condition(tree: QueryTree, number: int) -> str | None:
         return None
     alias = nodes[0].fact("alias")
     text = clauses.text_of(cursor, begin + 1, end)
-    return clauses.replaced(pushing.remote_text(text, alias), [((alias, "."), "")])
+    return clauses.replaced(pushing.remote_text(text, alias, slot.columns), [((alias, "."), "")])
 
 
 def _first_conjunct(table: Node) -> Node | None:

@@ -13,10 +13,11 @@ understood is not pushed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.distributed.select import clauses
-from engine.distributed.select.model import SHARD_NUMBER, SHARD_PLACE, RemoteSelect, SourceColumn, names
+from engine.distributed.select.model import RemoteSelect, SourceColumn, names
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot
 from engine.names import quote_identifier
@@ -61,6 +62,14 @@ def nodes_of(tree: QueryTree, number: int) -> list[Node]:
     return found
 
 
+def is_resolved(node: Node) -> bool:
+    """Not within `view(SELECT …)`, whose query is not looked into."""
+    at = node.parent
+    while at is not None and at.kind != "TABLE_FUNCTION":
+        at = at.parent
+    return at is None
+
+
 def columns_of(tree: QueryTree, nodes: list[Node], slot: Slot) -> tuple[SourceColumn, ...]:
     """The columns of the slot that the query needs; all of them if that cannot be told."""
     ids = {str(node.id) for node in nodes}
@@ -91,7 +100,7 @@ def plain_read(slot: Slot, columns: tuple[SourceColumn, ...]) -> RemoteSelect:
 def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
     """The most that a shard can do for this slot."""
     nodes = nodes_of(tree, number)
-    if not nodes:
+    if not nodes or not all(map(is_resolved, nodes)):
         return plain_read(slot, slot.columns)
     columns = columns_of(tree, nodes, slot)
     plain = plain_read(slot, columns)
@@ -107,13 +116,13 @@ def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
     alias = found.node.fact("alias")
     tail = f" AS {alias}{slot.modifiers}"
     if pushed:
-        tail += " WHERE " + " AND ".join(f"({remote_text(one, alias)})" for one in pushed)
+        tail += " WHERE " + " AND ".join(f"({remote_text(one, alias, slot.columns)})" for one in pushed)
     is_distinct = False
     if are_all and found.is_alone and _is_plain(found.query):
         if found.query.fact("is_distinct") == "1":
             is_distinct = bool(columns)
         else:
-            tail += _limit(cursor, parts, found, alias)
+            tail += _limit(cursor, parts, found, alias, slot)
     return RemoteSelect(
         _expressions(alias, columns),
         tail,
@@ -124,9 +133,10 @@ def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
     )
 
 
-def remote_text(text: str, alias: str) -> str:
-    """Resolved text as any server takes it, and with the shard's number in place of its column."""
-    return clauses.replaced(text, [((alias, ".", SHARD_NUMBER), SHARD_PLACE), (("_CAST", "("), "CAST(")])
+def remote_text(text: str, alias: str, columns: Sequence[SourceColumn]) -> str:
+    """Resolved text as any server takes it, with their values in place of columns that a shard has not."""
+    values = [((alias, ".", column.name), column.value) for column in columns if column.value]
+    return clauses.replaced(text, [*values, (("_CAST", "("), "CAST(")])
 
 
 def _expressions(alias: str, columns: tuple[SourceColumn, ...]) -> tuple[tuple[str, SourceColumn], ...]:
@@ -134,7 +144,7 @@ def _expressions(alias: str, columns: tuple[SourceColumn, ...]) -> tuple[tuple[s
         return (("toUInt8(0)", SourceColumn("__nothing", "UInt8")),)
     return tuple(
         (
-            SHARD_PLACE if column.name == SHARD_NUMBER else f"{alias}.{quote_identifier(column.name)}",
+            column.value or f"{alias}.{quote_identifier(column.name)}",
             column,
         )
         for column in columns
@@ -235,7 +245,7 @@ def _is_plain(query: Node) -> bool:
     return "limit_with_ties" not in query.rest and "group_by" not in query.rest
 
 
-def _limit(cursor: Cursor, parts: dict[str, clauses.Clause], found: _Found, alias: str) -> str:
+def _limit(cursor: Cursor, parts: dict[str, clauses.Clause], found: _Found, alias: str, slot: Slot) -> str:
     limit, offset = _number(found.query, "LIMIT", _UNKNOWN_LIMIT), _number(found.query, "OFFSET", 0)
     if limit < 0 or offset < 0:
         return ""
@@ -247,7 +257,9 @@ def _limit(cursor: Cursor, parts: dict[str, clauses.Clause], found: _Found, alia
     if order is not None and section is not None:
         if any("with_fill: 1" in one.rest for one in section.walk() if one.kind == "SORT"):
             return ""
-        text = " ORDER BY " + remote_text(clauses.text_of(cursor, order.begin, order.end), alias)
+        text = " ORDER BY " + remote_text(
+            clauses.text_of(cursor, order.begin, order.end), alias, slot.columns
+        )
     return f"{text} LIMIT {limit + offset}"
 
 

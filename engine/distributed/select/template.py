@@ -1,57 +1,40 @@
 """A statement with a place for every Distributed table it reads.
 
 The user's text stays as it is but for these places and what a subquery cannot have where a table can:
-FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE, of a subquery around the table where there is
-a join (`prewhere` puts it before FINAL where there is one); `db.t.column` becomes `t.column`, and with
-an alias `alias.column` (`own_names`); and where a hidden column (MATERIALIZED, ALIAS, `_shard_num`) is asked
-for by name, `*` leaves it out as it would have done.
+FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE (`prewhere_text`; `prewhere` puts it before
+FINAL where there is one); `db.t.column` becomes `t.column`, and with an alias `alias.column` (`own_names`);
+and where a hidden column (MATERIALIZED, ALIAS, `_shard_num` and other virtual ones) is asked for by name, `*`
+leaves it out as it would have done.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
 from engine.distributed.select.model import (
     READ_WITH_PLACE,
-    SHARD_NUMBER,
-    SHARD_NUMBER_TYPE,
-    SHARD_PLACE,
     TABLE_PLACE,
     SourceColumn,
     SourceTable,
+    virtual_columns,
 )
 from engine.distributed.select.own_names import own_name_edits
-from engine.errors import Code, SqlError
+from engine.distributed.select.prewhere_text import (
+    CLAUSE_ENDS,
+    Candidate,
+    find_prewheres,
+    with_moved,
+)
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.sources import read_tables
 from engine.sql.tokens import TokenKind, literal_value
 
-_CLAUSE_ENDS = frozenset(
-    [
-        "WHERE",
-        "GROUP",
-        "HAVING",
-        "ORDER",
-        "LIMIT",
-        "OFFSET",
-        "FETCH",
-        "UNION",
-        "EXCEPT",
-        "INTERSECT",
-        "SETTINGS",
-        "FORMAT",
-        "INTO",
-        "WINDOW",
-        "QUALIFY",
-        "PREWHERE",
-    ]
-)
-_NO_ALIAS = _CLAUSE_ENDS | frozenset(
+_NO_ALIAS = CLAUSE_ENDS | frozenset(
     [
         "ALL",
         "AND",
@@ -111,6 +94,8 @@ class Slot:
     """The right side of IN: all visible columns are read."""
     has_prewhere: bool = False
     """PREWHERE, whose condition is the argument of `identity` in WHERE, goes before FINAL."""
+    prewhere: str = ""
+    """Its condition as it is written, if it is understood so: columns of the table and functions of them."""
     condition: str = ""
     """Each row has to meet it before anything else is done with it, in the table's own names."""
 
@@ -119,8 +104,9 @@ class Slot:
         """A subquery instead of the table; empty without one."""
         if not self.condition and not self.table.is_merged:
             return ""
-        listed = ", ".join(quote_identifier(c.name) for c in self.columns if c.name != SHARD_NUMBER) or "1"
-        condition = clauses.replaced(self.condition, [((SHARD_NUMBER,), SHARD_PLACE)])
+        listed = ", ".join(quote_identifier(c.name) for c in self.columns if not c.value) or "1"
+        values = [((c.name,), c.value) for c in virtual_columns() if c.value]
+        condition = clauses.replaced(self.condition, values)
         where = f" WHERE {condition}" if condition else ""
         return f"(SELECT {listed} FROM {TABLE_PLACE}{READ_WITH_PLACE}{where})"
 
@@ -190,16 +176,16 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     hidden: set[str] = set()
     own_names: list[Edit] = []
     all_columns = [column.name for ref in refs for column in ref.table.columns]
-    firsts = {by_start[ref.start] for ref in refs}
-    prewheres = [one for one in _prewheres(cursor) if one.table in firsts]
+    prewheres = find_prewheres(cursor, [_candidate(cursor, by_start[ref.start], ref) for ref in refs])
     of_joins = {one.table: one for one in prewheres if one.is_of_join}
     for number, ref in enumerate(refs):
         first = by_start[ref.start]
-        at = next((i for i in range(first, len(tokens)) if tokens[i].start >= ref.end), len(tokens))
+        at = _behind(cursor, first, ref)
         is_in = first > 0 and words[first - 1] == "IN"
         columns = [c for c in ref.table.columns if not c.is_hidden or (c.name in mentioned and not is_in)]
-        if SHARD_NUMBER in mentioned and not is_in and all(c.name != SHARD_NUMBER for c in columns):
-            columns.append(SourceColumn(SHARD_NUMBER, SHARD_NUMBER_TYPE, is_hidden=True))
+        if not is_in:
+            there = {c.name for c in ref.table.columns}
+            columns += [c for c in ref.table.virtuals if c.name in mentioned and c.name not in there]
         hidden |= {c.name for c in columns if c.is_hidden}
         modifiers = ""
         text = place_text(number)
@@ -211,7 +197,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
             is_final = ref.is_final or "FINAL" in modifiers.upper()
             if (prewhere := of_joins.get(first)) is not None:
                 called = alias or f" AS {tokens[behind - 1].text}" * (behind > at)
-                text = _filtered(cursor, text + called, prewhere, refs, is_final=is_final)
+                text = prewhere.around(text + called, is_final=is_final)
             text += alias
             if behind > at and ref.start in databases:
                 called = cursor.sql[tokens[behind - 1].start : tokens[behind - 1].end]
@@ -224,12 +210,31 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
                 with_final[first] = number
         edits.append(Edit(ref.start, ref.end, text))
         slots.append(Slot(ref.table, tuple(columns), modifiers, is_in, condition=ref.condition))
-    edits += _prewhere_edits(cursor, prewheres, with_final, slots)
+    for prewhere in prewheres:
+        slot = with_final.get(prewhere.table)
+        if slot is not None:
+            written = prewhere.as_written(cursor, {column.name for column in slots[slot].columns})
+            slots[slot] = replace(slots[slot], has_prewhere=True, prewhere=written)
+        edits += prewhere.edits(cursor, is_final=slot is not None)
     edits += [one for one in own_names if not any(e.start <= one.start < e.end for e in edits)]
     edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
     if hidden:
         edits += _asterisks(cursor, sorted(hidden))
-    return Template(apply_edits(sql, edits), tuple(slots))
+    return Template(with_moved(apply_edits(sql, edits)), tuple(slots))
+
+
+def _behind(cursor: Cursor, first: int, ref: Reference) -> int:
+    """The token behind a reference that begins at token `first`."""
+    tokens = cursor.tokens
+    return next((i for i in range(first, len(tokens)) if tokens[i].start >= ref.end), len(tokens))
+
+
+def _candidate(cursor: Cursor, first: int, ref: Reference) -> Candidate:
+    at = _behind(cursor, first, ref)
+    behind, _ = _alias(cursor, at, "")
+    called = literal_value(cursor.tokens[behind - 1]) if behind > at else ref.alias
+    columns = frozenset(column.name for column in (*ref.table.columns, *ref.table.virtuals))
+    return Candidate(first, frozenset({called, ref.alias} - {""}), columns)
 
 
 def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:
@@ -263,95 +268,6 @@ def _ratio(cursor: Cursor, at: int) -> int:
     if at < len(cursor.words) and cursor.words[at] == "/":
         at += 2
     return at
-
-
-@dataclass(frozen=True, slots=True)
-class _Prewhere:
-    """By indices of tokens: the keyword, the end of its condition, and the first table of its FROM."""
-
-    at: int
-    end: int
-    table: int
-    is_of_join: bool
-
-
-def _prewheres(cursor: Cursor) -> list[_Prewhere]:
-    found = []
-    for at, word in enumerate(cursor.words):
-        if word == "PREWHERE":
-            begin = _from_before(cursor.words, at)
-            end = _clause_end(cursor, at + 1)
-            is_of_join = any(word in ("JOIN", ",") for word in _outside_brackets(cursor, begin, at))
-            found.append(_Prewhere(at, end, begin + 1, is_of_join))
-    return found
-
-
-def _filtered(
-    cursor: Cursor, table: str, prewhere: _Prewhere, refs: Sequence[Reference], *, is_final: bool
-) -> str:
-    """A subquery for a table whose PREWHERE takes rows away before a join sees them. Raises SqlError 48."""
-    start, end = cursor.tokens[prewhere.at].end, cursor.tokens[prewhere.end - 1].end
-    if any(start <= ref.start < end for ref in refs):
-        raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "PREWHERE of a join may not read a Distributed table.",
-            hint="Write FROM (SELECT * FROM table WHERE …) AS table instead.",
-        )
-    return f"(SELECT * FROM {table} WHERE {'identity' * is_final}({cursor.sql[start:end]}))"
-
-
-def _prewhere_edits(
-    cursor: Cursor, prewheres: Sequence[_Prewhere], with_final: Mapping[int, int], slots: list[Slot]
-) -> list[Edit]:
-    """`PREWHERE a WHERE b` becomes `WHERE (a) AND (b)`; `identity(a)` where the first table, one of
-    `with_final` by its token, is read with FINAL, and the slot says so. That of a join is gone already."""
-    words, tokens = cursor.words, cursor.tokens
-    edits: list[Edit] = []
-    for one in prewheres:
-        at, end = one.at, one.end
-        slot = with_final.get(one.table)
-        if slot is not None:
-            slots[slot] = replace(slots[slot], has_prewhere=True)
-        if one.is_of_join:
-            edits.append(Edit(tokens[at].start, tokens[end - 1].end, ""))
-            continue
-        name = "" if slot is None else "identity"
-        edits.append(Edit(tokens[at].start, tokens[at].end, f"WHERE {name}("))
-        if end < len(words) and words[end] == "WHERE":
-            last = _clause_end(cursor, end + 1)
-            edits.append(Edit(tokens[end].start, tokens[end].end, ") AND ("))
-            end = last
-        edits.append(Edit(tokens[end - 1].end, tokens[end - 1].end, ")"))
-    return edits
-
-
-def _outside_brackets(cursor: Cursor, begin: int, end: int) -> Iterator[str]:
-    """The words of a range of tokens that are in no bracket."""
-    cursor.at = begin
-    while cursor.at < end:
-        if not cursor.skip_brackets():
-            yield cursor.word
-            cursor.at += 1
-
-
-def _from_before(words: Sequence[str], at: int) -> int:
-    """The FROM that a clause at `at` belongs to; -2 without one."""
-    depth = 0
-    for i in range(at - 1, -1, -1):
-        depth += (words[i] in (")", "]")) - (words[i] in ("(", "["))
-        if depth < 0:
-            return -2
-        if depth == 0 and words[i] == "FROM":
-            return i
-    return -2
-
-
-def _clause_end(cursor: Cursor, at: int) -> int:
-    cursor.at = at
-    while cursor.at < len(cursor.words) and cursor.word not in _CLAUSE_ENDS and cursor.word not in (")", ";"):
-        if not cursor.skip_brackets():
-            cursor.at += 1
-    return cursor.at
 
 
 def _qualifiers(cursor: Cursor, names: Collection[TableName], taken: set[tuple[int, int]]) -> list[Edit]:

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.distributed.select import clauses, pushing
-from engine.distributed.select.model import SHARD_NUMBER, SHARD_PLACE, RemoteSelect, SourceColumn, names
+from engine.distributed.select.model import RemoteSelect, SourceColumn, names
 from engine.distributed.select.query_tree import Node, QueryTree
 from engine.distributed.select.template import Slot
 from engine.sql.cursor import Cursor
@@ -133,18 +133,13 @@ async def two_phases(
     tail = ""
     pushed: tuple[str, ...] = ()
     if where is not None:
-        text = clauses.text_of(cursor, where.begin, where.end)
-        tail += f" WHERE {pushing.remote_text(text, alias)}"
+        tail += f" WHERE {clauses.text_of(cursor, where.begin, where.end)}"
         pushed = tuple(
             clauses.text_of(cursor, *one) for one in clauses.split(cursor, where.begin, where.end, "AND")
         )
     if keys:
-        tail += " GROUP BY " + ", ".join(pushing.remote_text(key, alias) for key in keys)
-    local = (
-        clauses.text_of(cursor, from_at, place + 2)
-        + f" AS {alias}"
-        + tail.replace(SHARD_PLACE, f"{alias}.{SHARD_NUMBER}")
-    )
+        tail += f" GROUP BY {', '.join(keys)}"
+    local = f"{clauses.text_of(cursor, from_at, place + 2)} AS {alias}{tail}"
     types = dict(
         await describe(
             "SELECT " + ", ".join(f"{text} AS {name}" for text, name in remote_parts) + f" {local}"
@@ -153,12 +148,13 @@ async def two_phases(
     if any(_SUSPICIOUS.search(type_) for type_ in types.values()):
         return None
     columns = tuple(
-        (pushing.remote_text(text, alias), SourceColumn(name, types[name])) for text, name in remote_parts
+        (pushing.remote_text(text, alias, slot.columns), SourceColumn(name, types[name]))
+        for text, name in remote_parts
     )
     has_one_row = group is None and all(name.removesuffix("If") in _BOUNDED for name in names)
     remote = RemoteSelect(
         columns,
-        f" AS {alias}{slot.modifiers}{tail}",
+        f" AS {alias}{slot.modifiers}{pushing.remote_text(tail, alias, slot.columns)}",
         pruned_by=pushed,
         has_one_row=has_one_row,
         source=slot.source,

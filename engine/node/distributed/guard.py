@@ -44,15 +44,17 @@ class DistributedGuard:
         if statement.kind in _DICTIONARIES:
             found = _named_by_dictionary(asked, names)
             what = "A dictionary"
+            hint = "Give it SOURCE(HTTP(url 'http://<this node>/?query=SELECT …' format 'Native'))."
         else:
             found = _named_by_engine(asked, names)
             what = f"A table with engine {statement.engine}"
+            hint = "Use the tables of the shards, or a materialized view."
         if found is not None:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 f"{what} cannot use the Distributed table {found}: chDB would read no rows from it, and "
                 "lose those that it writes.",
-                hint="Use the tables of the shards, or a materialized view.",
+                hint=hint,
             )
         return None
 

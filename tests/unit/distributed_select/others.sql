@@ -66,3 +66,8 @@ SELECT e.id, p.name FROM events AS e LEFT JOIN people AS p ON events.id = p.id W
 SELECT id FROM events AS e WHERE events.id IN (SELECT people.id FROM people AS p WHERE people.age > 30) ORDER BY id
 SELECT pair.a, e.pair.b, events.pair.a FROM events AS e ORDER BY events.id LIMIT 5
 SELECT id FROM events AS `the events` PREWHERE events.id > 250 WHERE `the events`.city = 'Rome' ORDER BY id
+SELECT count() FROM view(SELECT * FROM events WHERE id < 10)
+SELECT v.id, p.name FROM view(SELECT id FROM events WHERE city = 'Rome') AS v JOIN people AS p ON v.id = p.id ORDER BY v.id
+SELECT id, _sample_factor FROM events SAMPLE 1/4 ORDER BY id LIMIT 5
+SELECT count() FROM events WHERE _partition_id = 'all' AND _part LIKE 'all%' AND _row_exists AND id IN (SELECT id FROM people)
+SELECT *, _sample_factor FROM events ORDER BY id LIMIT 3

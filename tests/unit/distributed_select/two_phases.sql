@@ -32,3 +32,8 @@ SELECT arraySum(x -> x * 2, groupArray(id)) FROM events
 SELECT sum(price) AS `a b`, `a b` * 2 FROM events FORMAT TSVWithNamesAndTypes
 SELECT events.city, count() FROM events e GROUP BY events.city ORDER BY events.city
 SELECT max(events.id), min(e.id) FROM events AS e WHERE events.city = 'Rome'
+SELECT _partition_id, count(), uniqExact(_part) > 0, min(_part_offset), max(_row_exists) FROM events GROUP BY _partition_id
+SELECT round(sum(_sample_factor) / count()) FROM events SAMPLE 1/2
+SELECT _table, count() FROM events WHERE _table = 'events' GROUP BY _table
+SELECT count() FROM events WHERE _table != 'events'
+SELECT max(_database), any(_table), count() FROM people WHERE id > 3
