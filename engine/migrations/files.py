@@ -36,6 +36,8 @@ MAX_FILE_BYTES = 16 * 1024 * 1024
 # A counter with a hole means a lost file. Nobody counts to ten million, and no timestamp is that small: the
 # shortest in use are dates such as 20240131.
 FIRST_TIMESTAMP = 10_000_000
+GAP_RULE = "version-gap"
+"""Lint's name for such a hole, by which the file behind it says that it is meant."""
 
 _NAME = re.compile(r"(?P<version>[0-9]+)_(?P<title>.*)\.(?P<direction>up|down)\.sql\Z", re.DOTALL)
 

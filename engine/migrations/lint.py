@@ -18,7 +18,7 @@ from typing import Any
 
 from engine.errors import SqlError
 from engine.migrations.errors import Problem
-from engine.migrations.files import Migration, MigrationSet, Script, ScriptStatement, gaps
+from engine.migrations.files import GAP_RULE, Migration, MigrationSet, Script, ScriptStatement, gaps
 from engine.migrations.lint_statements import check_statement
 from engine.migrations.options import Options
 from engine.migrations.statements import Surroundings
@@ -37,7 +37,7 @@ class Severity(enum.StrEnum):
 RULES: dict[str, tuple[Severity, str]] = {
     "file-name": (Severity.ERROR, "the name is not {version}_{title}.up.sql or .down.sql"),
     "duplicate-version": (Severity.ERROR, "two files of one version and direction"),
-    "version-gap": (Severity.ERROR, "a counter jumps; a file may be missing"),
+    GAP_RULE: (Severity.ERROR, "a counter jumps; a file may be missing"),
     "empty-folder": (Severity.ERROR, "no migration there"),
     "missing-up": (Severity.ERROR, "a down file without its up file"),
     "unreadable": (Severity.ERROR, "the file cannot be read"),
@@ -192,7 +192,11 @@ def _folder(migrations: MigrationSet, surroundings: Surroundings) -> list[Findin
         script = migration and (migration.up or migration.down)
         if script:
             finding = Finding(
-                str(script.path), 0, "version-gap", f"version {after} follows {before}; is a file missing?"
+                str(script.path),
+                0,
+                GAP_RULE,
+                f"version {after} follows {before}; is a file missing? If it is meant, say so in this file: "
+                f'-- oncluster: allow={GAP_RULE} reason="…"',
             )
             findings.append(_silenced(finding, script.options))
     return findings

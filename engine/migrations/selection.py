@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
-from engine.migrations.files import Direction, Migration, MigrationSet, Script, gaps
+from engine.migrations.files import GAP_RULE, Direction, Migration, MigrationSet, Script, gaps
 from engine.migrations.states import (
     Event,
     LedgerRow,
@@ -152,7 +152,7 @@ def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:
     """The file behind the gap says why there is one: `-- oncluster: allow=version-gap reason="…"`."""
     migration = migrations.get(after)
     script = migration and migration.up
-    return bool(script and script.options.allows("version-gap"))
+    return bool(script and script.options.allows(GAP_RULE))
 
 
 _OTHERWISE = {

@@ -515,6 +515,20 @@ def test_a_gap_in_the_versions_is_named_by_the_plan(folder: Path, hosts: Any) ->
         Run(folder).execute("plan")
 
 
+def test_gaps_that_the_form_allows_stop_neither_lint_nor_plan(folder: Path, hosts: Any) -> None:
+    from oncluster_airflow.errors import TaskRefused
+
+    (folder / "0004_later.up.sql").write_text("CREATE DATABASE IF NOT EXISTS later;")
+    (folder / "0004_later.down.sql").write_text("DROP DATABASE IF EXISTS later;")
+    with pytest.raises(TaskRefused, match=r"version 4 follows 2.*allow=version-gap"):
+        Run(folder).execute("lint")
+    run = Run(folder, allow_gaps=True)
+    run.execute("lint")
+    run.execute("plan")
+    planned = run.xcoms["plan", "plan"]["migrations"]
+    assert [migration["version"] for migration in planned] == [1, 2, 4]
+
+
 def test_lint_fails_for_a_cluster_that_is_not_configured(folder: Path, tmp_path: Path) -> None:
     from oncluster_airflow.errors import TaskRefused
 
