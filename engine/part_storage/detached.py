@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.errors import Code, SqlError
@@ -16,7 +17,7 @@ from engine.part_storage.part_files import link_part, name_in, partition_of, rem
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import free_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
-from engine.part_storage.table_state import ATTACHED_LEVEL, TableState
+from engine.part_storage.table_state import PASSING_MARK, TableState
 from engine.part_storage.workers import Connection
 from engine.replication.part_store import DetachedPart
 
@@ -33,8 +34,11 @@ class DetachedParts:
         """See `PartStore.detached`."""
         found: list[DetachedPart] = []
         for directory in sorted(self._state.detached.iterdir()):
-            if directory.is_dir() and not directory.name.endswith(f"_{ATTACHED_LEVEL}"):
-                found.append(DetachedPart.of(directory.name))
+            if directory.is_dir() and not directory.name.endswith(f"_{PASSING_MARK}"):
+                part = DetachedPart.of(directory.name)
+                if self._state.order_matters and part.name is not None:
+                    part = replace(part, level=min(part.name.level, 1))
+                found.append(part)
         return found
 
     def find(self, directory: str) -> Path | None:

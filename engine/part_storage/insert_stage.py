@@ -25,6 +25,7 @@ from engine.part_storage.part_files import (
     data_hash_of,
     files_of,
     first_block,
+    level_of,
     partition_of,
 )
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
@@ -87,6 +88,7 @@ class InsertStage:
                 data_hash=data_hash_of(parse_checksums_file((directory / CHECKSUMS_FILE).read_bytes())),
                 rows=int((directory / COUNT_FILE).read_bytes()),
                 size_bytes=sum(size for _, size in files_of(directory)),
+                level=level_of(local_name),
             )
             self._collected[local_name] = new.size_bytes
             fresh.append(new)

@@ -52,6 +52,10 @@ def first_block(local_name: str) -> int:
     return int(local_name.split("_")[1])
 
 
+def level_of(local_name: str) -> int:
+    return int(local_name.split("_")[3])
+
+
 def is_file_name(name: str) -> bool:
     """Whether `name` may be a file of a part: a plain name, or one in a projection's directory.
 

@@ -11,7 +11,7 @@ Two ways:
 
 Safety argument.
 
-1. attach: after the rename the part lies in `detached/` with its UUID and the mark `ATTACHED_LEVEL` in its
+1. attach: after the rename the part lies in `detached/` with its UUID and the mark `PASSING_MARK` in its
    name; `load` moves it back to the staged ones. After ATTACH PART it is active. It is never in two places.
 2. swap: the scratch table holds links only. A crash before REPLACE PARTITION leaves it to be cleared, one in
    the middle leaves old and new directories side by side: `load` keeps one of two with the same name and none
@@ -48,7 +48,7 @@ from engine.part_storage.part_files import (
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
-from engine.part_storage.table_state import ATTACHED_LEVEL, TEMPORARY_PREFIX, LocalPart, TableState
+from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, Part
@@ -144,7 +144,9 @@ class Publisher:
     def _attach(self, connection: Connection, name: PartName) -> None:
         state = self._state
         number = self._workers.next_number()
-        passing = f"{name.partition_id}_{number}_{number}_{ATTACHED_LEVEL}"
+        # In a part of a higher level FINAL looks for no rows of equal key; chDB keeps the level so far.
+        level = min(name.level, 1)
+        passing = f"{name.partition_id}_{number}_{number}_{level}_{PASSING_MARK}"
         staged, original = self._forms(connection, name)
         staged.rename(state.detached / passing)
         try:

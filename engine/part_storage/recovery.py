@@ -34,7 +34,7 @@ from engine.part_storage.part_files import (
 from engine.part_storage.part_uuid import UUID_FILE, part_of_text, uuid_of
 from engine.part_storage.publishing import Publisher, forget_marks, live_marks
 from engine.part_storage.scratch_tables import ScratchTables
-from engine.part_storage.table_state import ATTACHED_LEVEL, TEMPORARY_PREFIX, LocalPart, TableState
+from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
 from engine.part_storage.workers import Connection
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -139,7 +139,7 @@ def _covered(names: Iterable[PartName]) -> list[PartName]:
 def _take_back_passing(state: TableState) -> None:
     for directory in sorted(state.detached.iterdir()):
         local_name = directory.name.removeprefix("attaching_")
-        if not local_name.endswith(f"_{ATTACHED_LEVEL}") or not is_local_name(local_name):
+        if not local_name.endswith(f"_{PASSING_MARK}") or not is_local_name(local_name):
             continue
         name = name_in(directory, partition_of(local_name))
         if name is None or name in state.active or state.staged_directory(name).exists():

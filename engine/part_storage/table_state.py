@@ -25,8 +25,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.storage.layout import private_directory
 
-ATTACHED_LEVEL = 888_888_888
-"""The level in the name of a part on its way through `detached/`: no part of a user has it."""
+PASSING_MARK = 888_888_888
+"""The mutation in the name of a part on its way through `detached/`: no part of a user has it."""
 
 TEMPORARY_PREFIX = "tmp_"
 

@@ -147,9 +147,9 @@ class OldSyntaxName:
         return cls(_checked(part, text), match.group(1), match.group(2))
 
 
-def inserted(partition_id: str, block_number: int) -> PartName:
-    """The part of a fresh insert."""
-    return _checked(PartName(partition_id, block_number, block_number, 0))
+def inserted(partition_id: str, block_number: int, level: int = 0) -> PartName:
+    """The part of a fresh insert. It has level 1 if its rows of equal key were merged on the way."""
+    return _checked(PartName(partition_id, block_number, block_number, level))
 
 
 def merged(sources: Iterable[PartName]) -> PartName:

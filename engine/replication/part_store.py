@@ -71,9 +71,9 @@ class Part:
 class NewPart:
     """What an insert made of the rows of one partition: written, without a name, seen by nobody.
 
-    `handle` is the store's. `data_hash` (16 bytes) identifies the rows; a block id is made of it unless
-    the user
-    gave a token.
+    `handle` is the store's. `data_hash` (16 bytes) identifies the rows; a block id is made of it unless the
+    user gave a token. `level` is 1 if rows of equal key were merged (`optimize_on_insert`), so that FINAL has
+    nothing to do within the part.
     """
 
     handle: str
@@ -81,6 +81,7 @@ class NewPart:
     data_hash: bytes
     rows: int
     size_bytes: int
+    level: int = 0
 
 
 _TRY = re.compile(r"_try[0-9]+\Z")
@@ -107,11 +108,13 @@ _DETACH_REASONS = frozenset(
 @dataclass(frozen=True, slots=True)
 class DetachedPart:
     """A part in `detached/`. `directory` is its whole name there, `name` what of it is a part's name, if any,
-    `prefix` what stands before (`ignored`, `broken`, …; empty for what a user detached)."""
+    `prefix` what stands before (`ignored`, `broken`, …; empty for what a user detached). `level` is what the
+    part has when it is attached: 1 where rows of equal key were merged in it, and that means something."""
 
     directory: str
     prefix: str
     name: PartName | None
+    level: int = 0
 
     @classmethod
     def of(cls, directory: str) -> DetachedPart:

@@ -38,6 +38,32 @@ async def test_an_insert_is_staged_then_published_then_found_after_a_restart(tmp
         assert await rows(pool, "count()") == "10"
 
 
+async def test_final_takes_rows_of_equal_key_apart_in_parts_that_were_not_merged(tmp_path: Path) -> None:
+    """A part's level tells FINAL whether it has to look."""
+    create = "CREATE TABLE t (k UInt64, v UInt64) ENGINE = ReplacingMergeTree(v) ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        async with store.insert_stage() as stage:
+            for flag in (0, 1):
+                await pool.query(
+                    f"INSERT INTO {stage.table.quoted} SETTINGS optimize_on_insert = {flag} "
+                    "SELECT 1, number FROM numbers(3)"
+                )
+            unmerged, merged = await stage.collect()
+            assert [(part.rows, part.level) for part in (unmerged, merged)] == [(3, 0), (1, 1)]
+            await store.stage_inserted(unmerged, PartName.parse("all_0_0_0"))
+            await store.stage_inserted(merged, PartName.parse("all_1_1_1"))
+        await store.publish(named("all_0_0_0"))
+        found = await pool.query("SELECT v FROM t FINAL")
+        assert (await rows(pool, "v"), found.text) == ("0 1 2", "2\n")
+        await store.publish(named("all_1_1_1"))
+        await store.remove(named("all_0_0_0", "all_1_1_1"), fate=Fate.DETACH)
+        assert [(part.directory, part.level) for part in await store.detached()] == [
+            ("all_0_0_0", 0),
+            ("all_1_1_1", 1),
+        ]
+
+
 async def test_merged_parts_take_the_place_of_their_sources(tmp_path: Path) -> None:
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()

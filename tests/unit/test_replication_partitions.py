@@ -329,7 +329,7 @@ def test_attached_parts_are_not_deduplicated() -> None:
         assert replica.keys() == [1]
         with pytest.raises(SqlError) as missing:
             await partitions.attach_part(replica.ctx, "all_0_0_0")
-        assert missing.value.code == Code.NO_SUCH_DATA_PART
+        assert missing.value.code == Code.BAD_DATA_PART_NAME
 
     run(main)
 

@@ -80,7 +80,7 @@ async def attach_part(
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
     fence: Sequence[Op] = (),
 ) -> PartName:
-    """Attach one directory of `detached/`. Raises SqlError 232 if there is none of that name, and as
+    """Attach one directory of `detached/`. Raises SqlError 233 if there is none of that name, and as
     `attach_partition`."""
 
     def chosen(detached: Sequence[DetachedPart]) -> Sequence[DetachedPart]:
@@ -99,7 +99,7 @@ async def drop_detached(
 ) -> list[str]:
     """Remove from this replica's `detached/` one directory, a partition's, or (neither given) all.
 
-    Returns what was removed. Raises SqlError 232 if the directory is not there.
+    Returns what was removed. Raises SqlError 233 if the directory is not there.
     """
     async with ctx.attaching:
         found = await ctx.store.detached()
@@ -117,7 +117,7 @@ async def drop_detached(
 
 
 def _no_such(ctx: ReplicaContext, directory: str) -> SqlError:
-    return SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory[:200]!r} in detached/ of {ctx.name}")
+    return SqlError(Code.BAD_DATA_PART_NAME, f'Detached part "{directory[:200]}" of {ctx.name} not found.')
 
 
 def _without_covered(parts: Sequence[DetachedPart]) -> list[DetachedPart]:
@@ -164,7 +164,7 @@ async def _attach(ctx: ReplicaContext, part: DetachedPart, fence: Sequence[Op]) 
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             await ctx.env.sleep(PAUSE_S)
             continue
-        name = inserted(number.partition_id, number.number)
+        name = inserted(number.partition_id, number.number, part.level)
         async with ctx.in_flight.hold(name):
             done = await _stage_and_commit(ctx, part, number, name, fence)
             if done is None:

@@ -186,7 +186,7 @@ class Inserter:
         async def stage(name: PartName) -> Part:
             return await self._ctx.store.stage_inserted(new, name)
 
-        return Pending(new.partition_id, self._block_id(new, options), stage)
+        return Pending(new.partition_id, self._block_id(new, options), stage, level=new.level)
 
     def _block_id(self, new: NewPart, options: InsertOptions) -> BlockId | None:
         ordinal = self._ordinals[new.partition_id]

@@ -64,13 +64,14 @@ def attach_part(part: Part) -> Action:
 @dataclass(slots=True)
 class Pending:
     """A part on its way. `stage` makes it a staged part of the name that it gets, and is called once;
-    `action` is what the log will say. `staged` is the name it is staged under, `names` are all that it had so
-    far: none means that it has not been staged."""
+    `action` is what the log will say, `level` stands in the name. `staged` is the name it is staged under,
+    `names` are all that it had so far: none means that it has not been staged."""
 
     partition_id: str
     block_id: BlockId | None
     stage: Callable[[PartName], Awaitable[Part]]
     action: Callable[[Part], Action] = get_part
+    level: int = 0
     staged: PartName | None = None
     names: list[PartName] = field(default_factory=list)
 
@@ -120,7 +121,10 @@ class InsertTransaction:
         self._alive = alive
         self._pending = pending
         self._locks = locks
-        self._names = [inserted(lock.partition_id, lock.number) for lock in locks]
+        self._names = [
+            inserted(lock.partition_id, lock.number, each.level)
+            for each, lock in zip(pending, locks, strict=True)
+        ]
         self._kinds: list[_Kind] = []
         self._create_time = ""
         self._is_in_doubt = self._was_in_doubt = False

@@ -146,7 +146,9 @@ async def attach_restored(ctx: ReplicaContext) -> int:
             return 0
         attached = 0
         for name, each in sorted(waiting, key=lambda found: (found[0], found[1].directory)):
-            part = Pending(name.partition_id, _identity(name, each), _stage(ctx, each), action=attach_part)
+            part = Pending(
+                name.partition_id, _identity(name, each), _stage(ctx, each), attach_part, level=each.level
+            )
             try:
                 await insert_group(ctx, [part], None, max_retries=_RETRIES)
             except PartDiffers as error:
