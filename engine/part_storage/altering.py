@@ -95,7 +95,8 @@ class Alterer:
             metadata=after.metadata,
             columns=after.columns,
             settings=_with_changes(dict(before.settings), dict(untouched.settings), dict(after.settings)),
-            comment=after.comment,
+            # A scratch table's may be older than the table's.
+            comment=before.comment if after.comment == untouched.comment else after.comment,
         )
         return AlterPlan(definition, mutation)
 

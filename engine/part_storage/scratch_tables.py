@@ -7,7 +7,7 @@ They live in a database of engine Memory and are gone after a restart; their dir
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,10 +86,12 @@ class ScratchTables:
         return text
 
     def make(self, connection: Connection, purpose: str) -> Scratch:
-        """An empty table of the same structure."""
-        scratch = self._new(purpose)
-        connection.execute(f"CREATE TABLE {scratch.name.quoted} {self._body(connection)}")
-        return scratch
+        """An empty table of the same structure.
+
+        It is attached, not created: an ALTER, or a setting of who made the table, may have led to what CREATE
+        would refuse.
+        """
+        return self._attached(connection, purpose, self._body(connection), {})
 
     def filled(
         self,
@@ -113,16 +115,26 @@ class ScratchTables:
                 self.drop(connection, scratch)
                 raise
             return scratch
-        body = self._body(connection)
+        links = {_local_name(partition_id, number): each for number, each in enumerate(sources, start=1)}
+        return self._attached(connection, purpose, self._body(connection), links)
+
+    def _attached(
+        self,
+        connection: Connection,
+        purpose: str,
+        body: str,
+        links: Mapping[str, tuple[Path, PartName | None]],
+    ) -> Scratch:
+        """A table of a directory with links of these parts, by chDB's names."""
         scratch = self._new(purpose)
         try:
             (scratch.path / "detached").mkdir(parents=True)
             (scratch.path / "format_version.txt").write_text("1")  # of every MergeTree table
-            for number, (source, name) in enumerate(sources, start=1):
-                link_part(source, scratch.path / _local_name(partition_id, number), name=name)
+            for local_name, (source, name) in links.items():
+                link_part(source, scratch.path / local_name, name=name)
             # Without a UUID chDB takes no table that it does not know; it is of no further use.
             connection.execute(f"ATTACH TABLE {scratch.name.quoted} UUID '{self._workers.new_uuid()}' {body}")
-            _check_all_there(scratch, len(sources))
+            _check_all_there(scratch, len(links))
         except BaseException:  # whatever it is: the scratch table goes
             self.drop(connection, scratch)
             remove_tree(scratch.path)

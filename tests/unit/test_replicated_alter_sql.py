@@ -18,7 +18,6 @@ from engine.node.replicated.partition_sql import (
     family_of,
     partition_command,
     partition_of_mutation,
-    with_parameters,
 )
 from engine.node.replicated.system_commands import DropReplica, Scope, parse_drop_replica, parse_sync_mode
 from engine.node.replicated.system_tables import asks_keeper
@@ -147,23 +146,6 @@ def test_commands_that_make_no_sense(command: str, code: int) -> None:
     assert raised.value.code == code
 
 
-def test_parameters_are_replaced_by_their_values() -> None:
-    text = "DELETE WHERE {c:Identifier} = {x:Array(UInt8)} AND m = {'a': 1} AND s = '{x:String}'"
-    assert with_parameters(text, {"c": "a`b", "x": "[1]"}) == (
-        "DELETE WHERE `a\\`b` = _CAST('[1]', 'Array(UInt8)') AND m = {'a': 1} AND s = '{x:String}'"
-    )
-
-
-def test_a_value_cannot_end_its_literal() -> None:
-    assert with_parameters("{x:String}", {"x": "' OR 1 --"}) == "_CAST('\\' OR 1 --', 'String')"
-
-
-def test_a_parameter_without_a_value_is_refused() -> None:
-    with pytest.raises(SqlError) as raised:
-        with_parameters("DELETE WHERE a = {x:UInt8}", {})
-    assert raised.value.code == 456
-
-
 def test_what_concerns_one_replica_only_is_taken_out() -> None:
     pieces = alter_pieces(
         "ALTER TABLE t MODIFY SETTING hidden = 5, shown = 'a,b', RESET SETTING hidden2, DROP COLUMN c, "
@@ -173,7 +155,7 @@ def test_what_concerns_one_replica_only_is_taken_out() -> None:
     assert taken.hidden == {"hidden": None, "hidden2": None}
     assert taken.settings == {"shown": "'a,b'", "x": None}
     assert [piece.text for piece in taken.pieces] == ["DROP COLUMN c"]
-    assert [piece.text for piece in taken.comments] == ["MODIFY COMMENT 'new'"]
+    assert taken.comment == "new"
     assert settings_commands(taken.settings) == "MODIFY SETTING `shown` = 'a,b', RESET SETTING `x`"
 
 

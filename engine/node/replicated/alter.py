@@ -1,12 +1,11 @@
 """ALTER TABLE, DELETE, UPDATE, TRUNCATE and the statements about indexes, on replicated tables.
 
-One statement may have several sub-commands. They are carried out as ClickHouse does: mutations first, then
-commands about partitions in the order of the text, then changes of the metadata, all of those at once. Each
-family is a transaction of its own; when one fails, what came before it stays, and the error says which it
-was.
+One statement may have several sub-commands. They are carried out as ClickHouse 26.9 does, in the order of the
+text; neighbours of one family together: changes of the metadata at once, mutations as one, commands about
+partitions one by one. Each of these steps is a transaction of its own; when one fails, what came before it
+stays, and what stands behind it is not done.
 
-What goes into Keeper has to stand by itself there: parameters are replaced by their values, and chDB writes
-the text anew on one line, without comments.
+What goes into Keeper has to stand by itself there: chDB writes the text anew on one line, without comments.
 
 Source: ClickHouse's InterpreterAlterQuery, InterpreterDeleteQuery and InterpreterUpdateQuery.
 """
@@ -15,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Op
@@ -30,13 +30,13 @@ from engine.node.replicated.partition_sql import (
     family_of,
     partition_command,
     partition_of_mutation,
-    with_parameters,
 )
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
+from engine.part_storage.alter_statements import split_by_commas
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
@@ -104,6 +104,7 @@ class AlterStatements:
 
     async def _alter_table(self, table: RunningTable, asked: Asked) -> None:
         """What concerns all replicas first: it may be refused. What is local may be done again."""
+        await asked.check_syntax()
         taken = take_out(alter_pieces(asked.sql), HIDDEN_SETTINGS)
         ctx = table.ctx
         commands = settings_commands(taken.settings)
@@ -111,7 +112,7 @@ class AlterStatements:
         changed = ctx.settings.changed({n: v for n, v in wanted.items() if v is not None})
         if commands:
             await ctx.store.plan_alter(commands)
-        if commands or taken.hidden or taken.comments:
+        if commands or taken.hidden or taken.comment is not None:
             asked.fence.keep_open()
         if taken.pieces:
             await self._alter(ctx, asked, pieces=taken.pieces)
@@ -127,8 +128,8 @@ class AlterStatements:
             ctx.settings = changed.with_defaults([n for n, v in wanted.items() if v is None])
             for signal in (ctx.merge_wanted, ctx.queue_changed):
                 signal.set()
-        for piece in taken.comments:
-            await asked.session.clone().query(f"ALTER TABLE {ctx.name.quoted} {piece.text}", multi=False)
+        if taken.comment is not None:
+            await ctx.store.apply_comment(taken.comment)
 
     # -- families ------------------------------------------------------------------------------------------
 
@@ -142,35 +143,34 @@ class AlterStatements:
         default_sync: int = 1,
         least: Sync = Sync.NONE,
     ) -> None:
-        pieces = [
-            replace(piece, text=with_parameters(piece.text, asked.params))
-            for piece in (alter_pieces(asked.sql) if pieces is None else pieces)
+        pieces = alter_pieces(asked.sql) if pieces is None else pieces
+        runs = [(family, list(run)) for family, run in groupby(pieces, family_of)]
+        commands = [
+            [partition_command(piece) for piece in run] if family is Family.PARTITION else []
+            for family, run in runs
         ]
-        by_family: dict[Family, list[AlterPiece]] = {family: [] for family in Family}
-        for piece in pieces:
-            by_family[family_of(piece)].append(piece)
-        commands = [partition_command(piece) for piece in by_family[Family.PARTITION]]
-        if len([family for family in Family if by_family[family]]) > 1 and asked.fence.is_there:
+        if len(runs) > 1 and asked.fence.is_there:
             raise SqlError(
                 Code.NOT_IMPLEMENTED,
                 "An ALTER that runs once per shard cannot mix changes of data, partitions and metadata",
                 hint="Write one statement for each.",
             )
-        # In one transaction, unless it is about partitions: those count their steps themselves.
-        fence = () if commands and asked.fence.is_there else asked.fence.whole()
-        if by_family[Family.MUTATION] and fence is not None:
-            sync = _sync(number(settings_of(asked), sync_setting, default_sync))
-            await self._mutate(ctx, asked, by_family[Family.MUTATION], max(sync, least, key=_strength), fence)
-        await self._partitions.run_all(ctx, asked, commands)
-        if by_family[Family.METADATA] and fence is not None:
-            text = await _written_anew(asked, by_family[Family.METADATA], ctx.name.database)
-            await alter_table(
-                ctx,
-                text,
-                sync=sync_of(asked),
-                inactive_timeout_s=wait_for_inactive_s(asked),
-                fence=fence,
-            )
+        for (family, run), partitions in zip(runs, commands, strict=True):
+            if family is Family.PARTITION:  # they count their steps themselves
+                await self._partitions.run_all(ctx, asked, partitions)
+            elif (fence := asked.fence.whole()) is None:
+                continue
+            elif family is Family.MUTATION:
+                sync = _sync(number(settings_of(asked), sync_setting, default_sync))
+                await self._mutate(ctx, asked, run, max(sync, least, key=_strength), fence)
+            else:
+                await alter_table(
+                    ctx,
+                    await _written_anew(asked, run, ctx.name.database),
+                    sync=sync_of(asked),
+                    inactive_timeout_s=wait_for_inactive_s(asked),
+                    fence=fence,
+                )
 
     async def _mutate(
         self,
@@ -283,7 +283,11 @@ def _index_command(sql: str, statement: Statement) -> str:
     if statement.kind is StatementKind.DROP_INDEX:
         return f"DROP INDEX {'IF EXISTS ' if statement.if_exists else ''}{name}"
     existing = "IF NOT EXISTS " if statement.if_not_exists else ""
-    return f"ADD INDEX {existing}{name} {_behind_table(sql)}"
+    text = _behind_table(sql)
+    c = Cursor(text)
+    if c.skip_brackets() and len(split_by_commas(text[1 : c.last_end - 1])) == 1:
+        text = text[1 : c.last_end - 1] + text[c.last_end :]  # brackets of the list, not of the expression
+    return f"ADD INDEX {existing}{name} {text}"
 
 
 async def _written_anew(asked: Asked, pieces: Sequence[AlterPiece], database: str) -> str:

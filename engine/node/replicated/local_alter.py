@@ -12,32 +12,36 @@ from dataclasses import dataclass
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.node.replicated.partition_sql import AlterPiece
-from engine.sql import AlterCommand
+from engine.sql import AlterCommand, literal_value
 from engine.sql.cursor import Cursor
 
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """`settings` and `hidden` are literals by name (None resets one); `pieces` are the sub-commands left."""
+    """`settings` and `hidden` are literals by name (None resets one), `comment` is the new one if there is
+    one; `pieces` are the sub-commands left."""
 
     settings: dict[str, str | None]
     hidden: dict[str, str | None]
-    comments: list[AlterPiece]
-    pieces: list[AlterPiece]
+    comment: str | None
+    pieces: tuple[AlterPiece, ...]
 
 
 def take_out(pieces: Sequence[AlterPiece], hidden: Collection[str]) -> LocalChanges:
     """Raises SqlError 62."""
-    taken = LocalChanges({}, {}, [], [])
+    settings: dict[str, str | None] = {}
+    hidden_ones: dict[str, str | None] = {}
+    comment: str | None = None
+    left = []
     for piece in pieces:
         if piece.command is AlterCommand.MODIFY_COMMENT:
-            taken.comments.append(piece)
+            comment = literal_value(Cursor(piece.text).tokens[-1])
         elif piece.command in (AlterCommand.MODIFY_SETTING, AlterCommand.RESET_SETTING):
             for name, value in _clauses(piece):
-                (taken.hidden if name in hidden else taken.settings)[name] = value
+                (hidden_ones if name in hidden else settings)[name] = value
         else:
-            taken.pieces.append(piece)
-    return taken
+            left.append(piece)
+    return LocalChanges(settings, hidden_ones, comment, tuple(left))
 
 
 def settings_commands(settings: Mapping[str, str | None]) -> str:

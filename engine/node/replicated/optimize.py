@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
-from engine.node.replicated.partition_sql import with_parameters
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
@@ -55,7 +54,7 @@ class OptimizeStatements:
         if table is None:
             return None
         ctx = table.ctx
-        text = parse_optimize(with_parameters(asked.sql, asked.params))
+        text = parse_optimize(asked.sql)
         partition_id = None
         if text.partition is not None:
             ids = await ctx.store.partition_ids(text.partition)
@@ -72,7 +71,8 @@ class OptimizeStatements:
             columns = deduplicate_columns(
                 text.columns, names=[column.name for column in definition.columns.columns], shown=shown
             )
-            await _check_columns(asked, ctx.name, text.columns)
+        if text.deduplicate:
+            await _check_deduplication(asked, ctx.name, text.columns)
         await optimize(
             ctx,
             OptimizeOptions(
@@ -124,11 +124,12 @@ def parse_optimize(sql: str) -> OptimizeText:
     return OptimizeText(partition, is_final, deduplicate, columns, cleanup)
 
 
-async def _check_columns(asked: Asked, table: TableName, columns: str) -> None:
-    """Raises what chDB says against deduplicating by these. A merge that it refuses must not come into the
-    log: no replica could ever execute it."""
+async def _check_deduplication(asked: Asked, table: TableName, columns: str) -> None:
+    """Raises what chDB says against deduplicating, by these columns if any are given. A merge that it refuses
+    must not come into the log: no replica could ever execute it."""
+    by = f"BY {columns} " if columns else ""
     await asked.session.clone().query(
-        f"OPTIMIZE TABLE {table.quoted} PARTITION ID {_NO_PARTITION} DEDUPLICATE BY {columns} "
+        f"OPTIMIZE TABLE {table.quoted} PARTITION ID {_NO_PARTITION} DEDUPLICATE {by}"
         "SETTINGS optimize_throw_if_noop = 0",
         multi=False,
     )

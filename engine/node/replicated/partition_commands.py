@@ -279,7 +279,7 @@ async def _forget(ctx: ReplicaContext, step: StepFence, partition_id: str) -> No
         return
     await keeper.sync(ctx.paths.block_numbers)
     if ctx.queue.virtual_parts.in_partition(partition_id):
-        raise SqlError(Code.BAD_ARGUMENTS, f"Partition {partition_id} is not empty")
+        raise SqlError(Code.CANNOT_FORGET_PARTITION, f"Partition {partition_id} is not empty")
     try:
         await keeper.multi([Remove(ctx.paths.partition_block_numbers(partition_id)), *fence])
     except MultiFailed as failed:
@@ -290,9 +290,11 @@ async def _forget(ctx: ReplicaContext, step: StepFence, partition_id: str) -> No
 
 def _cannot_forget(partition_id: str, error: KeeperAnswer) -> SqlError:
     if isinstance(error, NoNode):
-        return SqlError(Code.BAD_ARGUMENTS, f"Partition {partition_id} is unknown")
+        return SqlError(Code.CANNOT_FORGET_PARTITION, f"Partition {partition_id} is unknown")
     if isinstance(error, NotEmpty):
-        return SqlError(Code.BAD_ARGUMENTS, f"Rows are being inserted into partition {partition_id}")
+        return SqlError(
+            Code.CANNOT_FORGET_PARTITION, f"Rows are being inserted into partition {partition_id}"
+        )
     return SqlError(Code.KEEPER_EXCEPTION, str(error))
 
 

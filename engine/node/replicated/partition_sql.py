@@ -7,19 +7,16 @@ and chDB judges them.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
-from engine.names import TableName, quote_identifier, quote_string
-from engine.sql import AlterCommand, TokenKind, literal_value
+from engine.names import TableName
+from engine.sql import AlterCommand
 from engine.sql.cursor import Cursor, Role
-from engine.sql.edit import Edit, apply_edits
 from engine.sql.output import without_output_clauses
 from engine.sql.parse import draft_of
 
 _PARTITION_ENDS = ("FROM", "TO", ",", "WITH", "WHERE", "SETTINGS")
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class AlterPiece:
 
 
 class Family(enum.Enum):
-    """How a sub-command is carried out; ClickHouse carries out a statement's families in this order."""
+    """How a sub-command is carried out."""
 
     MUTATION = "mutation"
     PARTITION = "partition"
@@ -245,32 +242,3 @@ def _syntax(c: Cursor, expected: str) -> SqlError:
         f"Syntax error: failed at position {at + 1} ({c.token.text or 'end of query'}) of "
         f"'{c.sql[:200]}'. Expected {expected}",
     )
-
-
-# -- parameters ----------------------------------------------------------------------------------------------
-
-
-def with_parameters(text: str, params: Mapping[str, str]) -> str:
-    """`{name:Type}` replaced by its value: what is kept in Keeper has to stand by itself.
-
-    Raises SqlError 456 for a parameter that has no value.
-    """
-    c = Cursor(text)
-    edits = []
-    for at, word in enumerate(c.words[:-3]):
-        if word != "{" or c.words[at + 2] != ":" or c.tokens[at + 1].kind not in _NAMES:
-            continue
-        c.at = at
-        if not c.skip_brackets():
-            continue
-        name = literal_value(c.tokens[at + 1])
-        type_ = text[c.tokens[at + 3].start : c.tokens[c.at - 2].end]
-        if name not in params:
-            raise SqlError(Code.UNKNOWN_QUERY_PARAMETER, f"Substitution `{name}` is not set")
-        value = params[name]
-        if type_ == "Identifier":
-            written = quote_identifier(value)
-        else:
-            written = f"_CAST({quote_string(value)}, {quote_string(type_)})"
-        edits.append(Edit(c.tokens[at].start, c.last_end, written))
-    return apply_edits(text, edits)
