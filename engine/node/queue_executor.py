@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.ddl.executor import Execution
-from engine.sql import Statement, parse_statement
+from engine.node.session_commands import by_our_query_id
+from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool
 from engine.storage.local_executor import ChdbExecutor
 
@@ -21,8 +23,9 @@ class QueueExecutor(ChdbExecutor):
         self._check = check
 
     async def execute(self, execution: Execution) -> None:
-        self._check(execution.sql, parse_statement(execution.sql))
-        await super().execute(execution)
+        statement = parse_statement(execution.sql)
+        self._check(execution.sql, statement)
+        await super().execute(_as_meant(execution, statement))
 
     async def execute_recorded(
         self,
@@ -33,4 +36,13 @@ class QueueExecutor(ChdbExecutor):
         record: Callable[[str], None],
     ) -> None:
         self._check(execution.sql, statement)
-        await super().execute_recorded(execution, statement=statement, database=database, record=record)
+        await super().execute_recorded(
+            _as_meant(execution, statement), statement=statement, database=database, record=record
+        )
+
+
+def _as_meant(execution: Execution, statement: Statement) -> Execution:
+    """KILL QUERY means the ids that clients gave."""
+    if statement.kind is not StatementKind.KILL_QUERY:
+        return execution
+    return replace(execution, sql=by_our_query_id(execution.sql))

@@ -207,6 +207,18 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
     assert finished == "".join(f"{host}:9000\t0\\n\t0\t0\n" for host in HOSTS)
 
 
+def test_kill_query_on_a_cluster_knows_the_ids_that_clients_gave(cluster: Cluster) -> None:
+    n2, replies = cluster["n2"], []
+    endless = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
+    thread = threading.Thread(target=lambda: replies.append(n2.post(endless, query_id="far away")))
+    thread.start()
+    while "far away" not in n2.query("SELECT Settings['log_comment'] FROM system.processes"):
+        pass
+    cluster["n1"].query("KILL QUERY ON CLUSTER all WHERE query_id = 'far away' SYNC")
+    thread.join()
+    assert replies[0].code == 394
+
+
 def test_parameters_are_put_in_before_a_statement_is_submitted(cluster: Cluster) -> None:
     n1, name = cluster["n1"], {"param_t": "by_parameter"}
     create = "CREATE TABLE {t:Identifier} ON CLUSTER all (a UInt8 DEFAULT {v:UInt8}) ENGINE = Memory"

@@ -1,17 +1,19 @@
 """ClickHouse's HTTP interface, byte by byte, against a real node process."""
 
+import contextlib
 import gzip
 import json
 import socket
 import threading
 import zlib
+from collections.abc import Iterator
 
 import lz4.frame
 import pytest
 import zstandard
 
 from engine.node.http.blocks import compress_block, decompress_block
-from tests.node.conftest import RunningNode
+from tests.node.conftest import Reply, RunningNode
 
 pytestmark = pytest.mark.slow
 
@@ -143,16 +145,37 @@ def test_an_insert_may_select_from_its_own_rows(node: RunningNode) -> None:
     assert node.post(sql + "\nx\n").status == 400
 
 
-def test_kill_query_knows_the_ids_that_clients_gave(node: RunningNode) -> None:
-    replies = []
-    sql = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
-    endless = threading.Thread(target=lambda: replies.append(node.post(sql, query_id="to be killed")))
+ENDLESS = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
+
+
+@contextlib.contextmanager
+def running(node: RunningNode, query_id: str, **parameters: str) -> Iterator[list[Reply]]:
+    """A statement that does not end by itself; at the end its answer is in the list."""
+    replies: list[Reply] = []
+    endless = threading.Thread(
+        target=lambda: replies.append(node.post(ENDLESS, query_id=query_id, **parameters))
+    )
     endless.start()
-    while "to be killed" not in node.query("SELECT Settings['log_comment'] FROM system.processes"):
+    while query_id not in node.query("SELECT Settings['log_comment'] FROM system.processes"):
         pass
-    node.query("KILL QUERY WHERE query_id = 'nobody' SYNC")
-    node.query("KILL QUERY WHERE query_id = 'to be killed' ASYNC")
+    yield replies
     endless.join()
+
+
+@pytest.mark.parametrize("parameters", [{}, {"log_comment": "the client's own"}])
+def test_kill_query_knows_the_ids_that_clients_gave(node: RunningNode, parameters: dict[str, str]) -> None:
+    with running(node, "to be killed", **parameters) as replies:
+        node.query("KILL QUERY WHERE query_id = 'nobody' SYNC")
+        node.query("KILL QUERY WHERE query_id = 'to be killed' ASYNC")
+    assert replies[0].code == 394
+
+
+def test_a_statement_is_replaced_by_the_next_under_its_id_if_that_is_asked_for(node: RunningNode) -> None:
+    with running(node, "twice") as replies:
+        assert node.post("SELECT 1", query_id="twice").code == 216
+        alice = {"user": "alice", "password": "secret", "replace_running_query": "1"}
+        assert node.post("SELECT 1", query_id="twice", **alice).code == 216
+        assert node.query("SELECT 2", query_id="twice", replace_running_query="1") == "2\n"
     assert replies[0].code == 394
 
 

@@ -119,6 +119,8 @@ def test_a_wrong_password_and_an_unknown_user_are_told_the_same(node: RunningNod
         "Code: 516. DB::Exception: alice: Authentication failed: password is incorrect, or there is no user"
     )
     assert node.post("SELECT 1", {"Authorization": "Bearer x"}).code == 516
+    assert node.get("/?query=SELECT%201&user=alice&password=%ff").code == 516
+    assert node.post("SELECT 1", {"X-ClickHouse-User": "alice", "X-ClickHouse-Key": "\xff"}).code == 516
 
 
 def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:

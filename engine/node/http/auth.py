@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from engine.config.model import User
+from engine.ddl.text import encode_bytes
 from engine.errors import Code, SqlError
 
 DEFAULT_USER = "default"
@@ -67,7 +68,7 @@ def authenticate(users: Mapping[str, User], credentials: Credentials, address: s
     """
     known = users or {DEFAULT_USER: User(DEFAULT_USER)}
     user = known.get(credentials.user)
-    digest = hashlib.sha256(credentials.password.encode()).hexdigest()
+    digest = hashlib.sha256(encode_bytes(credentials.password)).hexdigest()
     expected = user.password_sha256_hex.lower() if user is not None else _NOBODY_SHA256
     is_right = hmac.compare_digest(digest, expected or digest)
     if user is None or not is_right or not _is_from(user, address):

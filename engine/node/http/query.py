@@ -61,8 +61,8 @@ class HttpQuery:
     """Everything of a request but its body and its credentials.
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
-    None means all of it. `is_readonly`: asked with GET, or by the setting. `token` names a submission of ON
-    CLUSTER.
+    None means all of it. `is_readonly`: asked with GET, or by the setting. `replace_wait_s`: a statement that
+    runs under the same id is killed, and so long waited for. `token` names a submission of ON CLUSTER.
     """
 
     query: str = ""
@@ -78,6 +78,7 @@ class HttpQuery:
     compresses_http: bool = False
     buffer_bytes: int | None = DEFAULT_BUFFER_BYTES
     max_query_bytes: int = MAX_QUERY_BYTES
+    replace_wait_s: float | None = None
     token: str = ""
 
 
@@ -117,6 +118,9 @@ def parse_query(
             settings[name] = value
     # A session could not leave readonly mode again: the node sees to it for this one statement.
     readonly = settings.pop("readonly", "0")
+    # chDB is told the query id as the log_comment, by which KILL QUERY and closed connections find it.
+    settings.pop("log_comment", None)
+    replace_wait_ms = _number(settings.pop("replace_running_query_max_wait_ms", None), 5000)
     waits = _flag(values, "wait_end_of_query") or _flag(settings, "http_wait_end_of_query")
     buffer_text = settings.get("http_response_buffer_size") or values.get("buffer_size")
     query_id = values.get("query_id") or headers.get("X-ClickHouse-Query-Id") or new_query_id
@@ -133,6 +137,7 @@ def parse_query(
         decompresses_blocks=_flag(values, "decompress"),
         compresses_http=_flag(settings, "enable_http_compression", default=True),
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
+        replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
         max_query_bytes=_number(settings.get("max_query_size"), MAX_QUERY_BYTES),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
     )

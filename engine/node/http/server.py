@@ -58,6 +58,14 @@ class HttpConfig:
     profiles: Mapping[str, Mapping[str, str]]
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A statement of one user."""
+
+    task: asyncio.Task[Any]
+    user: str
+
+
 class HttpServer:
     """Serves until `stop`."""
 
@@ -77,7 +85,7 @@ class HttpServer:
         self._replicas_status = replicas_status
         self._sessions = HttpSessions(env)
         self._runner: web.AppRunner | None = None
-        self._running: dict[str, asyncio.Task[object]] = {}
+        self._running: dict[str, _Running] = {}
         self.http_port = 0
         self.https_port = 0
 
@@ -122,7 +130,7 @@ class HttpServer:
             return
         for site in list(self._runner.sites):
             await site.stop()
-        running = {task for task in self._running.values() if not task.done()}
+        running = {each.task for each in self._running.values() if not each.task.done()}
         if running:
             log.info("node.finishing statements=%d grace_s=%g", len(running), grace_s)
             _, late = await asyncio.wait(running, timeout=grace_s)
@@ -169,21 +177,36 @@ class HttpServer:
                 new_query_id=str(self._env.new_uuid()),
                 has_external_data=is_form,
             )
-            if query.query_id in self._running:
-                raise SqlError(
-                    Code.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
-                    f"Query with id = {query.query_id} is already running.",
-                )
+            await self._make_way(query, user)
         except OnclusterError as error:
             return error_response(error, self._pool.version, headers=self._own_headers())
+        except (ValueError, LookupError) as error:  # of what a client has sent, and nobody thought of
+            log.exception("http.defect")
+            return error_response(_as_defect(error), self._pool.version, headers=self._own_headers())
         task = asyncio.current_task()
         assert task is not None
-        self._running[query.query_id] = task
+        mine = self._running[query.query_id] = _Running(task, user.name)
         try:
             return await self._answer(request, user, query, tables, has_body=not is_form)
         finally:
-            if self._running.get(query.query_id) is task:
-                del self._running[query.query_id]
+            self._has_ended(query.query_id, mine)
+
+    async def _make_way(self, query: HttpQuery, user: User) -> None:
+        """Raises SqlError 216 while another statement has this id, unless it is the same user's and shall be
+        replaced (`replace_running_query`), and ends in time."""
+        other = self._running.get(query.query_id)
+        if other is not None and query.replace_wait_s is not None and other.user == user.name:
+            await self._pool.kill(query.query_id)
+            await asyncio.wait({other.task}, timeout=query.replace_wait_s)
+        if query.query_id in self._running:
+            raise SqlError(
+                Code.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
+                f"Query with id = {query.query_id} is already running.",
+            )
+
+    def _has_ended(self, query_id: str, running: _Running) -> None:
+        if self._running.get(query_id) is running:
+            del self._running[query_id]
 
     # -- one request ---------------------------------------------------------------------------------------
 
@@ -210,11 +233,12 @@ class HttpServer:
             if not is_changing:
                 return await answering
             in_session = stack.pop_all()
-        return await self._to_its_end(query.query_id, answering, in_session)
+        return await self._to_its_end(query.query_id, user, answering, in_session)
 
     async def _to_its_end(
         self,
         query_id: str,
+        user: User,
         answering: Coroutine[Any, Any, web.StreamResponse],
         in_session: contextlib.AsyncExitStack,
     ) -> web.StreamResponse:
@@ -223,8 +247,8 @@ class HttpServer:
                 return await answering
 
         task = asyncio.get_running_loop().create_task(answer())
-        self._running[query_id] = task
-        task.add_done_callback(lambda _: self._running.pop(query_id, None))
+        mine = self._running[query_id] = _Running(task, user.name)
+        task.add_done_callback(lambda _: self._has_ended(query_id, mine))
         return await asyncio.shield(task)
 
     async def _respond(
