@@ -79,8 +79,8 @@ class Alterer:
         before = parse_definition(self._scratch.create_text(connection))
         with self._scratch.made(connection, "plan") as scratch:
             untouched = parse_definition(self._scratch.create_text(connection, scratch.name))
-            connection.execute(
-                f"ALTER TABLE {scratch.name.quoted} {commands} SETTINGS alter_sync = 0, mutations_sync = 0"
+            connection.execute_with(
+                {"alter_sync": "0", "mutations_sync": "0"}, f"ALTER TABLE {scratch.name.quoted} {commands}"
             )
             table = (
                 f" WHERE database = {quote_string(scratch.name.database)}"

@@ -74,6 +74,15 @@ class Connection:
         except RuntimeError as error:
             raise sql_error(str(error)) from None
 
+    def execute_with(self, settings: Mapping[str, str], sql: str) -> None:
+        """Run a statement under settings, of those that the connection has others for. Behind its text they
+        could be taken for the end of an expression (`… EPHEMERAL SETTINGS`)."""
+        self.execute(set_statement(settings))
+        try:
+            self.execute(sql)
+        finally:
+            self.execute(set_statement({name: _SETTINGS[name] for name in settings}))
+
     def rows(self, sql: str) -> list[list[Any]]:
         """Rows of JSON values; numbers of 64 bits come as text."""
         try:

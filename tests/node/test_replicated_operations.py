@@ -160,6 +160,13 @@ def test_a_comment_stays_when_the_table_is_altered(pair: Pair) -> None:
     assert pair.n1.query(f"SELECT comment FROM system.tables WHERE name = '{t}'") == "it\\'s\n"
 
 
+def test_an_ephemeral_column_without_a_value_is_added(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN e Int32 EPHEMERAL")
+    shown = pair.n1.query(f"SELECT default_expression FROM system.columns WHERE table = '{t}' AND name = 'e'")
+    assert shown == "defaultValueOfTypeName(\\'Int32\\')\n"
+
+
 def test_a_table_that_could_not_be_created_as_it_is_now_goes_on(pair: Pair) -> None:
     """CREATE refuses columns outside the key of an AggregatingMergeTree; ALTER does not."""
     t = pair.table("k UInt64", engine="ReplicatedAggregatingMergeTree", rest="ORDER BY k")
@@ -413,6 +420,46 @@ def test_a_partition_is_not_replaced_by_nothing(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n"
     pair.n1.query(f"{replace}, allow_replace_partition_from_empty_source = 1")
     assert pair.rows(t) == ""
+
+
+def test_a_partition_that_is_merged_is_left_alone_if_that_is_wanted(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS optimize_throw_if_noop = 1")  # no partition at all
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    skipping = f"OPTIMIZE TABLE {t} FINAL SETTINGS optimize_skip_merged_partitions = 1"
+    pair.n1.query(skipping)
+    pair.n1.query(skipping)
+    assert error(pair.n1.post(f"{skipping}, optimize_throw_if_noop = 1")) == 388
+    assert pair.n1.query(f"SELECT name FROM system.parts WHERE table = '{t}'") == "1_0_0_1\n"
+    assert pair.n1.query(f"SELECT parts, active_parts FROM system.tables WHERE name = '{t}'") == "1\t1\n"
+
+
+def test_parts_come_only_from_tables_whose_indexes_and_projections_are_known(pair: Pair) -> None:
+    there = pair.table()
+    for more, code in ((", INDEX i v TYPE minmax", 36), (", PROJECTION p (SELECT v ORDER BY v)", 36)):
+        source = pair.table(f"k UInt64, v String{more}")
+        pair.n1.query(f"INSERT INTO {source} VALUES (1, 'a')")
+        assert error(pair.n1.post(f"ALTER TABLE {there} ATTACH PARTITION 1 FROM {source}")) == code
+        pair.n1.query(f"ALTER TABLE {source} ATTACH PARTITION 1 FROM {there}")
+    source = pair.table("v String, k UInt64, a UInt64 ALIAS k")
+    pair.n1.query(f"INSERT INTO {source} VALUES ('b', 1)")
+    pair.n1.query(f"ALTER TABLE {there} ATTACH PARTITION 1 FROM {source}")
+    assert pair.rows(there) == "1\tb\n"
+
+
+def test_whether_rows_of_a_select_are_deduplicated_can_be_chosen(pair: Pair) -> None:
+    t = pair.table()
+    for choice, select, count in (
+        ("", "SELECT 1, 'a'", 1),
+        ("", "SELECT 1, 'a'", 1),
+        ("SETTINGS deduplicate_insert_select = 'enable_when_possible'", "SELECT 1, 'a' ORDER BY ALL", 1),
+        ("SETTINGS deduplicate_insert_select = 'enable_when_possible'", "SELECT 1, 'a'", 2),
+        ("SETTINGS deduplicate_insert_select = 'disable'", "SELECT 1, 'a' ORDER BY ALL", 3),
+    ):
+        pair.n1.query(f"INSERT INTO {t} {choice} {select}")
+        assert pair.n1.query(f"SELECT count() FROM {t}") == f"{count}\n"
+    unstable = f"INSERT INTO {t} SETTINGS deduplicate_insert_select = 'force_enable' SELECT 1, 'a'"
+    assert error(pair.n1.post(unstable)) == 764
 
 
 def test_optimize_deduplicates_by_columns(pair: Pair) -> None:

@@ -179,3 +179,19 @@ def test_hosts_that_no_cluster_has_in_one_shard_may_not_share_a_table() -> None:
     assert shard_conflict(_topology(c=[["a", "b"]]), a, b) == ""
     assert shard_conflict(_topology(c=[["a"], ["b"]], one=[["a", "b"]]), a, b) == ""
     assert shard_conflict(_topology(c=[["a"]]), a, b) == ""
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_select", "is_stable"),
+    [
+        ("VALUES (1)", False, False),
+        ("FORMAT CSV", False, False),
+        ("SELECT 1", True, False),
+        ("(SELECT 1)", True, False),
+        ("(a, b) SETTINGS x = 1 WITH 1 AS a SELECT a, 2 ORDER BY ALL SETTINGS y = 2", True, True),
+        ("SELECT * FROM (SELECT 1 ORDER BY ALL)", True, False),
+    ],
+)
+def test_where_the_rows_of_an_insert_come_from(rows: str, is_select: bool, is_stable: bool) -> None:
+    text = InsertSql(f"INSERT INTO t {rows}")
+    assert (text.is_select, text.has_stable_rows) == (is_select, is_stable)

@@ -11,6 +11,7 @@ from engine.errors import Code, SqlError
 from engine.keeper.base import CreateMode
 from engine.keeper.memory_session import RequestKind
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
+from engine.replication.commands.partitions import truncate
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import MergeParts
 from engine.replication.log_entry import LogEntry
@@ -418,6 +419,8 @@ def test_without_final_a_single_part_is_left_alone() -> None:
         assert refused.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
         with pytest.raises(SqlError, match="no parts"):
             await optimize(replica.ctx, replace(one, partition_id="none", throw_if_noop=True))
+        await truncate(replica.ctx)
+        await optimize(replica.ctx, OptimizeOptions(extent=Extent.FINAL, throw_if_noop=True))
 
     run(main)
 

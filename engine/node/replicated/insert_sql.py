@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from engine.names import TableName
 from engine.node.replicated.text_settings import TextSetting, settings_in
+from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 
 _FORCED_OFF = ("async_insert",)
 """What may not be left to a text of the user: rows have to be in the table when the INSERT ends."""
+_SELECTS = ("SELECT", "WITH")
 
 
 class InsertSql:
@@ -19,11 +21,45 @@ class InsertSql:
         self._draft = draft_of(sql)
         self.table: TableName | None = self._draft.refs[0].name if self._draft.refs else None
         self._settings: list[TextSetting] = []
+        self._select_at: int | None = None
         if self.table is not None:
             behind = self._draft.refs[0].end
             tokens = self._draft.tokens
             self._draft.at = next((i for i, t in enumerate(tokens) if t.start >= behind), len(tokens))
+            begins = self._draft.at
+            self._select_at = self._select()
+            self._draft.at = begins
             self._settings = settings_in(self._draft)
+
+    def _select(self) -> int | None:
+        """Where in the text the SELECT begins that the rows come from; None for VALUES and formats."""
+        d = self._draft
+        while d.skip_to("SELECT", "WITH", "VALUES", "FORMAT", "("):
+            start = d.token.start
+            if d.accept("("):
+                if d.word in _SELECTS:
+                    return start
+                d.at -= 1
+                d.skip_brackets()
+            else:
+                return start if d.word in _SELECTS else None
+        return None
+
+    @property
+    def is_select(self) -> bool:
+        return self._select_at is not None
+
+    @property
+    def has_stable_rows(self) -> bool:
+        """Whether the rows are those of a SELECT that gives the same ones, in the same order, each time."""
+        if self._select_at is None:
+            return False
+        c = Cursor(self.sql[self._select_at :])
+        while c.skip_to("ORDER"):
+            if c.accept("ORDER", "BY", "ALL"):
+                return True
+            c.at += 1
+        return False
 
     @property
     def settings(self) -> dict[str, str]:

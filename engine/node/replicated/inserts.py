@@ -30,6 +30,7 @@ _NOT_FOR_THE_STAGE = (
     "insert_deduplicate",
     "deduplicate_insert",
     "insert_deduplication_token",
+    "deduplicate_insert_select",
 )
 
 
@@ -60,6 +61,8 @@ class ReplicatedInserts(StagedInserts):
     ) -> QueryResult:
         settings = {**asked.session.settings, **asked.settings, **text.settings}
         options = options_of(settings)
+        if text.is_select:
+            options = replace(options, deduplicate=_deduplicate_select(settings, options, text))
         with table.in_use():
             return await self._write_into(asked, table, text, write, settings, options)
 
@@ -114,6 +117,34 @@ def _deduplicate(settings: Mapping[str, str]) -> bool:
     if choice in ("enable", "disable"):
         return choice == "enable"
     return flag(settings, "insert_deduplicate", True)
+
+
+def _deduplicate_select(settings: Mapping[str, str], options: InsertOptions, text: InsertSql) -> bool:
+    """`deduplicate_insert_select`, by default `enable_even_for_bad_queries`: a statement that is repeated
+    must not come twice, whatever its SELECT (servers of 26.9 prefer `enable_when_possible`)."""
+    choice = settings.get("deduplicate_insert_select", "enable_even_for_bad_queries")
+    is_possible = bool(options.token) or text.has_stable_rows
+    match choice:
+        case "disable":
+            return False
+        case "enable_when_possible":
+            return options.deduplicate and is_possible
+        case "enable_even_for_bad_queries":
+            return options.deduplicate
+        case "force_enable" if is_possible:
+            return True
+        case "force_enable":
+            raise SqlError(
+                Code.DEDUPLICATION_IS_NOT_POSSIBLE,
+                "Deduplication for INSERT SELECT with non-stable SELECT is not possible (the SELECT part can "
+                "return different results on each execution).",
+                hint="Add ORDER BY ALL, or an insert_deduplication_token.",
+            )
+    raise SqlError(
+        Code.BAD_ARGUMENTS,
+        f"Unexpected value of DeduplicateInsertSelectMode: '{choice[:100]}'. Must be one of "
+        "['enable_even_for_bad_queries', 'force_enable', 'disable', 'enable_when_possible'].",
+    )
 
 
 def _quorum(text: str) -> int:

@@ -81,6 +81,7 @@ class OptimizeStatements:
                 deduplicate=text.deduplicate,
                 deduplicate_by_columns=columns,
                 cleanup=text.cleanup,
+                skip_merged=flag(settings_of(asked), "optimize_skip_merged_partitions", False),
                 throw_if_noop=flag(settings_of(asked), "optimize_throw_if_noop", False),
                 sync=sync_of(asked),
                 inactive_timeout_s=wait_for_inactive_s(asked),

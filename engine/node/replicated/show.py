@@ -135,10 +135,21 @@ class TablesView:
                 ("create_table_query", _create_query),
             )
         )
-        columns = f"* REPLACE ({replaced})" if shown else "*"
+        columns = f"* REPLACE ({replaced}{self._counted()})" if shown else "*"
         if any(token.text == "table" for token in tokens):
             columns += ", name AS table"
         return f"SELECT {columns} FROM system.tables WHERE database != '{SCRATCH_DATABASE}'"
+
+    def _counted(self) -> str:
+        """The numbers of parts, without those by which chDB covers what it has dropped."""
+        tables = self._life.tables.all()
+        keys = ", ".join(quote_string(str(table.uuid)) for table in tables)
+        counts = ", ".join(str(len(table.store.active)) for table in tables)
+        return "".join(
+            f", transform(toString(uuid), [{keys}], [{counts}], {column}) AS {column}"
+            for column in ("parts", "active_parts")
+            if tables
+        )
 
 
 class DatabasesView:

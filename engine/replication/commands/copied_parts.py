@@ -6,12 +6,14 @@ from collections.abc import Sequence
 
 from engine.errors import Code, SqlError
 from engine.keeper.base import Keeper
+from engine.replication.columns import DefaultKind
 from engine.replication.log_actions import ReplaceRange
 from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName
 from engine.replication.part_store import Part, PartStore
 from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.table_definition import TableDefinition
+from engine.sql.cursor import Cursor
 
 _NO_COLUMNS_VERSION = -1
 
@@ -51,9 +53,37 @@ async def not_attached_yet(ctx: ReplicaContext, keeper: Keeper, parts: Sequence[
 
 
 def check_same_structure(source: TableDefinition, destination: TableDefinition) -> None:
-    ours = [(column.name, column.type) for column in destination.columns.columns]
-    if [(column.name, column.type) for column in source.columns.columns] != ours:
+    """Raises SqlError 122 and 36 where parts of `source` would be none of `destination`, which may have more
+    indexes and projections. Source: ClickHouse's checkStructureAndGetMergeTreeData."""
+    if _stored(source) != _stored(destination):
         raise SqlError(Code.INCOMPATIBLE_COLUMNS, "Tables have different structure")
     for what in ("partition_key", "primary_key", "sorting_key"):
         if getattr(source.metadata, what) != getattr(destination.metadata, what):
             raise SqlError(Code.BAD_ARGUMENTS, f"Tables have different {what.replace('_', ' ')}")
+    for words, theirs, ours in (
+        ("secondary indices", source.metadata.indices, destination.metadata.indices),
+        ("projections", source.metadata.projections, destination.metadata.projections),
+    ):
+        if not _items(theirs) <= _items(ours):
+            raise SqlError(Code.BAD_ARGUMENTS, f"Tables have different {words}")
+
+
+def _stored(definition: TableDefinition) -> list[tuple[str, str]]:
+    """Names and types of the columns that parts have, in whatever order."""
+    return sorted(
+        (column.name, column.type)
+        for column in definition.columns.columns
+        if column.default_kind not in (DefaultKind.ALIAS, DefaultKind.EPHEMERAL)
+    )
+
+
+def _items(text: str) -> set[str]:
+    """Of a list of declarations in metadata."""
+    cursor = Cursor(text)
+    found = set()
+    while not cursor.at_end:
+        begins = cursor.token.start
+        cursor.skip_to(",")
+        found.add(text[begins : cursor.last_end])
+        cursor.at += 1
+    return found

@@ -63,6 +63,8 @@ class OptimizeOptions:
     deduplicate: bool = False
     deduplicate_by_columns: tuple[str, ...] = ()
     cleanup: bool = False
+    skip_merged: bool = False
+    """FINAL leaves a partition of one part alone that is the result of a merge."""
     throw_if_noop: bool = False
     sync: Sync = Sync.OWN
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S
@@ -87,9 +89,10 @@ async def optimize(ctx: ReplicaContext, options: OptimizeOptions) -> None:
     if not entries and options.fence:
         await ctx.session().multi(options.fence)
     await wait_for_entries(ctx, entries, sync=options.sync, inactive_timeout_s=options.inactive_timeout_s)
-    if not entries and options.throw_if_noop:
-        reason = "; ".join(reasons) or "there are no parts"
-        raise SqlError(Code.CANNOT_ASSIGN_OPTIMIZE, f"Cannot select parts for optimization: {reason}")
+    if not entries and reasons and options.throw_if_noop:
+        raise SqlError(
+            Code.CANNOT_ASSIGN_OPTIMIZE, f"Cannot select parts for optimization: {'; '.join(reasons)}"
+        )
 
 
 async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
@@ -152,14 +155,14 @@ async def _assign(
         is_more = len(partitions) > _BATCH
         partitions = partitions[:_BATCH]
         if wanted is None and is_patient and not partitions:
-            return _Found((), ("there are no parts",) if not done else ())
+            return _Found((), ())
         if is_patient and ctx.env.monotonic_s() < give_up_at_s:
             if not _is_settled(ctx, partitions):
                 await _next_change(ctx)
                 continue
             if not _is_about_all(ctx, predicate, partitions):
                 continue
-        chosen, reasons = _choose(ctx, predicate, partitions, options.extent)
+        chosen, reasons = _choose(ctx, predicate, partitions, options)
         if not chosen:
             return _Found((), tuple(reasons), tuple(partitions), is_more)
         actions = [
@@ -189,9 +192,10 @@ async def _assign(
 
 
 def _choose(
-    ctx: ReplicaContext, predicate: MergePredicate, partitions: Sequence[str], extent: Extent
+    ctx: ReplicaContext, predicate: MergePredicate, partitions: Sequence[str], options: OptimizeOptions
 ) -> tuple[list[tuple[PartName, ...]], list[str]]:
     """What to merge, and why not where nothing can be."""
+    extent = options.extent
     if not partitions:
         selected = select_merge(runs_of(ctx, predicate), selector_settings(ctx))
         return ([selected.parts], []) if selected is not None else ([], ["no merge is worth its effort now"])
@@ -203,6 +207,8 @@ def _choose(
             reason = f"there are no parts in partition {partition_id}"
         elif len(parts) == 1 and extent is not Extent.FINAL:
             reason = f"there is only one part in partition {partition_id}"
+        elif options.skip_merged and len(parts) == 1 and _is_merged(ctx, parts[0]):
+            reason = f"partition {partition_id} is merged already"
         else:
             reason = predicate.why_not_merged(parts)
         if reason:
@@ -210,6 +216,11 @@ def _choose(
         else:
             chosen.append(parts)
     return chosen, reasons
+
+
+def _is_merged(ctx: ReplicaContext, part: PartName) -> bool:
+    """Whether a part, alone in its partition, gains nothing by a merge: none of its rows can have expired."""
+    return part.level > 0 and ctx.store.active[part].ttl is None
 
 
 def _is_settled(ctx: ReplicaContext, partitions: Sequence[str]) -> bool:
