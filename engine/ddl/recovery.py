@@ -7,8 +7,8 @@ DEFINITION    CREATE, DROP, DETACH, ATTACH, RENAME, EXCHANGE, ALTER of columns, 
               happened. None: it did not. Some: a statement of several objects was cut in the middle, and
               only a person can say what to do. What was there cannot have been made by CREATE, however
               another replica has changed it since.
-FILLING       CREATE … AS SELECT, POPULATE, RESTORE: the object appears before its rows. There: rows may be
-              missing.
+FILLING       CREATE … AS SELECT, CLONE AS, POPULATE, RESTORE: the object appears before its rows. There: rows
+              may be missing.
 MUTATION      UPDATE, DELETE, MATERIALIZE, CLEAR: a mutation's id appears and stays, whether it has run or
               not; ClickHouse finishes it by itself after a restart.
 KILL_MUTATION the same in the other direction.
@@ -196,7 +196,7 @@ def _family_of_alter(commands: frozenset[AlterCommand]) -> Family:
 
 
 def _is_filled_on_creation(statement: Statement, sql: str) -> bool:
-    """CREATE TABLE … AS SELECT, or a view with POPULATE."""
+    """CREATE TABLE … AS SELECT, CREATE TABLE … CLONE AS, or a view with POPULATE."""
     if statement.kind not in (_K.CREATE_TABLE, _K.CREATE_MATERIALIZED_VIEW):
         return False
     words = [t.text.upper() for t in tokenize(sql) if t.is_significant and t.kind is not TokenKind.STRING]
@@ -204,6 +204,11 @@ def _is_filled_on_creation(statement: Statement, sql: str) -> bool:
         return "POPULATE" in words
     if "EMPTY" in words:
         return False
+    if any(
+        words[at : at + 2] == ["CLONE", "AS"] and words[at - 1] not in ("TABLE", "EXISTS", ".")
+        for at in range(1, len(words))
+    ):
+        return True
     return any(
         word == "AS" and following in ("SELECT", "WITH", "(", "VALUES", "FROM")
         for word, following in itertools.pairwise(words)

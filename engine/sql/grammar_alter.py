@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.sql.cursor import Role
 from engine.sql.draft import Draft
 from engine.sql.grammar_access import ALTER_ACCESS, access_entity
+from engine.sql.grammar_objects import depends_on
 from engine.sql.kinds import AlterCommand as A
 from engine.sql.kinds import StatementKind as K
 
@@ -170,6 +171,12 @@ def _command(d: Draft) -> A:
     match command:
         case A.CLEAR_COLUMN | A.DROP_COLUMN | A.CLEAR_INDEX | A.DROP_INDEX:
             d.accept_if_exists()
+        case A.MODIFY_REFRESH:
+            start = d.at
+            if d.skip_to("DEPENDS"):
+                depends_on(d)
+            else:
+                d.at = start
         case A.MODIFY_COLUMN:
             d.discards = d.discards or _sets_ttl(d)
         case A.ATTACH_PARTITION:

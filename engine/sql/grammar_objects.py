@@ -186,11 +186,20 @@ def _storage(d: Draft) -> None:
             d.table_ref(Role.TARGET)
             d.accept_uuid()
             is_view = False
+        elif is_view and d.looking_at("DEPENDS", "ON"):
+            depends_on(d)
         elif word == "AS":
             _as(d)
             return
         elif word == "EMPTY" or not d.skip_brackets():
             d.at += 1
+
+
+def depends_on(d: Draft) -> None:
+    """DEPENDS ON a, b of a refreshable view: other views, whose database is the current one, too."""
+    d.at += 2
+    while d.table_ref(Role.SOURCE) and d.accept(","):
+        pass
 
 
 def _as(d: Draft) -> None:

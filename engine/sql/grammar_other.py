@@ -37,7 +37,8 @@ def kill(d: Draft) -> None:
         d.kind = K.KILL_MUTATION
     else:
         d.kind = K.KILL_OTHER
-        return
+        if not d.accept_one_of("TRANSACTION", "PART_MOVE_TO_SHARD"):
+            return
     d.on_cluster_here()
     d.body = d.tail = d.at
 

@@ -131,7 +131,6 @@ def test_the_corpus_covers_every_kind_that_takes_on_cluster() -> None:
         StatementKind.PARALLEL_WITH,
         StatementKind.EMPTY,
         StatementKind.OTHER,
-        StatementKind.KILL_OTHER,
         StatementKind.CREATE_MASKING_POLICY,
         StatementKind.ALTER_MASKING_POLICY,
         StatementKind.DROP_MASKING_POLICY,
@@ -406,6 +405,10 @@ def test_objects_made_elsewhere_are_where_and_what_they_would_be_at_home(shop: O
         ("CREATE TABLE v ENGINE = MergeTree ORDER BY a AS SELECT a FROM t", []),
         ("CREATE TABLE v (a String DEFAULT currentDatabase()) ENGINE = Memory", ["currentDatabase()"]),
         ("CREATE MATERIALIZED VIEW v TO u AS SELECT a, d, s, arr FROM t", []),
+        (
+            "CREATE MATERIALIZED VIEW v REFRESH EVERY 9 YEAR DEPENDS ON w, other.o TO u AS SELECT a FROM t",
+            [],
+        ),
         (f"CREATE DICTIONARY v (a UInt64) PRIMARY KEY a {source} LAYOUT(FLAT()) LIFETIME(1)", []),
     ]
     for sql, replaced in cases:

@@ -123,6 +123,10 @@ def test_what_cannot_have_the_clause_is_refused_with_48(sql: str) -> None:
         ("ALTER TABLE a REPLACE PARTITION 1 FROM b", "ALTER TABLE q.a REPLACE PARTITION 1 FROM q.b"),
         ("ALTER TABLE a MOVE PARTITION 1 TO TABLE b", "ALTER TABLE q.a MOVE PARTITION 1 TO TABLE q.b"),
         ("ALTER TABLE a ATTACH PARTITION 1 FROM b", "ALTER TABLE q.a ATTACH PARTITION 1 FROM q.b"),
+        (
+            "ALTER TABLE a MODIFY REFRESH EVERY 1 DAY DEPENDS ON b, d.c",
+            "ALTER TABLE q.a MODIFY REFRESH EVERY 1 DAY DEPENDS ON q.b, d.c",
+        ),
         ("ALTER TABLE x.a FETCH PARTITION 1 FROM '/b'", "ALTER TABLE x.a FETCH PARTITION 1 FROM '/b'"),
         ("CREATE TABLE a AS b ENGINE = Null", "CREATE TABLE q.a AS q.b ENGINE = Null"),
         ("CREATE TABLE a AS numbers(1)", "CREATE TABLE q.a AS numbers(1)"),

@@ -314,7 +314,6 @@ def test_18_16_allows_few_alters_on_a_cluster() -> None:
         "CHECK GRANT SELECT ON a.b",
         "SYSTEM REFRESH VIEW v",
         "SYSTEM UNFREEZE WITH NAME 'x'",
-        "KILL TRANSACTION WHERE 1",
         "CREATE TEMPORARY TABLE t (a Int8) ENGINE = Memory",
         "DROP TABLE a PARALLEL WITH DROP TABLE b",
         "FLY",
