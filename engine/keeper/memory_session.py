@@ -32,7 +32,7 @@ from engine.keeper.session import KeeperSession, RequestKind
 from engine.keeper.watches import Rearm, WatchKind
 
 if TYPE_CHECKING:
-    from engine.keeper.memory import MemoryKeeperServer
+    from engine.keeper.memory_server import MemoryServer
 
 
 class Request:
@@ -54,11 +54,11 @@ Reply = tuple[Request, Any, KeeperAnswer | None, int]
 
 
 class MemorySession(KeeperSession):
-    """Made by `MemoryKeeperServer.connect`."""
+    """Made by `MemoryServer.connect`."""
 
     def __init__(
         self,
-        server: MemoryKeeperServer,
+        server: MemoryServer,
         session_id: int,
         *,
         timeout_s: float,
