@@ -8,13 +8,16 @@ Safety argument.
    only carries out the recorded plan. Of two drivers one decides; the other carries out the same plan.
 4. On each shard a run of the commit gathers the winners' parts in a table of its own, by hard links. Parts
    are the same whoever gathers them. Where parts alone say what was moved (rows added to a Replicated table),
-   runs do not disturb one another, and a winner that is alone on its shard has gathered them already.
+   runs do not disturb one another, and a winner that is alone on its shard has gathered them already. There
+   the run that decides gathers beside steps 2 and 3, and records the intents of its first moves beside step
+   3: a table that nobody reads if another plan is decided, and intents that name this plan and no other.
    Elsewhere a run first drops the tables of other runs, and waits until no statement uses them: a driver that
    was killed or slept leaves a commit that may go on, and from here on each of its moves fails.
 5. For some partitions at a time: the intent is recorded, with what allows to see later whether it was carried
    out; one ALTER for each moves the partition (ATTACH or REPLACE … FROM, atomic for readers); the effects are
    looked at; then they are recorded (see `moves`).
-6. When all shards have everything, the job is recorded as done; only then staging goes. An attempt that posts
+6. When all shards have everything, the job is recorded as done, beside the last effects; only then staging
+   goes. An attempt that posts
    later finds no table, or makes one that nobody reads.
 
 What this never does: read rows, write to the table in any other way, touch a partition that the job has no
@@ -26,14 +29,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
-from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing, rows_of
-from spark_apps.clickhouse_cluster.records import Mode, Plan
+from spark_apps.clickhouse_cluster.moves import Moves, Recorded, RowsMissing, rows_of
+from spark_apps.clickhouse_cluster.records import Event, Mode, Plan
 from spark_apps.clickhouse_cluster.staging import Parts, Seen
 from spark_apps.clickhouse_cluster.target import Target
 
@@ -43,9 +46,43 @@ _ATTACHED_AT_ONCE = 100
 """Partitions in one statement: a server reads 256 KiB of it, unless it is told to read more."""
 
 
-def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
-    """Count the winners' rows; gives what is on each shard. Raises RowsMissing."""
-    seen = _look(plan, target, servers)
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """How far a run of the commit is on one shard: what it saw, what it has gathered, and the intents that it
+    recorded, by partition id."""
+
+    seen: Seen
+    table: TableName | None = None
+    parts: Parts = field(default_factory=dict)
+    intents: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+
+
+def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan, list[Ahead] | None]:
+    """Steps 2 and 3, and beside them what nobody minds if it was for nothing: see step 4.
+
+    Gives the plan that was decided, and if that is this one, how far this run is. Raises RowsMissing.
+    """
+    works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
+    with ThreadPoolExecutor(3 * len(works)) as pool:
+        made = [pool.submit(work.make_ahead) for work in works]
+        seen = list(pool.map(_Work.look, works))
+        _check_staged(plan, servers, seen)
+        intending = [pool.submit(work.intend_ahead, one) for work, one in zip(works, seen, strict=True)]
+        gathering = [
+            pool.submit(work.gather_ahead, one, table)
+            for work, one, table in zip(works, seen, made, strict=True)
+        ]
+        decided = records.decide(servers[0], plan)
+        if decided is not plan:
+            return decided, None
+        return plan, [
+            replace(gathered.result(), intents=intended.result())
+            for gathered, intended in zip(gathering, intending, strict=True)
+        ]
+
+
+def _check_staged(plan: Plan, servers: Sequence[Server], seen: Sequence[Seen]) -> None:
+    """Count the winners' rows. Raises RowsMissing."""
     for number, (shard, server, one) in enumerate(zip(plan.shards, servers, seen, strict=True), start=1):
         for staged in shard.staged:
             there = sum(rows_of(one.attempts.get(staged.table, {})).values())
@@ -54,49 +91,41 @@ def check_staged(plan: Plan, target: Target, servers: Sequence[Server]) -> list[
                     f"Shard {number} ({server}): {there} rows in {staged.table}, {staged.rows} were sent.",
                     hint="Nothing was written to the table. Run the job again.",
                 )
-    return seen
 
 
 def carry_out(
-    plan: Plan, target: Target, servers: Sequence[Server], *, decided_at: Sequence[Seen] | None = None
+    plan: Plan, target: Target, servers: Sequence[Server], *, ahead: Sequence[Ahead] | None = None
 ) -> None:
     """Steps 4 to 6, from wherever an earlier run got to. `servers` are the plan's, by shard.
 
-    `decided_at` is what was on each shard when this very run decided: then nothing was moved by then.
+    `ahead` is how far this very run was when it decided: then nothing was moved by then.
     Raises RowsMissing, EqualRows, UnknownOutcome, NodeUnavailable; the job stays committed then, and another
     run goes on.
     """
     coordinator = servers[0]
-    if decided_at is not None or not records.is_done(coordinator, plan.job):
-        seen = decided_at or _look(plan, target, servers)
-        works = [
-            _Work(plan, number, server, target, one)
-            for number, (server, one) in enumerate(zip(servers, seen, strict=True))
-        ]
-        with ThreadPoolExecutor(len(works)) as pool:
-            gathered = list(pool.map(_Work.gather, works))
-            ids = sorted({*plan.partitions, *(one for _, parts in gathered for one in parts)})
-            moves = [
-                pool.submit(work.move, table, parts, ids, is_first=decided_at is not None)
-                for work, (table, parts) in zip(works, gathered, strict=True)
-            ]
-            for move in moves:
-                move.result()
-        records.record_done(coordinator, plan.job)
+    begun: Sequence[Ahead] = ahead or ()
+    if ahead is not None or not records.is_done(coordinator, plan.job):
+        works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
+        with ThreadPoolExecutor(2 * len(works)) as pool:
+            if ahead is None:
+                begun = [Ahead(seen) for seen in pool.map(_Work.look, works)]
+            begun = list(pool.map(_Work.gather, works, begun))
+            ids = sorted({*plan.partitions, *(one for shard in begun for one in shard.parts)})
+
+            def move(work: _Work, shard: Ahead) -> Future[None] | None:
+                return work.move(shard, ids, is_first=ahead is not None, later=pool)
+
+            recording = list(pool.map(move, works, begun))
+            records.record_done(coordinator, plan.job)
+            for recorded in recording:
+                if recorded is not None:
+                    recorded.result()
         log.info("spark.committed job=%s rows=%s", plan.job, [shard.rows for shard in plan.shards])
-    staging.sweep(servers, plan.job)
-
-
-def _look(plan: Plan, target: Target, servers: Sequence[Server]) -> list[Seen]:
-    """Before the decision, for whoever decides: hashes that Keeper knows then are of other jobs' parts."""
-    are_hashes_used = _is_told_by_parts(plan, target) and not target.is_old
-    paths = target.keeper_paths if are_hashes_used else [""] * len(servers)
-
-    def on_one(server: Server, path: str) -> Seen:
-        return staging.look(server, target, plan.job, plan.epoch, keeper_path=path)
-
-    with ThreadPoolExecutor(len(servers)) as pool:
-        return list(pool.map(on_one, servers, paths))
+    left = {
+        server: [*shard.seen.attempts, *([shard.table.table] if shard.table else [])]
+        for server, shard in zip(servers, begun, strict=False)
+    }
+    staging.sweep(servers, plan.job, known=left)
 
 
 def _is_told_by_parts(plan: Plan, target: Target) -> bool:
@@ -106,42 +135,77 @@ def _is_told_by_parts(plan: Plan, target: Target) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """A commit's work on one shard (counted from 0). `seen` is what was there before."""
+    """A commit's work on one shard (counted from 0)."""
 
     plan: Plan
     shard: int
     server: Server
     target: Target
-    seen: Seen
 
     @property
     def is_told_by_parts(self) -> bool:
         return _is_told_by_parts(self.plan, self.target)
 
-    def gather(self) -> tuple[TableName, Parts]:
-        """Step 4: the table, and its parts."""
+    @property
+    def has_hashes(self) -> bool:
+        """Keeper knows the parts by the hashes that the server shows of them."""
+        return self.is_told_by_parts and not self.target.is_old
+
+    def look(self) -> Seen:
+        """Of whoever decides, before that: hashes that Keeper knows then are of other jobs' parts."""
+        path = self.target.keeper_paths[self.shard] if self.has_hashes else ""
+        return staging.look(self.server, self.target, self.plan.job, self.plan.epoch, keeper_path=path)
+
+    def make_ahead(self) -> TableName | None:
+        """The table to gather in, if it is known to be needed."""
+        if not self.is_told_by_parts or len(self.plan.shards[self.shard].staged) < 2:
+            return None
+        like = self.plan.shards[self.shard].staged[0].table
+        # With the epoch in its name, so that a run that gives up drops it.
+        table = staging.commit_table(self.plan.job, f"{self.plan.epoch}x{staging.new_nonce()}")
+        self._make(table, like=TableName(staging.DATABASE, like))
+        return table
+
+    def intend_ahead(self, seen: Seen) -> Mapping[str, Mapping[str, object]]:
+        """The intents of the first moves, recorded; none where a move will be refused."""
+        sources = self._sources(seen).values()
+        if not self.has_hashes or _partitions_with_equal_parts(self.target, sources):
+            return {}
+        return self._moves(Ahead(seen, parts=_together(sources)), {}).intend_ahead()
+
+    def gather_ahead(self, seen: Seen, made: Future[TableName | None]) -> Ahead:
+        return self.gather(Ahead(seen), made.result()) if self.is_told_by_parts else Ahead(seen)
+
+    def gather(self, begun: Ahead, made: TableName | None = None) -> Ahead:
+        """Step 4, unless it was done; `made` is a table for it."""
+        if begun.table is not None:
+            return begun
         wanted = self.plan.shards[self.shard]
-        sources = {
-            TableName(staging.DATABASE, one.table): self.seen.attempts.get(one.table, {})
-            for one in wanted.staged
-        }
+        sources = self._sources(begun.seen)
         equal = _partitions_with_equal_parts(self.target, sources.values())
         if self.is_told_by_parts and len(sources) == 1 and not equal:
             ((table, found),) = sources.items()
+        elif self.is_told_by_parts and not sources:
+            return begun
         else:
-            table = staging.commit_table(self.plan.job, staging.new_epoch())
-            if not sources and self.is_told_by_parts:
-                return table, {}
+            table = made or staging.commit_table(self.plan.job, staging.new_epoch())
+            if made is None:
+                self._make(table, like=next(iter(sources), None))
             found = self._gather_in(table, sources, equal)
         rows = sum(rows_of(found).values())
         if rows != wanted.rows:
             raise RowsMissing(f"{self.server}: {rows} rows gathered in {table}, {wanted.rows} were staged.")
-        return table, found
+        return replace(begun, table=table, parts=found)
+
+    def _sources(self, seen: Seen) -> dict[TableName, Parts]:
+        staged = self.plan.shards[self.shard].staged
+        return {TableName(staging.DATABASE, one.table): seen.attempts.get(one.table, {}) for one in staged}
+
+    def _make(self, table: TableName, *, like: TableName | None) -> None:
+        staging.create(self.server, table, self.target, job=self.plan.job, like=like)
 
     def _gather_in(self, table: TableName, sources: Mapping[TableName, Parts], equal: Sequence[str]) -> Parts:
         server, target = self.server, self.target
-        like = next(iter(sources), None)
-        staging.create(server, table, target, job=self.plan.job, like=like)
         if not self.is_told_by_parts:
             for other in staging.gathered_by_others(server, self.plan.job, table):
                 staging.drop_and_wait(server, other, version=target.shards[self.shard].version)
@@ -156,26 +220,37 @@ class _Work:
         for partition_id in equal:
             where = f"PARTITION ID {quote_string(partition_id)}"
             server.execute(f"OPTIMIZE TABLE {table.quoted} {where} FINAL")
-        if equal:
-            return staging.parts(server, target, table)
-        found: Parts = {}
-        for parts in sources.values():
-            for partition_id, some_parts in parts.items():
-                found.setdefault(partition_id, []).extend(some_parts)
-        return found
+        return staging.parts(server, target, table) if equal else _together(sources.values())
 
-    def move(self, table: TableName, parts: Parts, ids: Sequence[str], *, is_first: bool) -> None:
-        """Step 5. `parts` are those gathered in `table`; `ids` of the partitions of all shards."""
+    def move(
+        self, begun: Ahead, ids: Sequence[str], *, is_first: bool, later: ThreadPoolExecutor
+    ) -> Future[None] | None:
+        """Step 5. `ids` are those of the partitions of all shards. What is in the table is there whether that
+        is recorded or not, so the last record need not be waited for."""
         # Another run may have moved something since this one decided; Keeper will say so where it knows.
-        recorded = {} if is_first and self.is_told_by_parts else records.recorded(self.server, self.plan.job)
-        moves = Moves(
-            self.plan.job, self.server, self.target, self.target.keeper_paths[self.shard], table, parts,
-            rows_of(self.seen.target), self.seen.hashes, recorded,
-        )  # fmt: skip
+        recorded: Recorded = {Event.INTENT: begun.intents}
+        if not is_first or not self.is_told_by_parts:
+            recorded = records.recorded(self.server, self.plan.job, epoch=self.plan.epoch)
+        moves = self._moves(begun, recorded)
         if Mode(self.plan.mode) is Mode.OVERWRITE_PARTITIONS:
             moves.replace(ids)
-        else:
-            moves.append(sorted(parts))
+            return None
+        moved = moves.append(sorted(begun.parts))
+        return later.submit(moves.record_moved, moved) if moved else None
+
+    def _moves(self, begun: Ahead, recorded: Recorded) -> Moves:
+        return Moves(
+            self.plan.job, self.plan.epoch, self.server, self.target, self.target.keeper_paths[self.shard],
+            begun.table, begun.parts, rows_of(begun.seen.target), begun.seen.hashes, recorded,
+        )  # fmt: skip
+
+
+def _together(sources: Iterable[Parts]) -> Parts:
+    found: Parts = {}
+    for parts in sources:
+        for partition_id, some in parts.items():
+            found.setdefault(partition_id, []).extend(some)
+    return found
 
 
 def _partitions_with_equal_parts(target: Target, sources: Iterable[Parts]) -> list[str]:

@@ -1,7 +1,8 @@
 """Partitions of a staging table, moved into the table of one shard: each once, whoever was here before.
 
 Safety argument. For some partitions at a time:
-1. The intents are recorded, all or none, with what allows to see later whether they were carried out.
+1. The intents are recorded, all or none, with what allows to see later whether they were carried out. They
+   name the plan: what was recorded before another plan was decided counts for nothing.
 2. One ALTER for each partition moves it.
 3. The effects are looked at.
 4. They are recorded, all or none. What is recorded is never touched again.
@@ -40,6 +41,10 @@ _AT_ONCE = 16
 """Partitions whose intents and effects are recorded together."""
 
 
+Recorded = Mapping[Event, Mapping[str, Mapping[str, object]]]
+"""By event and partition id, the facts."""
+
+
 class RowsMissing(OnclusterError):
     """The checker found other rows on a shard than were sent there."""
 
@@ -50,7 +55,7 @@ class EqualRows(OnclusterError):
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The moves of one job on one shard. `parts` are those of `source`.
+    """The moves of one job on one shard. `parts` are those of `source`; `epoch` names the plan.
 
     `before` are the rows of the table's partitions before the first move of this run, and `known` the hashes
     of parts that Keeper had then (for rows added to a Replicated table; old servers show none). `recorded` is
@@ -58,14 +63,15 @@ class Moves:
     """
 
     job: str
+    epoch: str
     server: Server
     target: Target
     keeper_path: str
-    source: TableName
+    source: TableName | None
     parts: Parts
     before: Mapping[str, int]
     known: Hashes
-    recorded: Mapping[Event, Mapping[str, Mapping[str, object]]]
+    recorded: Recorded
 
     @property
     def rows(self) -> dict[str, int]:
@@ -88,22 +94,52 @@ class Moves:
                 found, expected = there.get(partition_id, 0), rows.get(partition_id, 0)
                 if found < expected and self.target.keeps_every_row:
                     raise self._missing(partition_id, f"{found} rows after {expected} replaced it")
-            self._record_moved(some)
+            self.record_moved(some)
 
-    def append(self, ids: Sequence[str]) -> None:
-        """Add these partitions. Raises RowsMissing, EqualRows, UnknownOutcome."""
+    def append(self, ids: Sequence[str]) -> Sequence[str]:
+        """Add these partitions. Gives those whose effects are seen and not recorded yet (`record_moved`).
+
+        Raises RowsMissing, EqualRows, UnknownOutcome.
+        """
         attached, intents = self.recorded.get(Event.ATTACHED, {}), self.recorded.get(Event.INTENT, {})
         if self.target.is_replicated and not self.target.is_old:
-            known = self.known
+            known, moved = self.known, list[str]()
             for some in _some(ids, except_for=attached):
+                self.record_moved(moved)
                 known = self._append_replicated(some, intents, known)
-                self._record_moved(some)
-            return
+                moved = some
+            return moved
         for partition_id in ids:
             if partition_id not in attached:
                 one = self._append_old if self.target.is_replicated else self._append_plain
                 one(partition_id, intents.get(partition_id))
-                self._record_moved([partition_id])
+                self.record_moved([partition_id])
+        return ()
+
+    def intend_ahead(self) -> Mapping[str, Mapping[str, object]]:
+        """Record the intents of the first partitions that will be added to a Replicated table; none where one
+        will be refused."""
+        try:
+            facts = self._intents(sorted(self.parts)[:_AT_ONCE], self.known)
+        except EqualRows:
+            return {}
+        records.record(self.server, self.job, Event.INTENT, facts)
+        return facts
+
+    def _intents(self, ids: Sequence[str], known: Hashes) -> dict[str, Mapping[str, object]]:
+        """Raises EqualRows."""
+        found: dict[str, Mapping[str, object]] = {}
+        for partition_id in ids:
+            hashes = {part.digest for part in self.parts[partition_id]}
+            if hashes & known.get(partition_id, set()):
+                raise self._equal(partition_id)
+            found[partition_id] = {
+                "hashes": sorted(hashes),
+                "before": self.before.get(partition_id, 0),
+                "at": int(time.time()),
+                "epoch": self.epoch,
+            }
+        return found
 
     def _append_replicated(
         self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]], known: Hashes
@@ -113,13 +149,7 @@ class Moves:
         Another run may have moved some since `known` was looked at: then Keeper drops what is moved again.
         """
         hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
-        new = {}
-        for partition_id in ids:
-            if partition_id not in intents:
-                if hashes[partition_id] & known.get(partition_id, set()):
-                    raise self._equal(partition_id)
-                facts = {"hashes": sorted(hashes[partition_id]), "before": self.before.get(partition_id, 0)}
-                new[partition_id] = {**facts, "at": int(time.time())}
+        new = self._intents([one for one in ids if one not in intents], known)
         records.record(self.server, self.job, Event.INTENT, new)
         for partition_id in ids:
             if hashes[partition_id] <= known.get(partition_id, set()):
@@ -165,6 +195,7 @@ class Moves:
             raise self._missing(partition_id, f"{after} rows after {rows} were added to {there}")
 
     def _alter(self, verb: str, partition_id: str) -> None:
+        assert self.source is not None
         partition = f"PARTITION ID {quote_string(partition_id)} FROM {self.source.quoted}"
         self.server.execute(f"ALTER TABLE {self.target.table.quoted} {verb} {partition}")
 
@@ -182,7 +213,8 @@ class Moves:
     def _intend(self, partition_id: str, facts: Mapping[str, object]) -> None:
         records.record(self.server, self.job, Event.INTENT, {partition_id: facts})
 
-    def _record_moved(self, ids: Sequence[str]) -> None:
+    def record_moved(self, ids: Sequence[str]) -> None:
+        """Record the effects."""
         rows = self.rows
         facts = {one: {"rows": rows.get(one, 0)} for one in ids}
         records.record(self.server, self.job, Event.ATTACHED, facts)

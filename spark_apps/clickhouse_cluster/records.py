@@ -181,8 +181,9 @@ def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[s
         server.execute(f"INSERT INTO {_LEDGER.quoted} FORMAT JSONEachRow", body=body)
 
 
-def recorded(server: Server, job: str) -> dict[Event, dict[str, dict[str, Any]]]:
-    """By event and partition id, the facts.
+def recorded(server: Server, job: str, *, epoch: str = "") -> dict[Event, dict[str, dict[str, Any]]]:
+    """By event and partition id, the facts. Intents of a run that proposed another plan than the one of
+    `epoch`, which was decided, are none.
 
     Of two runs that both recorded an intent, the one that saw fewer rows is right: the other looked when the
     first had been carried out.
@@ -192,8 +193,10 @@ def recorded(server: Server, job: str) -> dict[Event, dict[str, dict[str, Any]]]
     )
     found: dict[Event, dict[str, dict[str, Any]]] = {event: {} for event in Event}
     for row in rows:
-        facts = json.loads(row["facts"])
-        earlier = found[Event(row["event"])].setdefault(row["partition_id"], facts)
-        if Event(row["event"]) is Event.INTENT and facts.get("before", 0) < earlier.get("before", 0):
-            found[Event.INTENT][row["partition_id"]] = facts
+        event, facts = Event(row["event"]), json.loads(row["facts"])
+        if event is Event.INTENT and epoch and facts.get("epoch", epoch) != epoch:
+            continue
+        earlier = found[event].setdefault(row["partition_id"], facts)
+        if event is Event.INTENT and facts.get("before", 0) < earlier.get("before", 0):
+            found[event][row["partition_id"]] = facts
     return found

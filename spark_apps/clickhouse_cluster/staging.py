@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -58,7 +58,11 @@ def job_key(job_id: str, target: Target) -> str:
 
 
 def new_epoch() -> str:
-    return f"{int(time.time())}x{secrets.token_hex(4)}"
+    return f"{int(time.time())}x{new_nonce()}"
+
+
+def new_nonce() -> str:
+    return secrets.token_hex(4)
 
 
 def attempt_table(job: str, epoch: str, task: int, attempt: int) -> TableName:
@@ -231,17 +235,30 @@ def sweep_old(server: Server, names: Iterable[str]) -> None:
                 drop(server, TableName(DATABASE, name))
 
 
-def sweep(servers: Iterable[Server], job: str, epoch: str = "") -> None:
-    """On each server, drop what the job's runs left, or what one of them did."""
+def sweep(
+    servers: Iterable[Server],
+    job: str,
+    epoch: str = "",
+    *,
+    known: Mapping[Server, Iterable[str]] | None = None,
+) -> None:
+    """On each server, drop what the job's runs left, or what one of them did; at once what is `known`."""
 
     def on_one(server: Server) -> None:
-        names = [
-            TableName(DATABASE, name)
-            for name in tables(server, f"%{job}%")
-            if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}"))
-        ]
         with ThreadPoolExecutor(_DROPS_AT_ONCE) as drops:
-            list(drops.map(lambda name: drop(server, name), names))
+
+            def drop_one(name: str) -> None:
+                drop(server, TableName(DATABASE, name))
+
+            first = list(dict.fromkeys((known or {}).get(server, ())))
+            dropping = [drops.submit(drop_one, name) for name in first]
+            dropping += [
+                drops.submit(drop_one, name)
+                for name in tables(server, f"%{job}%")
+                if name.startswith((f"s_{job}_{epoch}", f"c_{job}_{epoch}")) and name not in first
+            ]
+            for one in dropping:
+                one.result()
 
     different = list(dict.fromkeys(servers))
     with ThreadPoolExecutor(len(different)) as pool:

@@ -8,7 +8,7 @@ table's columns and engine from one replica of each shard.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -102,8 +102,11 @@ class Target:
         return next((column for column in self.columns if column.name == name), None)
 
     @classmethod
-    def find(cls, options: Options) -> Target:
-        """Ask the servers. Raises SqlError 60, ConfigError, NodeUnavailable."""
+    def find(cls, options: Options, *, beside: Callable[[Server], None] | None = None) -> Target:
+        """Ask the servers; `beside` is called with each replica that is chosen, while it is asked.
+
+        Raises SqlError 60, ConfigError, NodeUnavailable, and as `beside` does.
+        """
         if options.shards:
             shards = options.shards
             local, key = options.table, options.sharding_key
@@ -114,7 +117,7 @@ class Target:
             key = options.sharding_key or definition.sharding_key
             shards = _shards(asked, definition.cluster, options)
         with ThreadPoolExecutor(len(shards)) as pool:
-            seen = list(pool.map(lambda shard: _look(shard[1], local), shards))
+            seen = list(pool.map(lambda shard: _look(shard[1], local, beside), shards))
         chosen = tuple(
             Shard(number, weight, replicas, one.replica, _version(one.facts["version"]))
             for number, ((weight, replicas), one) in enumerate(zip(shards, seen, strict=True), start=1)
@@ -156,12 +159,15 @@ class _Seen:
     keeper_path: str
 
 
-def _look(replicas: Sequence[Server], local: TableName) -> _Seen:
+def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server], None] | None) -> _Seen:
     replica, facts = _facts(replicas, local)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(2) as pool:
         description = pool.submit(replica.rows, f"DESCRIBE TABLE {local.quoted}")
+        other = pool.submit(beside, replica) if beside is not None else None
         keeper_path = _keeper_path(replica, local) if facts["engine"].startswith("Replicated") else ""
         columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in description.result())
+        if other is not None:
+            other.result()
     return _Seen(replica, facts, columns, keeper_path)
 
 

@@ -65,18 +65,16 @@ class Job:
         Raises SqlError when the frame does not fit, Unavailable when nobody can tell what an earlier run did.
         """
         spare_the_modules()
-        target = Target.find(options)
+        target = Target.find(options, beside=records.prepare)
         check_schema(schema, target)
         epoch = staging.new_epoch()
         key = staging.job_key(options.job_id or epoch, target)
         before, plan = Progress.NOTHING, None
         if options.job_id:
             before, plan, coordinator = _earlier(target, key)
-            if coordinator is not None:
+            if coordinator is not None and coordinator != target.shards[0].replica:
                 target = target.with_coordinator(coordinator)
-        servers = {shard.replica for shard in target.shards}
-        with ThreadPoolExecutor(len(servers)) as pool:
-            list(pool.map(records.prepare, servers))
+                records.prepare(coordinator)
         return cls(options, target, key, epoch, mode, before, plan)
 
     def named(self, job_id: str) -> Job:
@@ -219,21 +217,18 @@ class Attempt:
 def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     """Decide, unless that was done before, and carry the decision out."""
     spare_the_modules()
-    plan, decided_at = job.plan, None
+    plan, ahead = job.plan, None
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]
         proposed = _plan(job, sorted(winners, key=lambda winner: winner.task))
         try:
-            seen = commit.check_staged(proposed, job.target, [shard.replica for shard in job.target.shards])
+            plan, ahead = commit.decide(proposed, job.target, [shard.replica for shard in job.target.shards])
         except RowsMissing:
             # Another driver that had the job's id may have decided, and dropped them.
             plan = records.decision(job.coordinator, job.key)
             if plan is None:
                 raise
-        else:
-            plan = records.decide(job.coordinator, proposed)
-            decided_at = seen if plan is proposed else None
-    commit.carry_out(plan, job.target, servers_of(plan, job.options), decided_at=decided_at)
+    commit.carry_out(plan, job.target, servers_of(plan, job.options), ahead=ahead)
     return plan
 
 

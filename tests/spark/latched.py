@@ -33,6 +33,7 @@ from pyspark.sql.types import StructType
 
 from spark_apps.clickhouse_cluster import records, register
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.moves import Moves
 from spark_apps.clickhouse_cluster.records import Event
 from spark_apps.clickhouse_cluster.source import ClickHouseClusterSource
 from spark_apps.load_flights import make_active
@@ -50,7 +51,7 @@ class Fault(enum.Enum):
     EXECUTOR_KILLED = "when task 0 has posted, its executor is killed"
     BATCHES_KILLED = "commits are killed: of batch 0 before it begins, of batch 1 when intents are recorded"
     HELD_BEFORE_COMMIT = "the commit waits before it begins"
-    HELD_IN_COMMIT = "the commit waits when its intents are recorded"
+    HELD_IN_COMMIT = "the commit waits when its intents are recorded, before it moves anything"
     HELD_AFTER_MOVE = "the commit waits when partitions are moved, before that is recorded"
 
 
@@ -95,13 +96,17 @@ class LatchedSource(ClickHouseClusterSource):
         return LatchedStreamWriter(super().streamWriter(schema, overwrite), self._fault, self._latches)
 
 
-class LatchedWriter(DataSourceArrowWriter):
+class _Latched:
     """`inner` does the work."""
 
     def __init__(self, inner: Any, fault: Fault, latches: Latches) -> None:
         self._inner = inner
         self._fault = fault
         self._latches = latches
+
+
+class LatchedWriter(_Latched, DataSourceArrowWriter):
+    """A load's."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         message: WriterCommitMessage = self._inner.write(iterator)
@@ -139,13 +144,8 @@ class LatchedWriter(DataSourceArrowWriter):
         self._inner.abort(messages)
 
 
-class LatchedStreamWriter(DataSourceStreamArrowWriter):
-    """`inner` does the work. Each of the two kills takes place once."""
-
-    def __init__(self, inner: Any, fault: Fault, latches: Latches) -> None:
-        self._inner = inner
-        self._fault = fault
-        self._latches = latches
+class LatchedStreamWriter(_Latched, DataSourceStreamArrowWriter):
+    """A stream's. Each of the two kills takes place once."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         message: WriterCommitMessage = self._inner.write(iterator)
@@ -156,13 +156,7 @@ class LatchedStreamWriter(DataSourceStreamArrowWriter):
         if is_killed and batchId == 0:
             self._kill(batchId)
         elif is_killed and batchId == 1:
-            true_record: Callable[..., None] = records.record
-
-            def record(*arguments: Any) -> None:
-                true_record(*arguments)
-                self._kill(batchId)
-
-            records.record = record
+            Moves._alter = lambda *_: self._kill(batchId)  # type: ignore[method-assign]
         self._inner.commit(messages, batchId)
 
     def _kill(self, batch: int) -> None:
@@ -172,27 +166,29 @@ class LatchedStreamWriter(DataSourceStreamArrowWriter):
 
 @contextlib.contextmanager
 def held_where(fault: Fault, latches: Latches) -> Iterator[None]:
-    """A commit in here is held as the fault says, at what it records of partitions: `held-…` is reached."""
-    true_record: Callable[..., None] = records.record
+    """A commit in here is held as the fault says: `held-…` is reached."""
 
     def hold() -> None:
         latches.reach(f"held-{os.getpid()}")
         latches.wait("never")
 
-    def record(server: Server, job: str, seen: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
-        if fault is Fault.HELD_AFTER_MOVE and seen is Event.ATTACHED:
+    def record(server: Server, job: str, event: Event, facts: Mapping[str, Mapping[str, Any]]) -> None:
+        if event is Event.ATTACHED:
             hold()
-        true_record(server, job, seen, facts)
-        if fault is Fault.HELD_IN_COMMIT and seen is Event.INTENT:
-            hold()
+        true_record(server, job, event, facts)
 
-    if fault is Fault.HELD_BEFORE_COMMIT:
-        hold()
-    records.record = record
+    true_record, true_alter = records.record, Moves._alter
+    match fault:
+        case Fault.HELD_BEFORE_COMMIT:
+            hold()
+        case Fault.HELD_IN_COMMIT:
+            Moves._alter = lambda *_: hold()  # type: ignore[method-assign]
+        case Fault.HELD_AFTER_MOVE:
+            records.record = record
     try:
         yield
     finally:
-        records.record = true_record
+        records.record, Moves._alter = true_record, true_alter  # type: ignore[method-assign]
 
 
 def shuffle_files() -> set[Path]:

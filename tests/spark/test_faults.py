@@ -126,6 +126,7 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
 
     with monkeypatch.context() as patch:
         patch.setattr(records, "record", record)
+        patch.setattr(records, "record_done", _crash)
         with pytest.raises(Crash):
             finish(job, messages)
     again = begin(servers, table)
@@ -136,6 +137,41 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
     assert servers.staging() == []
 
 
+def test_what_a_run_did_ahead_is_nothing_where_another_plan_is_decided(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. Two drivers of one job have staged, and look. 2. The first gathers and records its intents. 3. The
+    second's plan is decided, and it ends. 4. The first carries out that plan: its own intents count for
+    nothing, so equal rows that somebody else adds meanwhile are not taken for the job's."""
+    table = make_table(nodes)
+    first, second = begin(nodes, table), begin(nodes, table)
+    rows = [
+        [attempt(job, task=0, number=1, last=30, s=s), attempt(job, task=1, number=2, first=30, s=s)]
+        for job, s in ((first, "one"), (second, "two"))
+    ]
+    true_decide = records.decide
+
+    def decide(coordinator: Server, plan: Plan) -> Plan:
+        if plan.epoch == first.epoch:
+            with monkeypatch.context() as patch:
+                patch.setattr(Moves, "append", _crash)
+                with pytest.raises(Crash):
+                    finish(second, rows[1])
+        return true_decide(coordinator, plan)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "decide", decide)
+        assert finish(first, rows[0]).epoch == second.epoch
+    for shard in nodes.shards:
+        own = records.recorded(shard[0], first.key)[Event.INTENT]
+        decided = records.recorded(shard[0], first.key, epoch=second.epoch)[Event.INTENT]
+        assert {facts["epoch"] for facts in decided.values()} == {second.epoch}
+        assert own.keys() == decided.keys()
+    assert is_once(nodes, table)
+    assert {s[:3] for s in nodes.ask(f"SELECT s FROM {table}")} == {"two"}
+    assert nodes.staging() == []
+
+
 class HeldMoves:
     """The first call of a method of `Moves` on each shard waits until `go_on`."""
 
@@ -144,11 +180,11 @@ class HeldMoves:
         self._waiting, self._go_on = threading.Barrier(shards + 1), threading.Event()
         true_method, calls = getattr(Moves, method), itertools.count()
 
-        def held(moves: Moves, ids: Sequence[str]) -> None:
+        def held(moves: Moves, ids: Sequence[str]) -> object:
             if next(calls) < shards:
                 self._waiting.wait()
                 self._go_on.wait()
-            true_method(moves, ids)
+            return true_method(moves, ids)
 
         patch.setattr(Moves, method, held)
 
@@ -216,10 +252,10 @@ def test_a_shard_that_dies_in_the_middle_of_the_commit_gets_its_rows_when_it_is_
     second = cluster.node("n3")
     true_move = Moves.append
 
-    def append(moves: Moves, ids: Sequence[str]) -> None:
+    def append(moves: Moves, ids: Sequence[str]) -> Sequence[str]:
         if moves.server.port == second.http_port:
             call(second.kill9())
-        true_move(moves, ids)
+        return true_move(moves, ids)
 
     with monkeypatch.context() as patch:
         patch.setattr(Moves, "append", append)
