@@ -199,7 +199,8 @@ def _keys(metadata: TableMetadata, wanted: TableMetadata) -> list[str]:
     ordering = metadata.sorting_key or metadata.primary_key
     wanted_ordering = wanted.sorting_key or wanted.primary_key
     if ordering != wanted_ordering:
-        commands.append(f"MODIFY ORDER BY ({wanted_ordering})")
+        is_list = len(split_by_commas(wanted_ordering)) != 1  # brackets around one would stay there
+        commands.append(f"MODIFY ORDER BY {f'({wanted_ordering})' if is_list else wanted_ordering}")
     if metadata.sampling_expression != wanted.sampling_expression:
         sampling = wanted.sampling_expression
         commands.append(f"MODIFY SAMPLE BY {sampling}" if sampling else "REMOVE SAMPLE BY")

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from engine.errors import Code, SqlError
@@ -48,7 +48,7 @@ from engine.part_storage.part_files import (
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import LocalPart, TableState, blocks_of
-from engine.part_storage.workers import Connection, Workers
+from engine.part_storage.workers import CHECKS, Connection, Workers
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -74,13 +74,15 @@ class Alterer:
 
     # -- what an ALTER would do ----------------------------------------------------------------------------
 
-    def plan(self, connection: Connection, commands: str) -> AlterPlan:
+    def plan(self, connection: Connection, commands: str, allowed: Collection[str]) -> AlterPlan:
         """See `PartStore.plan_alter`."""
         before = parse_definition(self._scratch.create_text(connection))
         with self._scratch.made(connection, "plan") as scratch:
             untouched = parse_definition(self._scratch.create_text(connection, scratch.name))
+            settings = {name: str(int(name in allowed)) for name in CHECKS}
             connection.execute_with(
-                {"alter_sync": "0", "mutations_sync": "0"}, f"ALTER TABLE {scratch.name.quoted} {commands}"
+                {**settings, "alter_sync": "0", "mutations_sync": "0"},
+                f"ALTER TABLE {scratch.name.quoted} {commands}",
             )
             table = (
                 f" WHERE database = {quote_string(scratch.name.database)}"

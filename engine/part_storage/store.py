@@ -321,8 +321,8 @@ class ChdbPartStore:
                 lambda connection: self._publisher.remove(connection, names, fate, prefix)
             )
 
-    async def plan_alter(self, commands: str) -> AlterPlan:
-        return await self._workers.run(lambda connection: self._alterer.plan(connection, commands))
+    async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
+        return await self._workers.run(lambda connection: self._alterer.plan(connection, commands, allowed))
 
     async def apply_alter(
         self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]

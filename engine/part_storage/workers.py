@@ -38,7 +38,26 @@ SCRATCH_DATABASE = "_oncluster"
 PLAIN_KEY_PREFIX = "plain-"
 """Of directories beside staged parts that hold links of a plain table's parts for a moment."""
 
+CHECKS = (
+    "allow_experimental_codecs",
+    "allow_minmax_index_for_json",
+    "allow_suspicious_codecs",
+    "allow_suspicious_fixed_string_types",
+    "allow_suspicious_indices",
+    "allow_suspicious_low_cardinality_types",
+    "allow_suspicious_primary_key",
+    "allow_suspicious_ttl_expressions",
+    "allow_suspicious_variant_types",
+    "enable_alp_codec",
+    "enable_quantized_codec",
+    "enable_sz3_codec",
+    "enable_zxc_codec",
+)
+"""What chDB refuses in a definition unless a setting allows it. Who may is asked when an ALTER is planned; a
+replica that applies it, or makes a table like its own, has no choice."""
+
 _SETTINGS = {
+    **dict.fromkeys(CHECKS, "1"),
     "implicit_select": "0",
     "log_queries": "0",
     "mutations_sync": "2",

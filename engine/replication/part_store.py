@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -297,9 +297,9 @@ class PartStore(Protocol):
         `detached/[<prefix>_]<part>`. What is not there is passed over."""
         ...
 
-    async def plan_alter(self, commands: str) -> AlterPlan:
-        """What `ALTER TABLE … <commands>` would make of the table, tried on an empty copy. Raises
-        SqlError."""
+    async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
+        """What `ALTER TABLE … <commands>` would make of the table, tried on an empty copy. `allowed` are
+        settings such as `allow_suspicious_codecs` that are on. Raises SqlError."""
         ...
 
     async def apply_alter(

@@ -273,7 +273,7 @@ def _metadata(
     return TableMetadata(
         primary_key=primary or ordering,
         partition_key=key("PARTITION"),
-        sorting_key=ordering if primary and primary != ordering else "",
+        sorting_key=ordering if primary else "",
         sampling_expression="" if sampling is None else sampling.text,
         mode=mode,
         sign_column=sign,

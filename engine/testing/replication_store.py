@@ -18,7 +18,7 @@ import asyncio
 import enum
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
@@ -299,7 +299,7 @@ class MemoryPartStore:
             self._switch([], going)
             await self._after()
 
-    async def plan_alter(self, commands: str) -> AlterPlan:
+    async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
         return planned(self.disk.definition, commands)
 
     async def apply_alter(

@@ -167,6 +167,27 @@ def test_an_ephemeral_column_without_a_value_is_added(pair: Pair) -> None:
     assert shown == "defaultValueOfTypeName(\\'Int32\\')\n"
 
 
+def test_what_a_setting_has_allowed_is_done_on_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    add = f"ALTER TABLE {t} ADD COLUMN l LowCardinality(UInt8)"
+    assert error(pair.n1.post(add)) == 455
+    pair.n1.query(add, allow_suspicious_low_cardinality_types="1")
+    pair.synced(t)
+    pair.n2.query(f"INSERT INTO {t} VALUES (1, 'a', 2)")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN m UInt8")
+    assert pair.rows(t) == "1\ta\t2\t0\n"
+
+
+def test_the_sorting_key_is_shortened(pair: Pair) -> None:
+    t = pair.table(rest="PRIMARY KEY k ORDER BY (k, v)")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY ORDER BY k SETTINGS alter_sync = 2")
+    assert pair.same(f"SELECT sorting_key, primary_key FROM system.tables WHERE name = '{t}'") == "k\tk\n"
+    stored = pair.n1.query(
+        f"SELECT value FROM system.zookeeper WHERE path = '/tables/{t}' AND name = 'metadata'"
+    )
+    assert "primary key: k\\n" in stored and "sorting key: k\\n" in stored
+
+
 def test_a_table_that_could_not_be_created_as_it_is_now_goes_on(pair: Pair) -> None:
     """CREATE refuses columns outside the key of an AggregatingMergeTree; ALTER does not."""
     t = pair.table("k UInt64", engine="ReplicatedAggregatingMergeTree", rest="ORDER BY k")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -180,7 +181,7 @@ def test_nobody_is_waited_for_if_that_is_wanted() -> None:
 class SettingsStore(MemoryPartStore):
     """Plans an ALTER of settings and of the comment, which the model's language does not have."""
 
-    async def plan_alter(self, commands: str) -> AlterPlan:
+    async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
         if not commands.startswith("MODIFY SETTING"):
             return await super().plan_alter(commands)
         name, _, value = commands.removeprefix("MODIFY SETTING ").partition(" = ")

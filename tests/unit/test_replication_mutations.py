@@ -243,6 +243,23 @@ def test_one_that_fails_tells_why_and_can_be_killed() -> None:
     run(main)
 
 
+def test_who_waits_behind_one_that_fails_is_told() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        failing = await create_mutation(replica.ctx, "NONSENSE")
+        with pytest.raises(SqlError):
+            await wait_for_mutation(replica.ctx, failing)
+        behind = await create_mutation(replica.ctx, "UPDATE v = 1 WHERE 1")
+        with pytest.raises(SqlError, match=f"mutation {failing:010}") as told:
+            await wait_for_mutation(replica.ctx, behind)
+        assert told.value.code == Code.UNFINISHED
+        await kill_mutation(replica.ctx, failing)
+        await wait_for_mutation(replica.ctx, behind)
+
+    run(main)
+
+
 def test_who_waits_for_a_killed_mutation_is_told() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

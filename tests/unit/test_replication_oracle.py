@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import pathlib
-import subprocess
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -17,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.model import ZooKeeper
 from engine.env import SystemEnv
 from engine.errors import MultiFailed, NodeExists, SqlError
 from engine.keeper import Keeper, zookeeper
@@ -29,69 +26,14 @@ from engine.replication.paths import TablePaths
 from engine.replication.siphash import siphash128
 from engine.replication.table_definition import parse_definition
 from engine.replication.table_metadata import TableMetadata, check_metadata
-from tests.unit.graphite_support import COLUMNS, ROLLUPS, SECTIONS
+from tests.unit.graphite_support import COLUMNS, ROLLUPS
+from tests.unit.replicated_chdb import Clickhouse
 
 pytestmark = pytest.mark.slow
 
 CORPUS = pathlib.Path(__file__).parents[1] / "data" / "replication_definitions.json"
 ROWS = json.loads(CORPUS.read_text())["definitions"]
 ROOT = "/oracle"
-
-CHILD = """
-import json, os, sys
-answers = os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)
-from chdb import _chdb
-connection = _chdb.connect(sys.argv[1])
-for line in sys.stdin:
-    try:
-        answer = {"text": connection.query(json.loads(line), "TabSeparatedRaw").bytes().decode()}
-    except RuntimeError as error:
-        answer = {"error": str(error)}
-    answers.write(json.dumps(answer).encode() + b"\\n")
-    answers.flush()
-"""
-
-
-class Clickhouse:
-    """chDB in a child process."""
-
-    def __init__(self, directory: Path, config: ZooKeeper) -> None:
-        directory.mkdir()
-        host, port = config.hosts[0]
-        file = directory / "config.xml"
-        file.write_text(
-            f"<clickhouse><logger><level>fatal</level></logger><zookeeper><node><host>{host}</host>"
-            f"<port>{port}</port></node></zookeeper><background_schedule_pool_size>4</background_schedule_pool_size>"
-            f"{SECTIONS}</clickhouse>"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", CHILD, f"{directory / 'data'}?config-file={file}"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self.query("CREATE DATABASE o ENGINE = Atomic")
-
-    def query(self, sql: str) -> str:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps(sql).encode() + b"\n")
-        self.process.stdin.flush()
-        answer: dict[str, str] = json.loads(self.process.stdout.readline())
-        assert "error" not in answer, answer["error"]
-        return answer["text"]
-
-    def refusal(self, sql: str) -> str:
-        try:
-            self.query(sql)
-        except AssertionError as error:
-            return str(error)
-        raise ValueError(f"not refused: {sql}")
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
 
 
 @dataclass

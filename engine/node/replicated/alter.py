@@ -37,6 +37,7 @@ from engine.node.replicated.waiting import flag, number, settings_of, sync_of, w
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.alter_statements import split_by_commas
+from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.partitions import truncate
@@ -169,6 +170,7 @@ class AlterStatements:
                     await _written_anew(asked, run, ctx.name.database),
                     sync=sync_of(asked),
                     inactive_timeout_s=wait_for_inactive_s(asked),
+                    allowed=[name for name in CHECKS if flag(settings_of(asked), name, False)],
                     fence=fence,
                 )
 

@@ -20,7 +20,7 @@ Source: ClickHouse's StorageReplicatedMergeTree::alter.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.errors import (
@@ -63,9 +63,11 @@ async def alter_table(
     *,
     sync: Sync = Sync.OWN,
     inactive_timeout_s: float = DEFAULT_INACTIVE_TIMEOUT_S,
+    allowed: Collection[str] = (),
     fence: Sequence[Op] = (),
 ) -> None:
     """Carry out `commands`, which is what follows `ALTER TABLE t`, and wait for `sync` (`alter_sync`).
+    `allowed` as in `PartStore.plan_alter`.
 
     Raises SqlError: what chDB says to the commands, 517 CANNOT_ASSIGN_ALTER if this replica lags behind, 692,
     242, and 341 UNFINISHED if waiting took too long; MultiFailed if an operation of `fence` is refused.
@@ -74,7 +76,7 @@ async def alter_table(
         ctx.session()  # not while read-only, not even settings: the table could not be planned from
         version = ctx.metadata_version
         before = await ctx.store.definition()
-        plan = await ctx.store.plan_alter(commands)
+        plan = await ctx.store.plan_alter(commands, allowed=allowed)
         if ctx.metadata_version != version:
             continue
         settings = _changed_settings(dict(before.settings), dict(plan.definition.settings))

@@ -257,15 +257,16 @@ class _FinishedMutation:
 
 
 async def _own_failure(ctx: ReplicaContext, number: int) -> str:
-    """Returns when a part cannot be mutated on this replica, with the reason."""
+    """Returns when a part cannot be mutated on this replica, with the reason. What fails may be a mutation
+    before this one: parts go through them in their order."""
     while True:
-        state = ctx.queue.mutations.get(number)
-        if state is not None and state.latest_fail_reason and not state.is_done:
-            return (
-                f"Exception happened during execution of mutation {number:010} with part "
-                f"{state.latest_failed_part}, reason: {state.latest_fail_reason}. It is tried again; "
-                "KILL MUTATION gives it up."
-            )
+        for earlier, state in sorted(ctx.queue.mutations.items()):
+            if earlier <= number and state.latest_fail_reason and not state.is_done:
+                return (
+                    f"Exception happened during execution of mutation {earlier:010} with part "
+                    f"{state.latest_failed_part}, reason: {state.latest_fail_reason}. It is tried again; "
+                    "KILL MUTATION gives it up."
+                )
         await ctx.mutation_news.wait()
 
 
