@@ -26,9 +26,9 @@ from engine.ddl.outcome_record import read_outcome_record
 from engine.ddl.session import SessionSource, retrying
 from engine.ddl.status import ExecutionStatus
 from engine.env import Env
-from engine.errors import Code, NoNode, SqlError
+from engine.errors import Code, NoNode, Refused, SqlError
 from engine.keeper.base import Children, Keeper, Stat, Watch, WatchEvent
-from engine.names import HostId, QueuePaths
+from engine.names import HostId, QueuePaths, entry_number
 
 logger = logging.getLogger(__name__)
 
@@ -326,9 +326,20 @@ class StatusReader:
         record = await retrying(
             self._source, self._env, lambda keeper: read_outcome_record(keeper, self._paths, entry)
         )
-        if record is None:
-            raise entry_is_gone(self._paths.entry(entry))
-        return record.to_status()
+        if record is not None:
+            return record.to_status()
+        last = await retrying(self._source, self._env, self._last_number)
+        if last is not None and (entry_number(entry) or 0) > last:
+            raise Refused(f"There is no entry {entry}.", hint=f"The number of the last one is {last}.")
+        raise entry_is_gone(self._paths.entry(entry))
+
+    async def _last_number(self, keeper: Keeper) -> int | None:
+        """Of the entries there are. Who removes some begins with the oldest, so nothing newer ever was."""
+        try:
+            names = (await keeper.children(self._paths.root)).names
+        except NoNode:
+            return None
+        return max((number for name in names if (number := entry_number(name)) is not None), default=None)
 
 
 async def _nothing() -> None:

@@ -127,6 +127,15 @@ def test_an_entry_that_is_not_there_exits_with_three(desk: Desk) -> None:
     assert "341" in result.stderr
 
 
+def test_an_entry_that_never_was_is_refused(desk: Desk) -> None:
+    desk.outcomes = done("a", "b")
+    desk.json("submit", CREATE)
+    result = desk.run("show", "7")
+    assert result.exit_code == 5
+    assert "There is no entry query-0000000007." in result.stderr
+    assert "the last one is 0" in result.stderr
+
+
 def test_wrong_usage_exits_with_two(desk: Desk) -> None:
     assert desk.run("wait").exit_code == 2
     assert desk.run("submit", CREATE, "--setting", "nonsense").exit_code == 2

@@ -244,7 +244,8 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
             yield Stuck(
                 what=f"{task.name} ({_short(task)}) failed on {_names(hosts)}.",
                 why=_cut(error) if error.startswith("Code:") else f"Code {code}: {_cut(error)}",
-                advice="Remove the cause and run the migration again; other hosts keep what they have done.",
+                advice="Remove the cause and send it again (run its migration again, if it is one's); other "
+                "hosts keep what they have done.",
                 task=task.name,
                 host=hosts[0] if len(hosts) == 1 else "",
                 since_ms=task.created_ms,
