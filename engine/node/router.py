@@ -240,7 +240,8 @@ class StatementRouter:
     async def _check(self, asked: Asked, statement: Statement) -> None:
         if statement.kind is StatementKind.EMPTY:
             raise SqlError(Code.SYNTAX_ERROR, "Empty query")
-        is_readonly = asked.is_readonly or asked.session.is_readonly
+        # readonly = 2 allows temporary tables; chDB knows which of the two it is.
+        is_readonly = asked.is_readonly or (asked.session.is_readonly and not statement.temporary)
         if is_readonly and not statement.is_query and statement.kind not in _ALLOWED_IN_READONLY:
             if statement.kind is not StatementKind.INSERT:  # its rows may not be here yet
                 await asked.check_syntax()

@@ -112,8 +112,17 @@ def path_expressions(sql: str, tokens: list[Token]) -> list[PathExpression]:
         elif at >= 2 and tokens[at - 1].text in ("=", "==") and tokens[at - 2].kind is TokenKind.STRING:
             text = tokens[at - 2].text
         if text:
-            found.append(PathExpression(text, _with_clauses(sql, tokens, at)))
+            clauses = _with_clauses(sql, tokens, at)
+            found.append(PathExpression(text if clauses else _literal_called(text, tokens), clauses))
     return found
+
+
+def _literal_called(name: str, tokens: list[Token]) -> str:
+    """The string that SELECT calls so (`SELECT '/a' AS p … WHERE path = p`), else the name itself."""
+    for literal, word, alias in zip(tokens, tokens[1:], tokens[2:], strict=False):
+        if literal.kind is TokenKind.STRING and word.text.upper() == "AS" and alias.text == name:
+            return literal.text
+    return name
 
 
 def _with_clauses(sql: str, tokens: list[Token], at: int) -> tuple[str, ...]:

@@ -133,6 +133,8 @@ def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
     assert ask("SET readonly = 0").code == 164
     assert ask("SYSTEM RELOAD CONFIG").code == 164
     assert ask("CREATE TABL x").code == 62
+    assert ask("CREATE TABLE x ON CLUSTER c (a UInt8) ENGINE = Memory").code == 164
+    assert ask("CREATE TEMPORARY TABLE x (a UInt8)").code == 164
     for session in ({}, {"session_id": "reader"}):
         assert ask("INSERT INTO FUNCTION null('a UInt8') VALUES (1)", **session).code == 164
     assert (

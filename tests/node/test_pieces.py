@@ -243,6 +243,10 @@ def test_paths_are_found_in_conditions(where: str, expressions: list[str]) -> No
             ["WITH ['/a'] AS p, 1 AS x SELECT toString(*) FROM (SELECT arrayJoin(p))"],
         ),
         (
+            "SELECT '/a' AS p, name FROM system.zookeeper WHERE path = p",
+            ["SELECT arrayJoin(arrayFlatten(['/a']))::String"],
+        ),
+        (
             "WITH (SELECT count() FROM system.zookeeper WHERE path = '/a') AS n SELECT n",
             ["SELECT arrayJoin(arrayFlatten(['/a']))::String"],
         ),
