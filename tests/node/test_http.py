@@ -5,6 +5,7 @@ import gzip
 import json
 import socket
 import threading
+import urllib.request
 import zlib
 from collections.abc import Iterator
 
@@ -458,3 +459,15 @@ def test_a_statement_without_words_is_an_empty_query(node: RunningNode, sql: str
 def test_a_role_that_nobody_has_is_refused(node: RunningNode) -> None:
     reply = node.post("SELECT 1", role="admin")
     assert (reply.status, reply.code) == (403, 512)
+
+
+def test_pages_of_other_hosts_may_read_an_answer_where_that_is_asked_for(node: RunningNode) -> None:
+    allowed, origin = "Access-Control-Allow-Origin", {"Origin": "http://elsewhere"}
+    assert node.post("SELECT 1", origin, add_http_cors_header="1").headers[allowed] == "*"
+    assert node.post("SELEC 1", origin, add_http_cors_header="1").headers[allowed] == "*"
+    assert allowed not in node.post("SELECT 1", origin).headers
+    assert allowed not in node.post("SELECT 1", add_http_cors_header="1").headers
+    preflight = urllib.request.Request(node.url, headers=origin, method="OPTIONS")
+    with urllib.request.urlopen(preflight) as answer:
+        assert answer.status == 204
+        assert "x-clickhouse-user" in answer.headers["Access-Control-Allow-Headers"]

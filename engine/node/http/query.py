@@ -62,7 +62,8 @@ class HttpQuery:
 
     `buffer_bytes`: how much of the result is held back, so that an error among it still gets its own status;
     None means all of it. `is_readonly`: asked with GET, or by the setting. `replace_wait_s`: a statement that
-    runs under the same id is killed, and so long waited for. `token` names a submission of ON CLUSTER.
+    runs under the same id is killed, and so long waited for. `is_for_any_origin`: pages of other hosts may
+    read the answer (CORS). `token` names a submission of ON CLUSTER.
     """
 
     query: str = ""
@@ -79,6 +80,7 @@ class HttpQuery:
     buffer_bytes: int | None = DEFAULT_BUFFER_BYTES
     max_query_bytes: int = MAX_QUERY_BYTES
     replace_wait_s: float | None = None
+    is_for_any_origin: bool = False
     token: str = ""
 
 
@@ -138,6 +140,7 @@ def parse_query(
         compresses_http=_flag(settings, "enable_http_compression", default=True),
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
+        is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
         max_query_bytes=_number(settings.get("max_query_size"), MAX_QUERY_BYTES),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
     )

@@ -37,6 +37,15 @@ Or /replicas_status for more sophisticated health checks.
 
 Send queries from your program with POST method or GET /?query=...
 """
+_ANY_ORIGIN = {"Access-Control-Allow-Origin": "*"}
+_PREFLIGHT = {
+    **_ANY_ORIGIN,
+    "Access-Control-Allow-Headers": "origin, x-requested-with, x-clickhouse-format, x-clickhouse-user, "
+    "x-clickhouse-key, authorization",
+    "Access-Control-Allow-Methods": "POST, GET, OPTIONS",
+    "Access-Control-Max-Age": "86400",
+}
+"""As ClickHouse's own configuration has it; an answer can be read where `add_http_cors_header` is set."""
 _MAX_LINE_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 """Of a body, read ahead of whoever uses it: every pause of the reading is paid for by the event loop."""
@@ -158,7 +167,7 @@ class HttpServer:
         if request.method in ("GET", "HEAD") and not request.query_string:
             return web.Response(text=_OK, headers=self._own_headers(), content_type="text/html")
         if request.method == "OPTIONS":
-            return web.Response(status=204, headers=self._own_headers())
+            return web.Response(status=204, headers={**self._own_headers(), **_PREFLIGHT})
         try:
             pairs = parameters_of(request.rel_url.raw_query_string)
             parameters = dict(pairs)
@@ -297,6 +306,7 @@ class HttpServer:
             request,
             headers={
                 **self._own_headers(),
+                **(_ANY_ORIGIN if query.is_for_any_origin else {}),
                 "X-ClickHouse-Query-Id": query.query_id,
                 "X-ClickHouse-Timezone": self._config.timezone,
             },
