@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
+from engine.distributed.select.asterisks import Hidden, asterisk_edits
 from engine.distributed.select.model import (
     READ_WITH_PLACE,
     TABLE_PLACE,
@@ -79,7 +80,6 @@ _NO_ALIAS = CLAUSE_ENDS | frozenset(
 )
 
 _PLACE = re.compile("\x01(\\d+)\x01")
-_ITEM_BEGINS = frozenset({"SELECT", "DISTINCT", ",", "."})
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
@@ -173,10 +173,11 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     edits: list[Edit] = []
     slots: list[Slot] = []
     with_final: dict[int, int] = {}
-    hidden: set[str] = set()
+    hidden: list[Hidden] = []
     own_names: list[Edit] = []
     all_columns = [column.name for ref in refs for column in ref.table.columns]
-    prewheres = find_prewheres(cursor, [_candidate(cursor, by_start[ref.start], ref) for ref in refs])
+    candidates = [_candidate(cursor, by_start[ref.start], ref) for ref in refs]
+    prewheres = find_prewheres(cursor, candidates)
     of_joins = {one.table: one for one in prewheres if one.is_of_join}
     for number, ref in enumerate(refs):
         first = by_start[ref.start]
@@ -186,7 +187,9 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
         if not is_in:
             there = {c.name for c in ref.table.columns}
             columns += [c for c in ref.table.virtuals if c.name in mentioned and c.name not in there]
-        hidden |= {c.name for c in columns if c.is_hidden}
+        if not is_in and any(c.is_hidden for c in columns):
+            not_shown = tuple(c.name for c in columns if c.is_hidden)
+            hidden.append(Hidden(first, candidates[number].names, not_shown))
         modifiers = ""
         text = place_text(number)
         if is_in:
@@ -218,8 +221,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
         edits += prewhere.edits(cursor, is_final=slot is not None)
     edits += [one for one in own_names if not any(e.start <= one.start < e.end for e in edits)]
     edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
-    if hidden:
-        edits += _asterisks(cursor, sorted(hidden))
+    edits += asterisk_edits(cursor, hidden)
     return Template(with_moved(apply_edits(sql, edits)), tuple(slots))
 
 
@@ -284,19 +286,4 @@ def _qualifiers(cursor: Cursor, names: Collection[TableName], taken: set[tuple[i
             continue
         if not any(start <= tokens[at].start < end for start, end in taken):
             edits.append(Edit(tokens[at].start, tokens[at + 2].start, ""))
-    return edits
-
-
-def _asterisks(cursor: Cursor, hidden: Sequence[str]) -> list[Edit]:
-    """Every `*` and COLUMNS(…) that stands for columns leaves `hidden` out."""
-    tokens, words = cursor.tokens, cursor.words
-    clause = f" EXCEPT ({', '.join(map(quote_identifier, hidden))})"
-    edits = []
-    for at, word in enumerate(words):
-        if word == "*" and at and words[at - 1] in _ITEM_BEGINS:
-            edits.append(Edit(tokens[at].end, tokens[at].end, clause))
-        elif word == "COLUMNS" and at + 1 < len(words) and words[at + 1] == "(":
-            cursor.at = at + 1
-            if cursor.skip_brackets():
-                edits.append(Edit(cursor.last_end, cursor.last_end, clause))
     return edits

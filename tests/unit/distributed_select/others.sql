@@ -71,3 +71,10 @@ SELECT v.id, p.name FROM view(SELECT id FROM events WHERE city = 'Rome') AS v JO
 SELECT id, _sample_factor FROM events SAMPLE 1/4 ORDER BY id LIMIT 5
 SELECT count() FROM events WHERE _partition_id = 'all' AND _part LIKE 'all%' AND _row_exists AND id IN (SELECT id FROM people)
 SELECT *, _sample_factor FROM events ORDER BY id LIMIT 3
+SELECT * FROM (SELECT id, _partition_id, twice FROM events) ORDER BY id LIMIT 3
+SELECT * FROM (SELECT *, _sample_factor, label FROM events WHERE twice > 8) ORDER BY id LIMIT 3
+SELECT x.*, e.*, e.label FROM events AS e JOIN (SELECT id, upper(name) AS label FROM people) AS x ON e.id = x.id ORDER BY e.id LIMIT 3
+SELECT * EXCEPT (tags, props) FROM (SELECT *, label FROM events UNION ALL SELECT *, label FROM events) ORDER BY ALL LIMIT 3
+SELECT * FROM (SELECT id, label FROM events WHERE id IN (SELECT id FROM people WHERE name != 'p1')) ORDER BY id LIMIT 3
+SELECT COLUMNS('a') FROM (SELECT id, label FROM events) ORDER BY 1 LIMIT 3
+WITH q AS (SELECT id, twice FROM events) SELECT * FROM q JOIN people USING id ORDER BY id LIMIT 3
