@@ -43,7 +43,6 @@ SETTINGS = (
     "min_bytes_for_wide_part = 0, min_rows_for_wide_part = 0",
     "index_granularity = 4",
     "ratio_of_defaults_for_sparse_serialization = 0.5",
-    "add_minmax_index_for_numeric_columns = 1",
 )
 
 

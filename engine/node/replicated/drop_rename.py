@@ -18,6 +18,7 @@ from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
+from engine.node.replicated.table_names import announce_names
 from engine.node.replicated.text_settings import settings_of_text
 from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
@@ -158,7 +159,7 @@ class DropRenameStatements:
                 if self._life.tables.find(name) is None:  # perhaps the new name of one
                     await self._life.check_new_name(name)
             await self._in_chdb(asked, asked.sql)
-            await self._life.announce_names()
+            await announce_names(self._life)
         return True
 
     async def _rename_database(self, asked: Asked, statement: Statement) -> bool:
@@ -167,7 +168,7 @@ class DropRenameStatements:
             return False
         async with self._life.names.hold([table.name for table in tables]):
             await self._in_chdb(asked, asked.sql)
-            await self._life.announce_names()
+            await announce_names(self._life)
         return True
 
     # -- databases -------------------------------------------------------------------------------------------

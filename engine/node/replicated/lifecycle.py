@@ -361,41 +361,6 @@ class TableLifecycle:
                 log.warning("replicated.drop_again table=%s error=%s", record.name, error)
             await self._env.sleep(_RETRY_PAUSE_S)
 
-    # -- names -----------------------------------------------------------------------------------------------
-
-    async def refresh_names(self) -> list[RunningTable]:
-        """Take over the names that chDB's tables have now; returns the tables that were renamed."""
-        found = await self.local.by_uuid([record.uuid for record in self.catalog.all()])
-        renamed = []
-        for uuid, local in found.items():
-            record = self.catalog.get(uuid)
-            if record is not None and record.name != local.name:
-                self.catalog.put(replace(record, name=local.name))
-            table = self.tables.by_uuid(uuid)
-            if table is not None and table.ctx.name != local.name:
-                self._rename(table, local.name)
-                renamed.append(table)
-        self.on_change()
-        return renamed
-
-    async def announce_names(self) -> None:
-        """`refresh_names`, also in Keeper. Peers fetch by the replica's path, so an old name in `host`
-        misleads people only."""
-        for table in await self.refresh_names():
-            keeper = table.ctx.keeper
-            if keeper is None:
-                continue
-            try:
-                await keeper.set(table.ctx.me.host, table.ctx.host.to_bytes())
-            except OnclusterError as error:
-                log.warning("replicated.host_not_written table=%s error=%s", table.name, error)
-
-    def _rename(self, table: RunningTable, name: TableName) -> None:
-        table.record = replace(table.record, name=name)
-        self.tables.rename(table, name)
-        table.ctx.host = replace(table.ctx.host, database=name.database, table=name.table)
-        table.store.renamed(name)
-
     # -- background ------------------------------------------------------------------------------------------
 
     def later(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -24,6 +24,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
+from engine.node.replicated.table_names import announce_names
 from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
 from engine.replication.paths import ReplicaPaths
 
@@ -72,7 +73,7 @@ async def replace_table(
         except OnclusterError:
             await _drop(life, temporary)
             raise
-        await life.announce_names()
+        await announce_names(life)
         if old is not None:
             await _drop(life, temporary)
 
