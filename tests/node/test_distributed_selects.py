@@ -259,6 +259,24 @@ def test_explain_shows_the_syntax_tree_of_what_was_written(cluster: Cluster) -> 
     )
 
 
+def test_a_temporary_table_comes_before_a_distributed_one_of_its_name(cluster: Cluster) -> None:
+    def ask(sql: str, **more: str) -> str:
+        return cluster.n1.query(sql, session_id="temporary", **more)
+
+    count = "SELECT count() FROM events_d"
+    assert ask(count) == "2000\n"
+    ask("CREATE TEMPORARY TABLE events_d (id UInt64)")
+    ask("INSERT INTO events_d SELECT 7")
+    ask("INSERT INTO events_d VALUES (8), (9000)")
+    assert ask(count) == "3\n"
+    assert ask("SELECT count() FROM default.events_d") == "2000\n"
+    assert ask("SELECT count() FROM default.events_d AS e JOIN events_d USING id") == "2\n"
+    assert ask("SELECT count() FROM default.events_d WHERE id IN (SELECT id FROM events_d)") == "2\n"
+    assert cluster.n1.query(count) == "2000\n"
+    ask("DROP TABLE events_d")
+    assert ask(count) == "2000\n"
+
+
 def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:
     cluster.n1.query("CREATE TABLE loop ON CLUSTER c (k UInt64) ENGINE = Distributed(c, default, loop)")
     reply = refused(cluster.n1, "SELECT count() FROM loop")

@@ -130,7 +130,7 @@ class DistributedInserts:
 
     async def _meant(self, asked: Asked, name: TableName) -> TableName:
         """Of a materialized view what it writes to."""
-        if self._views is None:
+        if self._views is None or await self._tables.is_temporary(asked, name):
             return name
         whole = TableName(name.database or asked.current_database, name.table)
         return await self._views.target_of(whole) or name

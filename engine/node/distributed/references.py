@@ -125,7 +125,11 @@ class References:
             return ()
         current = asked.current_database
         places = [(call.start, call.end, "", call.merge) for call in merge_calls(sql)]
-        found = [ref for ref in table_names(sql) if not is_target(sql, ref)]
+        found = [
+            ref
+            for ref in table_names(sql)
+            if not is_target(sql, ref) and not await self._tables.is_temporary(asked, ref.name)
+        ]
         named = [TableName(ref.name.database or current, ref.name.table) for ref in found]
         merges = await self._merges.named(named)
         for ref, name in zip(found, named, strict=True):

@@ -57,6 +57,7 @@ class DistributedViews:
                 (ref, TableName(ref.name.database or asked.current_database, ref.name.table))
                 for ref in refs
                 if await self._tables.find_for(asked, ref.name) is None
+                and not await self._tables.is_temporary(asked, ref.name)
             ]
             views = await self._views([name for _, name in others])
             settings = settings_of_statement(asked, sql)
