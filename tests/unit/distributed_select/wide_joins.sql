@@ -8,3 +8,7 @@ SELECT e.small, p.age FROM wide AS e, people AS p WHERE e.id = p.id AND e.low = 
 SELECT e.id, e.v, x.s FROM wide AS e JOIN (SELECT low, sum(small) AS s FROM wide{w} GROUP BY low) AS x ON e.low = x.low{w:e.} ORDER BY ALL
 SELECT wide.id, people.name FROM wide LEFT JOIN people ON wide.id = people.id{w:wide.} ORDER BY ALL
 SELECT DISTINCT e.low, p.age FROM {tables}{w:e.} ORDER BY ALL LIMIT 11
+SELECT {left}, {right} FROM {tables} PREWHERE p.age > {i}{w:e.} ORDER BY ALL
+SELECT {left}, {right} FROM {tables} PREWHERE age > {i} ORDER BY ALL
+SELECT {left}, {right} FROM {tables} PREWHERE e.small > 1 AND e.id IN (SELECT id FROM people PREWHERE age > {i}){w:e.} ORDER BY ALL
+SELECT e.low, count() AS c, max(p.age) FROM people AS p {kind} wide AS e FINAL ON e.id = p.id PREWHERE e.v = {few} % 2 GROUP BY e.low ORDER BY ALL

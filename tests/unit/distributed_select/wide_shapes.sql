@@ -83,3 +83,17 @@ SELECT e.id, e.v, x FROM wide AS e ARRAY JOIN arr AS x JOIN people AS p ON p.id 
 SELECT w.id, p.id FROM wide AS w ASOF JOIN people AS p ON w.small % 2 = p.id % 2 AND w.id >= p.id{w:w.} ORDER BY ALL LIMIT 9
 SELECT * FROM (SELECT dec, count() FROM {s}{w} GROUP BY dec ORDER BY dec LIMIT 3 UNION ALL SELECT id, 1 FROM people WHERE id < 9) ORDER BY ALL
 SELECT * FROM (SELECT id, v, low FROM wide{w}) AS a LEFT JOIN (SELECT id, count() AS n FROM wide{w} GROUP BY id) AS b USING (id) ORDER BY ALL LIMIT 7
+SELECT low, count() AS c FROM view(SELECT id, low, small FROM {s}{w}) WHERE small > 1 GROUP BY low ORDER BY low
+SELECT x.id, p.name FROM view(SELECT id, v FROM wide{w}) AS x JOIN people AS p ON x.id = p.id ORDER BY ALL LIMIT 9
+SELECT * FROM (SELECT id, v, _partition_id FROM {s}{w}) ORDER BY ALL LIMIT 4
+SELECT * FROM (SELECT *, _sample_factor FROM {s}{w}) ORDER BY v * 1000 + id LIMIT 4
+SELECT _sample_factor AS f, count() AS c, max(_row_exists) FROM {s}{w} GROUP BY f ORDER BY f
+SELECT _table AS t, _partition_id AS p, low, count() AS c FROM {s}{w} GROUP BY t, p, low ORDER BY ALL
+SELECT count() FROM {s} WHERE _table = 'wide' AND _part != '' AND small > {few}
+SELECT arrayMap(x -> (x, small), arr) AS z, count() AS c FROM {s}{w} GROUP BY z ORDER BY toString(z)
+SELECT id, v FROM {s}{w} ORDER BY id, v LIMIT -4
+SELECT id, v FROM {s}{w} ORDER BY id, v LIMIT 0.1
+SELECT id, v FROM {s}{w} ORDER BY id, v LIMIT {few} OFFSET 0.5
+SELECT id, v, low FROM {s}{w} ORDER BY id, v LIMIT -1 BY low
+SELECT a.id, b.id FROM (SELECT id FROM {s}{w} ORDER BY id, v LIMIT 5) AS a PASTE JOIN (SELECT id FROM people ORDER BY id LIMIT 5) AS b
+SELECT w.id, w.v, p.name FROM wide AS w LEFT JOIN people AS p ON w.id = p.id AND w.low = 'x1' OR w.small = p.id{w:w.} ORDER BY ALL LIMIT 9
