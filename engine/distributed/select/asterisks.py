@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.distributed.select.clauses import is_set_operator
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
 from engine.sql.tokens import literal_value
 
 _ITEM_BEGINS = frozenset({"SELECT", "DISTINCT", ",", "."})
-_OPERATORS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
-_BEHIND_OPERATOR = frozenset({"ALL", "DISTINCT", "SELECT", "WITH", "FROM"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def _select_of(cursor: Cursor, at: int) -> int:
         start, is_select = begin, False
         cursor.at = begin
         while cursor.at < len(words) and words[cursor.at] not in (")", "]", "}"):
-            if words[cursor.at] in _OPERATORS and _is_operator(words, cursor.at + 1):
+            if is_set_operator(words, cursor.at):
                 if cursor.at > at:
                     break
                 start, is_select = cursor.at + 1, False
@@ -82,10 +81,3 @@ def _select_of(cursor: Cursor, at: int) -> int:
         if is_select:
             return start
     return -1
-
-
-def _is_operator(words: Sequence[str], behind: int) -> bool:
-    """Not the EXCEPT of `* EXCEPT (…)`."""
-    while words[behind : behind + 1] == ["("]:
-        behind += 1
-    return words[behind : behind + 1] != [] and words[behind] in _BEHIND_OPERATOR

@@ -14,6 +14,10 @@ _ENDS = names(
 )
 
 
+_OPERATORS = names("UNION EXCEPT INTERSECT")
+_BEHIND_OPERATOR = names("ALL DISTINCT SELECT WITH FROM")
+
+
 @dataclass(frozen=True, slots=True)
 class Clause:
     """`begin` and `end` are indices of tokens, behind the keyword and behind the last token."""
@@ -21,6 +25,14 @@ class Clause:
     keyword: str
     begin: int
     end: int
+
+
+def is_set_operator(words: Sequence[str], at: int) -> bool:
+    """UNION, EXCEPT or INTERSECT between two SELECTs, and not the EXCEPT of `* EXCEPT (…)`."""
+    behind = at + 1
+    while words[behind : behind + 1] == ["("]:
+        behind += 1
+    return words[at] in _OPERATORS and behind < len(words) and words[behind] in _BEHIND_OPERATOR
 
 
 def place_of_table(cursor: Cursor, tail: str) -> int | None:

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from engine.distributed.select.clauses import is_set_operator
 from engine.errors import Code, SqlError
 from engine.node.replicated.text_settings import settings_in
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
 
-_OPERATORS = frozenset({"UNION", "EXCEPT", "INTERSECT"})
-_BEHIND_OPERATOR = frozenset({"ALL", "DISTINCT", "SELECT", "WITH", "FROM"})
 _ZONE = "session_timezone"
 _OF_STATEMENT = ("distributed_group_by_no_merge", "distributed_product_mode")
 
@@ -79,19 +78,12 @@ def _selects(cursor: Cursor, begin: int, end: int) -> list[tuple[int, int]]:
     found = []
     cursor.at = start = begin
     while cursor.at < end:
-        if words[cursor.at] in _OPERATORS and _is_operator(words, cursor.at + 1):
+        if is_set_operator(words, cursor.at):
             found.append((start, cursor.at))
             start = cursor.at = cursor.at + 1
         elif not cursor.skip_brackets():
             cursor.at += 1
     return [*found, (start, end)]
-
-
-def _is_operator(words: Sequence[str], behind: int) -> bool:
-    """Not the EXCEPT of `* EXCEPT (…)`."""
-    while words[behind : behind + 1] == ["("]:
-        behind += 1
-    return words[behind : behind + 1] != [] and words[behind] in _BEHIND_OPERATOR
 
 
 def _own(cursor: Cursor, begin: int, end: int) -> dict[str, str]:
