@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_p
     assert "1-wrong.sql" in found["migrate_bad"].doc_md
     assert "there is no migration here" in found["migrate_empty"].doc_md
     with pytest.raises(TaskRefused, match=r"1-wrong\.sql"):
-        found["migrate_bad"].get_task("lint").execute({})
+        found["migrate_bad"].get_task("lint").execute({"params": {}})
 
 
 def test_a_folder_nobody_may_list_leaves_the_others_alone(
