@@ -130,7 +130,8 @@ def test_every_engine_merges_to_the_same_bytes_on_both_replicas(pair: Pair, memb
         totals = f"SELECT k, sumMerge(s), uniqMerge(u), max(m) FROM {t} GROUP BY k ORDER BY k"
         assert pair.same(totals) == "1\t7\t2\t5\n2\t1\t1\t1\n"
     names = pair.same(f"SELECT name FROM system.parts WHERE table = '{t}'")
-    assert names == f"all_0_{len(inserts) - 1}_1\n"
+    level = 1 if engine == "MergeTree" else 2  # rows of equal key were merged in each insert
+    assert names == f"all_0_{len(inserts) - 1}_{level}\n"
     shown = f"SELECT engine, engine_full FROM system.tables WHERE name = '{t}'"
     name, full = pair.n1.query(shown).rstrip("\n").split("\t")
     assert name == f"Replicated{engine}"
