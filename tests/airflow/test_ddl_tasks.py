@@ -322,8 +322,8 @@ def test_the_trigger_outlives_its_keeper_session_and_misses_nothing(hosts: Any, 
         while not sessions.current:
             await asyncio.sleep(0.01)
         (shared,) = sessions.current.values()
-        # 1. The server ends the session: another client comes with its id and password and says good-bye. Ours,
-        #    which comes back at once, may be there again before that.
+        # 1. The server ends the session: another client comes with its id and password and says good-bye.
+        #    Ours comes back at once, and may be there again before that.
         client_id = shared.keeper._connection.client_id
         while not shared.keeper.is_expired:
             await asyncio.to_thread(_end_session, zookeeper, client_id)
