@@ -8,7 +8,7 @@ part still has.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -69,8 +69,8 @@ class _Preparation:
     defaults: dict[str, str] = field(default_factory=dict)
     """Kind of default by column, of columns that have one."""
     before: list[str] = field(default_factory=list)
-    instead: dict[str, list[str]] = field(default_factory=dict)
-    """What runs in the place of a statement of `before` that is refused."""
+    instead: dict[str, tuple[list[str], ...]] = field(default_factory=dict)
+    """What runs in the place of a statement of `before` that is refused: the first that is not."""
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
     """Columns that a statement of `run` gives the table."""
@@ -103,7 +103,9 @@ class _Preparation:
             default = f" DEFAULT defaultValueOfTypeName({quote_string(column_type)})" if loses_null else ""
             modify = self.alter(f"MODIFY COLUMN {quote_identifier(name)} {column_type}{default}")
             self.before.append(modify)
-            self.instead[modify] = self._made_anew(name, column_type)
+            # The part's type may be none for the statistics that the column has now.
+            without_statistics = [self.alter(f"DROP STATISTICS IF EXISTS {quote_identifier(name)}"), modify]
+            self.instead[modify] = (without_statistics, self._made_anew(name, column_type))
             self.table[name] = column_type
 
     def _made_anew(self, name: str, column_type: str) -> list[str]:
@@ -169,14 +171,21 @@ def prepare_for(
                 together.append(command)
     close()
     for statement in prepared.before:
-        try:
-            connection.execute(statement)
-        except SqlError:
-            if statement not in prepared.instead:
-                raise
-            for other in prepared.instead[statement]:
-                connection.execute(other)
+        _execute_first(connection, ([statement], *prepared.instead.get(statement, ())))
     return prepared.run
+
+
+def _execute_first(connection: Connection, ways: Sequence[Sequence[str]]) -> None:
+    """The first of several ways to do the same that is not refused; raises what is said against the last."""
+    for way in ways[:-1]:
+        try:
+            for statement in way:
+                connection.execute(statement)
+            return
+        except SqlError:
+            pass
+    for statement in ways[-1]:
+        connection.execute(statement)
 
 
 def _drop_column(prepared: _Preparation, rest: str) -> None:

@@ -74,7 +74,8 @@ class Side:
     def looks(self) -> dict[str, str]:
         found = {}
         for what, sql in LOOKS.items():
-            _, text = self.run(sql.format(of="WHERE database = currentDatabase()"))
+            code, text = self.run(sql.format(of="WHERE database = currentDatabase()"))
+            text = f"code {code}" if code else text
             found[what] = plain(text) if what == "definition" else text
         return found
 

@@ -168,6 +168,18 @@ async def test_a_column_gets_a_type_that_cannot_be_turned_back(
         assert [column.name for column in definition.columns.columns] == ["k", "x", "v"]
 
 
+async def test_a_column_gets_statistics_that_its_old_type_cannot_have(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String, a String ALIAS v) ENGINE = MergeTree ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, '15'", "all_0_0_0")
+        mutation = await alter(store, "MODIFY COLUMN v Decimal(9, 2), MODIFY STATISTICS v TYPE tdigest")
+        [source], [result] = named("all_0_0_0"), named("all_0_0_0_1")
+        await store.mutate(source, result, mutation)
+        await store.publish([result], [source])
+        assert await rows(pool, "v, toTypeName(v), a") == "15\tDecimal(9, 2)\t15"
+
+
 async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_restart(tmp_path: Path) -> None:
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()
