@@ -20,6 +20,7 @@ from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
+from engine.node.temporary_tables import is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
 from engine.storage import QueryResult
 from engine.storage.guard import check_statement
@@ -124,6 +125,7 @@ class StatementRouter:
             self._config_reload.run()
             yield done(asked)
             return
+        note_temporary(asked, statement)
         try:
             async with self._run_here(asked, statement) as answer:
                 yield answer
@@ -161,13 +163,14 @@ class StatementRouter:
 
     @asynccontextmanager
     async def _run_once(self, asked: Asked, statement: Statement) -> AsyncIterator[Answer]:
-        if self._distributed is not None:
+        is_for_chdb = await is_about_temporary(asked, statement)
+        if self._distributed is not None and not is_for_chdb:
             answer = await self._distributed.run(asked, statement)
             if answer is not None:
                 yield answer
                 return
         if self._replicated is not None:
-            answer = await self._replicated.run(asked, statement)
+            answer = None if is_for_chdb else await self._replicated.run(asked, statement)
             if answer is not None:
                 await self._finished(statement)
                 yield answer
@@ -203,11 +206,12 @@ class StatementRouter:
             insert, asked = replace(insert, head=head), replace(asked, sql=head)
             statement = parse_statement(head)
         await self._check(asked, statement)
-        if self._distributed is not None:
+        is_for_chdb = await is_about_temporary(asked, statement)
+        if self._distributed is not None and not is_for_chdb:
             answer = await self._distributed.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
                 return answer
-        if self._replicated is not None:
+        if self._replicated is not None and not is_for_chdb:
             answer = await self._replicated.insert(asked, insert, rows, self._insert_from_input)
             if answer is not None:
                 return answer

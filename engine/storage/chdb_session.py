@@ -70,6 +70,8 @@ class ChdbSession:
         )
         self._lock = asyncio.Lock()
         self._is_given_up = False
+        self.may_have_temporary_tables = False
+        """Whoever runs a statement about one says so: names may mean something else here than elsewhere."""
 
     @property
     def database(self) -> str:

@@ -273,8 +273,39 @@ def test_a_temporary_table_comes_before_a_distributed_one_of_its_name(cluster: C
     assert ask("SELECT count() FROM default.events_d AS e JOIN events_d USING id") == "2\n"
     assert ask("SELECT count() FROM default.events_d WHERE id IN (SELECT id FROM events_d)") == "2\n"
     assert cluster.n1.query(count) == "2000\n"
+    ask("INSERT INTO events_d SELECT id FROM default.events_d WHERE id < 5")
+    assert ask(count) == "8\n"
     ask("DROP TABLE events_d")
     assert ask(count) == "2000\n"
+
+
+def test_a_temporary_table_comes_before_a_replicated_one_of_its_name(cluster: Cluster) -> None:
+    def ask(sql: str) -> str:
+        return cluster.n1.query(sql, session_id="temporary replicated")
+
+    ask("CREATE TABLE kept (id UInt64) ENGINE = ReplicatedMergeTree('/kept', 'r') ORDER BY id")
+    ask("INSERT INTO kept VALUES (1)")
+    ask("CREATE TEMPORARY TABLE kept (id UInt64) ENGINE = MergeTree ORDER BY id")
+    ask("INSERT INTO kept SELECT 2")
+    ask("INSERT INTO kept VALUES (3)")
+    ask("INSERT INTO kept SELECT id FROM default.kept")
+    assert ask("SELECT groupArray(id) FROM (SELECT id FROM kept ORDER BY id)") == "[1,2,3]\n"
+    refused = cluster.n1.post(
+        "ALTER TABLE kept REPLACE PARTITION tuple() FROM default.kept", session_id="temporary replicated"
+    )
+    assert refused.code == 48
+    ask("ALTER TABLE kept ADD COLUMN more UInt8")
+    ask("OPTIMIZE TABLE kept FINAL")
+    ask("TRUNCATE TABLE kept")
+    assert ask("SELECT id, more FROM kept") == ""
+    assert ask("DESCRIBE TABLE kept FORMAT CSV").count("\n") == 2
+    assert "TEMPORARY" in ask("SHOW CREATE TABLE kept")
+    ask("DROP TABLE kept")
+    assert ask("SELECT * FROM kept") == "1\n"
+    ask("INSERT INTO kept VALUES (2)")
+    assert cluster.n1.query("SELECT count() FROM kept") == "2\n"
+    ask("DROP TABLE kept SYNC")
+    assert ask("EXISTS TABLE kept") == "0\n"
 
 
 def test_a_table_that_reads_itself_is_refused(cluster: Cluster) -> None:

@@ -155,8 +155,6 @@ class DistributedNode:
     # -- for the router --------------------------------------------------------------------------------------
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
-        if statement.temporary:
-            self.tables.note_temporary(asked.session)
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so
         if given := names_given(asked, statement):

@@ -79,8 +79,6 @@ class DistributedDdl:
         found = [await self._tables.find(name) for name in names]
         if statement.temporary or not any(found):
             return False
-        if any([await self._tables.is_temporary(asked, table) for table in statement.tables]):
-            return False
         words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
         verb = statement.kind.value.split(" ")[0]
         flags = " ".join(word for word in ("PERMANENTLY", "SYNC") if word in words)

@@ -41,6 +41,7 @@ from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
 from engine.node.staged_insert import WriteInput
 from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.temporary_tables import is_temporary
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText
@@ -130,7 +131,7 @@ class DistributedInserts:
 
     async def _meant(self, asked: Asked, name: TableName) -> TableName:
         """Of a materialized view what it writes to."""
-        if self._views is None or await self._tables.is_temporary(asked, name):
+        if self._views is None or await is_temporary(asked, name):
             return name
         whole = TableName(name.database or asked.current_database, name.table)
         return await self._views.target_of(whole) or name

@@ -28,6 +28,7 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.distributed.views import is_target
 from engine.node.replicated.waiting import flag
 from engine.node.statement import Asked
+from engine.node.temporary_tables import is_temporary
 
 _FUNCTION = re.compile(r"\b(?:cluster|clusterAllReplicas|remote|remoteSecure)\s*\(", re.IGNORECASE)
 
@@ -128,7 +129,7 @@ class References:
         found = [
             ref
             for ref in table_names(sql)
-            if not is_target(sql, ref) and not await self._tables.is_temporary(asked, ref.name)
+            if not is_target(sql, ref) and not await is_temporary(asked, ref.name)
         ]
         named = [TableName(ref.name.database or current, ref.name.table) for ref in found]
         merges = await self._merges.named(named)

@@ -111,7 +111,7 @@ class DistributedSelects:
         if not len(self._tables) and not has_functions:
             return asked
         key, stamp = None, self._stamp()
-        is_usual = not has_functions and not self._tables.has_temporary(asked.session)
+        is_usual = not has_functions and not asked.session.may_have_temporary_tables
         if statement.kind is StatementKind.SELECT and is_usual:
             key = self._remembered.key(asked)
             before = self._remembered.find(key, stamp)

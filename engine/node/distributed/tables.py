@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
-from weakref import WeakSet
 
 from engine.distributed.definition import DistributedDefinition
 from engine.names import TableName, quote_identifier, quote_string
@@ -20,7 +19,7 @@ from engine.node.distributed.name_changes import NameChanges
 from engine.node.distributed.table_gates import TableGates
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.statement import Asked
-from engine.storage import ChdbSession
+from engine.node.temporary_tables import is_temporary
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,6 @@ class DistributedTables:
         self._version = 0
         self._known_version = -1
         self._lock = asyncio.Lock()
-        self._with_temporary: WeakSet[ChdbSession] = WeakSet()
 
     def __len__(self) -> int:
         return len(self.catalog.all())
@@ -97,22 +95,7 @@ class DistributedTables:
     async def find_for(self, asked: Asked, name: TableName) -> DistributedTable | None:
         """The table that `name` means in a statement."""
         table = await self.find(TableName(name.database or asked.current_database, name.table))
-        return None if table is not None and await self.is_temporary(asked, name) else table
-
-    def note_temporary(self, session: ChdbSession) -> None:
-        """A statement about a temporary table is about to run in this session."""
-        self._with_temporary.add(session)
-
-    def has_temporary(self, session: ChdbSession) -> bool:
-        """Names may mean something else in this session than in others."""
-        return session in self._with_temporary
-
-    async def is_temporary(self, asked: Asked, name: TableName) -> bool:
-        """Whether `name`, as it is written, means a temporary table of the session, which comes first."""
-        if name.database or not self.has_temporary(asked.session):
-            return False
-        exists = f"EXISTS TEMPORARY TABLE {quote_identifier(name.table)}"
-        return (await asked.session.query(exists, format="TSVRaw")).text.strip() == "1"
+        return None if table is not None and await is_temporary(asked, name) else table
 
     async def names(self) -> Collection[TableName]:
         if not self.catalog.all():

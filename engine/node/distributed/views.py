@@ -17,6 +17,7 @@ from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.view_parameters import view_calls, with_arguments
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
+from engine.node.temporary_tables import is_temporary
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 
@@ -57,7 +58,7 @@ class DistributedViews:
                 (ref, TableName(ref.name.database or asked.current_database, ref.name.table))
                 for ref in refs
                 if await self._tables.find_for(asked, ref.name) is None
-                and not await self._tables.is_temporary(asked, ref.name)
+                and not await is_temporary(asked, ref.name)
             ]
             views = await self._views([name for _, name in others])
             settings = settings_of_statement(asked, sql)

@@ -14,6 +14,7 @@ from engine.node.replicated.definition_sql import REPLICATED, Definition, shown_
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
 from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.temporary_tables import is_temporary
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
@@ -62,7 +63,7 @@ class ShowStatements:
             return WholeAnswer(found, format=format)
         name = _table_of_show_create(asked.sql)
         record = None if name is None else self._record(asked, name)
-        if name is None or record is None:
+        if name is None or record is None or await is_temporary(asked, name):
             return None
         found = await asked.session.clone().query(
             f"SHOW CREATE TABLE {record.name.quoted}", format="TSVRaw", scope=Scope(settings=asked.settings)
