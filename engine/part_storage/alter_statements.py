@@ -98,10 +98,32 @@ def _columns(columns: Columns, wanted: Columns) -> tuple[list[str], list[str], b
         if not is_in_place:
             order.remove(column.name)
             order.insert(index, column.name)
-        if not is_in_place or _without_removed(old, removed) != column:
+        without = _without_removed(old, removed)
+        if is_in_place and _is_typed_alike(without, column):
+            changes += _properties(without, column)
+        elif not is_in_place or without != column:
             changes.append(f"MODIFY COLUMN {_declaration(column)}" + ("" if is_in_place else f" {place}"))
         is_rewritten = is_rewritten or old.type != column.type
     return drops, changes, is_rewritten
+
+
+def _is_typed_alike(old: Column, new: Column) -> bool:
+    return (old.type, old.statistics, old.settings) == (new.type, new.statistics, new.settings)
+
+
+def _properties(old: Column, new: Column) -> list[str]:
+    """What differs, without the type: chDB lets nobody say that of a sign or a version again."""
+    modify = f"MODIFY COLUMN {quote_identifier(new.name)}"
+    changes = []
+    if new.default_kind is not None and (old.default_kind, old.default) != (new.default_kind, new.default):
+        changes.append(f"{modify} {new.default_kind.value} {new.default}")
+    if old.comment != new.comment:
+        changes.append(f"COMMENT COLUMN {quote_identifier(new.name)} {new.comment}")
+    if old.codec != new.codec:
+        changes.append(f"{modify} {new.codec}")
+    if old.ttl != new.ttl:
+        changes.append(f"{modify} TTL {new.ttl}")
+    return changes
 
 
 def _dependent_first(columns: Sequence[Column]) -> list[str]:

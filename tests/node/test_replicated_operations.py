@@ -178,6 +178,15 @@ def test_what_a_setting_has_allowed_is_done_on_all_replicas(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\t2\t0\n"
 
 
+def test_a_sign_gets_a_comment(pair: Pair) -> None:
+    """chDB refuses to hear its type again."""
+    columns = "k UInt64, s Int8 DEFAULT 1"
+    t = pair.table(columns, engine="ReplicatedCollapsingMergeTree", arguments="s", rest="ORDER BY k")
+    pair.n1.query(f"ALTER TABLE {t} COMMENT COLUMN s 'sign' SETTINGS alter_sync = 2")
+    shown = f"SELECT comment FROM system.columns WHERE table = '{t}' AND name = 's'"
+    assert pair.same(shown) == "sign\n"
+
+
 def test_the_sorting_key_is_shortened(pair: Pair) -> None:
     t = pair.table(rest="PRIMARY KEY k ORDER BY (k, v)")
     pair.n1.query(f"ALTER TABLE {t} MODIFY ORDER BY k SETTINGS alter_sync = 2")

@@ -283,7 +283,12 @@ def definition(body: str, tail: str = "ORDER BY `a`") -> TableDefinition:
         (
             "`a` UInt8, `b` String, `c` String DEFAULT b",
             "`a` UInt8, `c` String DEFAULT 'x', `d` Int8",
-            "MODIFY COLUMN `c` String DEFAULT 'x', ADD COLUMN `d` Int8 AFTER `c`",
+            "MODIFY COLUMN `c` DEFAULT 'x', ADD COLUMN `d` Int8 AFTER `c`",
+        ),
+        (
+            "`a` UInt8, `b` Int8 DEFAULT 1",
+            "`a` UInt8, `b` Int8 DEFAULT 1 COMMENT 'sign' CODEC(NONE)",
+            "COMMENT COLUMN `b` 'sign', MODIFY COLUMN `b` CODEC(NONE)",
         ),
         ("`a` UInt8", "`b` String, `a` UInt8", "ADD COLUMN `b` String FIRST"),
         (
