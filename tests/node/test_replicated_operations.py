@@ -507,7 +507,7 @@ def test_deduplication_that_no_replica_could_do_does_not_come_into_the_log(pair:
         assert error(pair.n2.post(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE BY {columns}")) == code
     assert pair.rows(t) == "1\ta\n1\ta\n"
     assert pair.n1.query(f"SELECT count() FROM system.zookeeper WHERE path = '/tables/{t}/log'") == "2\n"
-    pair.n1.query(f"ALTER TABLE {t} ADD PROJECTION p (SELECT v ORDER BY v)")
+    pair.n1.query(f"ALTER TABLE {t} ADD PROJECTION p (SELECT v ORDER BY v) SETTINGS alter_sync = 2")
     assert error(pair.n2.post(f"OPTIMIZE TABLE {t} FINAL DEDUPLICATE")) == 344
     pair.n1.query(f"ALTER TABLE {t} DROP PROJECTION p")
     assert pair.n1.query(f"SELECT count() FROM system.replication_queue WHERE table = '{t}'") == "0\n"
