@@ -7,24 +7,17 @@ from collections.abc import Iterator
 import pytest
 
 from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
-from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import blocking_cluster
 from tests.node.conftest import HttpAt, Reply
-from tests.node.test_replicated_operations import HOSTS, Pair, error, wait_for
+from tests.node.replicated_pair import Pair, error, running_pair, wait_for
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    directory = tmp_path_factory.mktemp("family")
-    file = directory / "given.xml"
     rules = "".join(rollup.to_xml(name) for name, rollup in ROLLUPS.items())
-    text = clusters_xml({"all": [list(HOSTS)]})
-    assert "</clickhouse>" in text
-    file.write_text(text.replace("</clickhouse>", f"{rules}</clickhouse>"))
-    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
-        yield Pair(local)
+    with running_pair(tmp_path_factory.mktemp("family"), more=rules) as pair:
+        yield pair
 
 
 RETENTIONS = (Retention(0, 60), Retention(3600, 300))

@@ -1,0 +1,266 @@
+"""ALTER and mutations of replicated tables, on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.replicated_pair import Pair, error, running_pair
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+def test_columns_are_added_changed_and_dropped_on_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8 DEFAULT 7, MODIFY COLUMN v LowCardinality(String)")
+    pair.synced(t)
+    assert pair.rows(t) == "1\ta\t7\n2\tb\t7\n"
+    pair.n2.query(f"ALTER TABLE {t} DROP COLUMN v SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "1\t7\n2\t7\n"
+
+
+ALTERS = (
+    "ADD COLUMN d Date DEFAULT '2020-01-01' AFTER k",
+    "MODIFY COLUMN v Nullable(String) COMMENT 'text'",
+    "RENAME COLUMN v TO w",
+    "ADD COLUMN n UInt8 DEFAULT 5, ADD CONSTRAINT c CHECK n < 100",
+    "MATERIALIZE COLUMN n",
+    "MODIFY COLUMN n UInt32",
+    "CLEAR COLUMN w IN PARTITION 1",
+    "ADD COLUMN o UInt8, MODIFY ORDER BY (k, o)",
+    "MODIFY TTL d + INTERVAL 100 YEAR",
+    "MATERIALIZE TTL",
+    "REMOVE TTL",
+    "COMMENT COLUMN k 'key'",
+    "ADD STATISTICS k TYPE minmax",
+    "ADD STATISTICS n, o TYPE minmax",
+    "MATERIALIZE STATISTICS n, o",
+    "DROP STATISTICS n, o",
+    "RENAME COLUMN d TO dd, ADD COLUMN d Date DEFAULT '2021-01-01'",
+    "ADD COLUMN e String MATERIALIZED upper(assumeNotNull(w)), ADD COLUMN f String ALIAS lower(e)",
+    "ADD INDEX i w TYPE set(10) GRANULARITY 2, MATERIALIZE INDEX i",
+    "CLEAR COLUMN w",
+    "DROP INDEX i, DROP COLUMN f, DROP COLUMN e, DROP COLUMN w",
+    "DROP COLUMN d",
+    "RENAME COLUMN dd TO d",
+    "DROP CONSTRAINT c",
+    "APPLY DELETED MASK",
+)
+
+
+def test_alters_of_all_kinds_from_either_replica_leave_both_alike(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    structure = (
+        f"SELECT replaceRegexpOne(create_table_query, 'r[12]', '') FROM system.tables WHERE name = '{t}'"
+    )
+    for number, alter in enumerate(ALTERS):
+        node = pair.both[number % 2]
+        reply = node.post(f"ALTER TABLE {t} {alter} SETTINGS alter_sync = 2, mutations_sync = 2")
+        assert reply.status == 200, f"{alter}: {reply.text}"
+        pair.rows(t)
+        pair.same(structure)
+    assert pair.rows(t).splitlines()[0] == "0\t2020-01-01\t5\t0"
+
+
+def test_sub_commands_are_carried_out_in_their_order_and_nothing_behind_one_that_fails(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'abc')")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = '5' WHERE 1, MODIFY COLUMN v UInt64, UPDATE v = v + 1 WHERE 1")
+    assert pair.rows(t) == "1\t6\n"
+    mixed = "ADD COLUMN a UInt8, UPDATE nosuch = 1 WHERE 1, ADD COLUMN b UInt8"
+    assert error(pair.n1.post(f"ALTER TABLE {t} {mixed}")) == 16
+    assert pair.same(f"SELECT groupArray(name) FROM system.columns WHERE table = '{t}'") == "['k','v','a']\n"
+    no_text = "DROP PARTITION 1, MODIFY SETTING old_parts_lifetime = 1, DROP COLUMN a"  # a list of settings
+    assert error(pair.n1.post(f"ALTER TABLE {t} {no_text}")) == 62
+    assert pair.rows(t) == "1\t6\t0\n"
+
+
+def test_a_comment_stays_when_the_table_is_altered(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN a UInt8")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY COMMENT 'it''s'")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN b UInt8")
+    assert pair.n1.query(f"SELECT comment FROM system.tables WHERE name = '{t}'") == "it\\'s\n"
+
+
+def test_an_ephemeral_column_without_a_value_is_added(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN e Int32 EPHEMERAL")
+    shown = pair.n1.query(f"SELECT default_expression FROM system.columns WHERE table = '{t}' AND name = 'e'")
+    assert shown == "defaultValueOfTypeName(\\'Int32\\')\n"
+
+
+def test_what_a_setting_has_allowed_is_done_on_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    add = f"ALTER TABLE {t} ADD COLUMN l LowCardinality(UInt8)"
+    assert error(pair.n1.post(add)) == 455
+    pair.n1.query(add, allow_suspicious_low_cardinality_types="1")
+    pair.synced(t)
+    pair.n2.query(f"INSERT INTO {t} VALUES (1, 'a', 2)")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN m UInt8")
+    assert pair.rows(t) == "1\ta\t2\t0\n"
+
+
+def test_a_sign_gets_a_comment(pair: Pair) -> None:
+    """chDB refuses to hear its type again."""
+    columns = "k UInt64, s Int8 DEFAULT 1"
+    t = pair.table(columns, engine="ReplicatedCollapsingMergeTree", arguments="s", rest="ORDER BY k")
+    pair.n1.query(f"ALTER TABLE {t} COMMENT COLUMN s 'sign' SETTINGS alter_sync = 2")
+    shown = f"SELECT comment FROM system.columns WHERE table = '{t}' AND name = 's'"
+    assert pair.same(shown) == "sign\n"
+
+
+def test_the_sorting_key_is_shortened(pair: Pair) -> None:
+    t = pair.table(rest="PRIMARY KEY k ORDER BY (k, v)")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY ORDER BY k SETTINGS alter_sync = 2")
+    assert pair.same(f"SELECT sorting_key, primary_key FROM system.tables WHERE name = '{t}'") == "k\tk\n"
+    stored = pair.n1.query(
+        f"SELECT value FROM system.zookeeper WHERE path = '/tables/{t}' AND name = 'metadata'"
+    )
+    assert "primary key: k\\n" in stored and "sorting key: k\\n" in stored
+
+
+def test_a_table_that_could_not_be_created_as_it_is_now_goes_on(pair: Pair) -> None:
+    """CREATE refuses columns outside the key of an AggregatingMergeTree; ALTER does not."""
+    t = pair.table("k UInt64", engine="ReplicatedAggregatingMergeTree", rest="ORDER BY k")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN v String")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY COLUMN v LowCardinality(String), DROP COLUMN IF EXISTS w")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL")
+    assert pair.rows(t) == "1\ta\n"
+
+
+def test_update_and_delete_reach_all_replicas(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(10)")
+    pair.n1.query(
+        f"ALTER TABLE {t} UPDATE v = {{new:String}} WHERE k < 3, DELETE WHERE k > 5 "
+        "SETTINGS mutations_sync = 2",
+        param_new="it's",
+    )
+    assert pair.rows(t) == "0\tit\\'s\n1\tit\\'s\n2\tit\\'s\n3\tx\n4\tx\n5\tx\n"
+    assert pair.same(f"SELECT command, is_done, parts_to_do FROM system.mutations WHERE table = '{t}'") == (
+        "UPDATE v = \\'it\\\\\\'s\\' WHERE k < 3, DELETE WHERE k > 5\t1\t0\n"
+    )
+
+
+def test_a_mutation_in_a_partition_leaves_the_others_alone(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
+    pair.n2.query(f"ALTER TABLE {t} UPDATE v = 'y' IN PARTITION 1 WHERE true SETTINGS mutations_sync = 2")
+    assert pair.rows(t) == "0\tx\n1\ty\n2\tx\n3\ty\n"
+    names = pair.same(f"SELECT name FROM system.parts WHERE table = '{t}' ORDER BY name").split()
+    assert names == ["0_0_0_0", "1_0_0_0_1"]
+
+
+def test_lightweight_delete_and_update(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n1.query(f"DELETE FROM {t} WHERE k = 2")
+    assert pair.rows(t) == "0\tx\n1\tx\n3\tx\n"
+    pair.n2.query(f"UPDATE {t} SET v = 'z' WHERE k = 3")
+    assert pair.rows(t) == "0\tx\n1\tx\n3\tz\n"
+
+
+def test_lightweight_delete_and_projections(pair: Pair) -> None:
+    """What becomes of them the table says, and no statement."""
+    columns = "k UInt64, v UInt64, PROJECTION p (SELECT v, count() GROUP BY v)"
+    t = pair.table(columns, rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 1 FROM numbers(4)")
+    delete = "DELETE FROM {} WHERE k = 2 SETTINGS lightweight_mutation_projection_mode = 'drop'"
+    assert error(pair.n1.post(delete.format(t))) == 344
+    for mode in ("drop", "rebuild"):
+        settings = f"SETTINGS lightweight_mutation_projection_mode = '{mode}'"
+        t = pair.table(columns, rest=f"ORDER BY k {settings}")
+        pair.n1.query(f"INSERT INTO {t} SELECT number, 1 FROM numbers(4)")
+        pair.n1.query(f"DELETE FROM {t} WHERE k = 2")
+        pair.synced(t)
+        assert pair.same(f"SELECT v, count() FROM {t} GROUP BY v") == "1\t3\n"
+        there = f"SELECT count() FROM system.projection_parts WHERE table = '{t}' AND active"
+        assert pair.same(there) == ("1\n" if mode == "rebuild" else "0\n")
+
+
+def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) -> None:
+    t = pair.table()
+    assert error(pair.n1.post(f"ALTER TABLE {t} UPDATE v = toString(rand()) WHERE true")) == 36
+    assert error(pair.n1.post(f"ALTER TABLE {t} DELETE WHERE nosuch = 1")) == 47
+    subquery = f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM {t})"
+    assert error(pair.n1.post(subquery)) == 36
+    assert pair.n1.query(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+
+
+def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair) -> None:
+    t = pair.table()
+    for node in pair.both:
+        node.query("CREATE TABLE IF NOT EXISTS chosen (k UInt64) ENGINE = Memory")
+        node.query("INSERT INTO chosen VALUES (1)")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(
+        f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM chosen) SETTINGS mutations_sync = 2",
+        allow_nondeterministic_mutations="1",
+    )
+    assert pair.rows(t) == "2\tb\n"
+    command = pair.n1.query(f"SELECT command FROM system.mutations WHERE table = '{t}'")
+    assert command == "DELETE WHERE k IN (SELECT k FROM default.chosen)\n"
+
+
+def test_indexes_by_either_statement(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"CREATE INDEX i ON {t} (v) TYPE bloom_filter GRANULARITY 1")
+    pair.n1.query(f"ALTER TABLE {t} ADD INDEX j k TYPE minmax")
+    pair.synced(t)
+    indexes = f"SELECT name, expr FROM system.data_skipping_indices WHERE table = '{t}' ORDER BY 1"
+    assert pair.same(indexes) == "i\tv\nj\tk\n"
+    pair.n2.query(f"DROP INDEX i ON {t}")
+    pair.synced(t)
+    assert pair.same(f"SELECT name FROM system.data_skipping_indices WHERE table = '{t}'") == "j\n"
+
+
+def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> None:
+    t = pair.table()
+    shown = f"SELECT create_table_query FROM system.tables WHERE name = '{t}'"
+    pair.n1.query(
+        f"ALTER TABLE {t} MODIFY SETTING max_bytes_to_merge_at_max_space_in_pool = 1000000, "
+        "replicated_deduplication_window = 7"
+    )
+    text = pair.n1.query(shown)
+    assert "max_bytes_to_merge_at_max_space_in_pool = 1000000" in text
+    assert "replicated_deduplication_window = 7" in text
+    assert "window" not in pair.n2.query(shown)
+    for number in range(3):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({2 * number}, 'x')")
+    pair.n1.query(f"ALTER TABLE {t} RESET SETTING max_bytes_to_merge_at_max_space_in_pool")
+    assert "max_bytes" not in pair.n1.query(shown)
+    pair.n1.query(f"ALTER TABLE {t} MODIFY COMMENT 'for tests'")
+    assert pair.n1.query(f"SELECT comment FROM system.tables WHERE name = '{t}'") == "for tests\n"
+    assert error(pair.n1.post(f"ALTER TABLE {t} MODIFY SETTING nosuch_setting = 1")) == 115
+    assert pair.rows(t) == "0\tx\n2\tx\n4\tx\n"
+
+
+def test_projections_travel_with_their_parts(pair: Pair) -> None:
+    t = pair.table(
+        "k UInt64, v String, PROJECTION by_v (SELECT k, v ORDER BY v)",
+        rest="ORDER BY k SETTINGS min_bytes_for_wide_part = 0",
+    )
+    pair.n1.query(f"INSERT INTO {t} SELECT number, toString(number % 10) FROM numbers(1000)")
+    pair.n2.query(f"INSERT INTO {t} SELECT number + 1000, toString(number % 10) FROM numbers(1000)")
+    pair.synced(t)
+    reading = f"SELECT count(), sum(k) FROM {t} WHERE v = '3' SETTINGS force_optimize_projection = 1"
+    assert pair.same(reading) == "200\t199600\n"
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} DROP PROJECTION by_v, ADD PROJECTION p2 (SELECT v, sum(k) GROUP BY v)")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
+    pair.n2.query(f"ALTER TABLE {t} MATERIALIZE PROJECTION p2 SETTINGS mutations_sync = 2")
+    grouped = f"SELECT sum(k) FROM {t} GROUP BY v ORDER BY v LIMIT 1 SETTINGS force_optimize_projection = 1"
+    assert pair.same(grouped) == "199000\n"
+    pair.rows(t)

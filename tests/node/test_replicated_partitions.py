@@ -1,0 +1,133 @@
+"""Partition commands of replicated tables, on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.node.replicated_pair import Pair, error, running_pair
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair
+
+
+def test_partitions_are_dropped_detached_and_attached(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(6)")
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 0")
+    assert pair.rows(t) == "1\tx\n3\tx\n5\tx\n"
+    pair.n2.query(f"ALTER TABLE {t} DETACH PARTITION ID '1'")
+    assert pair.rows(t) == ""
+    assert pair.n2.query(f"SELECT name FROM system.detached_parts WHERE table = '{t}'") == "1_0_0_0\n"
+    pair.n2.query(f"ALTER TABLE {t} ATTACH PART '1_0_0_0'")
+    assert pair.rows(t) == "1\tx\n3\tx\n5\tx\n"
+    pair.n1.query(f"ALTER TABLE {t} DROP PART '1_2_2_0'")
+    assert pair.rows(t) == ""
+
+
+def test_what_is_larger_than_may_be_dropped_stays(pair: Pair) -> None:
+    t, other = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"INSERT INTO {other} VALUES (1, 'c')")
+    part = pair.n1.query(f"SELECT min(name) FROM system.parts WHERE table = '{t}'").strip()
+    partition = "max_partition_size_to_drop"
+    statements = [
+        (f"ALTER TABLE {t} DROP PARTITION 1", partition),
+        (f"ALTER TABLE {t} DETACH PARTITION ALL", partition),
+        (f"ALTER TABLE {t} DROP PART '{part}'", partition),
+        (f"ALTER TABLE {t} REPLACE PARTITION 1 FROM {other}", partition),
+        (f"ALTER TABLE {t} MOVE PARTITION 1 TO TABLE {other}", partition),
+        (f"ALTER TABLE {t} DROP PARTITION ALL", "max_table_size_to_drop"),
+        (f"TRUNCATE TABLE {t}", "max_table_size_to_drop"),
+        (f"DROP TABLE {t}", "max_table_size_to_drop"),
+    ]
+    for sql, setting in statements:
+        assert error(pair.n1.post(f"{sql} SETTINGS {setting} = 1")) == 359, sql
+    assert pair.rows(t) == "1\ta\n2\tb\n"
+    pair.n1.query(f"TRUNCATE TABLE {t}", max_table_size_to_drop="0")
+
+
+def test_partitions_are_replaced_and_moved_between_replicated_tables(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {a} VALUES (1, 'a')")
+    pair.n1.query(f"INSERT INTO {b} VALUES (1, 'b'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {a} REPLACE PARTITION 1 FROM {b}")
+    assert pair.rows(a) == "1\tb\n"
+    pair.n1.query(f"ALTER TABLE {a} ATTACH PARTITION 0 FROM {b}")
+    assert pair.rows(a) == "1\tb\n2\tb\n"
+    pair.n1.query(f"ALTER TABLE {a} MOVE PARTITION 1 TO TABLE {b}")
+    assert pair.rows(a) == "2\tb\n"
+    assert pair.rows(b) == "1\tb\n1\tb\n2\tb\n"
+
+
+def test_a_plain_table_is_converted_by_attaching_its_partitions(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(
+        "CREATE TABLE plain_source (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    )
+    pair.n1.query("INSERT INTO plain_source SELECT number, 'p' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} ATTACH PARTITION ALL FROM plain_source")
+    assert pair.rows(t) == "0\tp\n1\tp\n2\tp\n3\tp\n"
+    assert pair.n1.query("SELECT count() FROM plain_source") == "4\n"
+    assert error(pair.n1.post(f"ALTER TABLE {t} ATTACH PARTITION 1 FROM nosuch")) == 60
+    assert error(pair.n1.post(f"ALTER TABLE plain_source MOVE PARTITION 1 TO TABLE {t}")) == 48
+
+
+def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n2.query(f"INSERT INTO {a} VALUES (1, 'a')")
+    pair.synced(a)
+    pair.n1.query(f"ALTER TABLE {b} FETCH PARTITION 1 FROM '/tables/{a}'")
+    assert pair.n1.query(f"SELECT name FROM system.detached_parts WHERE table = '{b}'") == "1_0_0_0\n"
+    assert error(pair.n1.post(f"ALTER TABLE {a} FETCH PARTITION 1 FROM '/nowhere/{{table}}'")) != 0
+    assert error(pair.n1.post(f"ALTER TABLE {a} FETCH PARTITION 1 FROM '/{{nosuch}}'")) != 0
+    pair.n1.query(f"ALTER TABLE {b} ATTACH PARTITION 1")
+    assert pair.rows(b) == "1\ta\n"
+
+
+def test_truncate_and_freeze(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'kept'")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE PARTITION 1")
+    pair.n1.query(f"ALTER TABLE {t} UNFREEZE WITH NAME 'kept'")
+    pair.n1.query(f"TRUNCATE TABLE {t}")
+    assert pair.rows(t) == ""
+
+
+def test_detached_parts_are_dropped_only_if_that_is_allowed(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} DETACH PARTITION 1")
+    assert error(pair.n1.post(f"ALTER TABLE {t} DROP DETACHED PARTITION 1")) == 344
+    pair.n1.query(f"ALTER TABLE {t} DROP DETACHED PARTITION 1 SETTINGS allow_drop_detached = 1")
+    assert pair.n1.query(f"SELECT count() FROM system.detached_parts WHERE table = '{t}'") == "0\n"
+
+
+def test_a_partition_is_not_replaced_by_nothing(pair: Pair) -> None:
+    t, empty = pair.table(), pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    replace = f"ALTER TABLE {t} REPLACE PARTITION 1 FROM {empty} SETTINGS alter_sync = 2"
+    assert error(pair.n1.post(replace)) == 36
+    assert pair.rows(t) == "1\ta\n"
+    pair.n1.query(f"{replace}, allow_replace_partition_from_empty_source = 1")
+    assert pair.rows(t) == ""
+
+
+def test_parts_come_only_from_tables_whose_indexes_and_projections_are_known(pair: Pair) -> None:
+    there = pair.table()
+    for more, code in ((", INDEX i v TYPE minmax", 36), (", PROJECTION p (SELECT v ORDER BY v)", 36)):
+        source = pair.table(f"k UInt64, v String{more}")
+        pair.n1.query(f"INSERT INTO {source} VALUES (1, 'a')")
+        assert error(pair.n1.post(f"ALTER TABLE {there} ATTACH PARTITION 1 FROM {source}")) == code
+        pair.n1.query(f"ALTER TABLE {source} ATTACH PARTITION 1 FROM {there}")
+    source = pair.table("v String, k UInt64, a UInt64 ALIAS k")
+    pair.n1.query(f"INSERT INTO {source} VALUES ('b', 1)")
+    pair.n1.query(f"ALTER TABLE {there} ATTACH PARTITION 1 FROM {source}")
+    assert pair.rows(there) == "1\tb\n"
