@@ -19,8 +19,9 @@ from urllib.parse import quote
 
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, TooLong
+from engine.distributed.select.deterministic import is_deterministic
 from engine.distributed.select.model import union_all
-from engine.distributed.select.shard_choice import is_deterministic, key_columns, rows_of_constants
+from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_of_constants
 from engine.distributed.sharding import slot_expression, slots
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -37,6 +38,7 @@ MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer, and may put SETTINGS behind it."""
 _FILTERS = "additional_table_filters"
+_ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
 _DEFAULT_DELAY_S = 300
@@ -63,6 +65,7 @@ class ShardReader:
     own: TableName | None = None
     """The Distributed table on this node, if it is one."""
     _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
+    _orders: dict[int, Sequence[Peer]] = field(default_factory=dict)
 
     def choose_ahead(self) -> None:
         """Begin to ask which replicas can be read, while the statement is still being looked at."""
@@ -193,7 +196,15 @@ class ShardReader:
         return self._choices[shard.number]
 
     def _order(self, shard: PeerShard) -> Sequence[Peer]:
-        """The replicas that this statement may still read, this node's own table first."""
+        """The replicas that this statement may still read, this node's own table first.
+
+        Made once: making one takes a turn of round robin, and draws lots.
+        """
+        if shard.number not in self._orders:
+            self._orders[shard.number] = self._new_order(shard)
+        return self._orders[shard.number]
+
+    def _new_order(self, shard: PeerShard) -> Sequence[Peer]:
         order = self.health.order(
             shard,
             self.settings.get("load_balancing", "random"),
@@ -204,9 +215,13 @@ class ShardReader:
         others = [peer for peer in order if peer not in here and peer not in self.failover.failed]
         return [*here, *others]
 
+    @property
+    def _reads_stale(self) -> bool:
+        return flag(self.settings, "fallback_to_stale_replicas_for_distributed_queries", True)
+
     def _max_delay_s(self, shard: PeerShard) -> int:
-        """From how far behind a replica is stale; 0 where nobody asks."""
-        if len(shard.peers) == 1:
+        """From how far behind a replica is stale; 0 where nobody asks: the only one is read, stale or not."""
+        if len(shard.peers) == 1 and self._reads_stale:
             return 0
         return int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
 
@@ -223,8 +238,12 @@ class ShardReader:
         delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=self.failover.probe_counts_s)
         return peer if delay_s is not None and (not with_delay or delay_s < max_delay_s) else None
 
-    async def _delay_s(self, peer: Peer, *, with_delay: bool) -> int:
-        """Seconds that the table there is behind. Raises OnclusterError where it cannot be read."""
+    async def _delay_s(self, peer: Peer, max_delay_s: int) -> int:
+        """Seconds that the table there is behind. Raises OnclusterError where it cannot be read.
+
+        Who would be stale by what was seen before is asked again: that only says how far it is at most.
+        """
+        with_delay = max_delay_s > 0
         name = peer.table(self.database, self.table)
         counts_s = self.failover.probe_counts_s
         if self._is_here(peer) and not with_delay:
@@ -234,7 +253,7 @@ class ShardReader:
                 self.health.note_seen(peer, f"{self.current_database} {name}", with_delay=False)
             return 0
         delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=counts_s)
-        if delay_s is None:
+        if delay_s is None or (with_delay and delay_s >= max_delay_s):
             mark = depth_mark(self.depth + 1)
             delay_s = await self.health.probe(
                 peer, self.database, self.table, mark=mark, with_delay=with_delay
@@ -247,7 +266,7 @@ class ShardReader:
         stale: list[tuple[int, Peer]] = []
         for peer in self._order(shard):
             try:
-                delay_s = await self._delay_s(peer, with_delay=max_delay_s > 0)
+                delay_s = await self._delay_s(peer, max_delay_s)
             except OnclusterError as error:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
@@ -257,7 +276,7 @@ class ShardReader:
                 return peer
             stale.append((delay_s, peer))
         if stale:
-            if flag(self.settings, "fallback_to_stale_replicas_for_distributed_queries", True):
+            if self._reads_stale:
                 return min(stale, key=lambda one: one[0])[1]
             raise SqlError(
                 Code.ALL_REPLICAS_ARE_STALE,
@@ -280,7 +299,7 @@ class ShardReader:
         why = "No sharding key"
         if self.sharding_key:
             why = "Sharding key is not deterministic"
-            if is_deterministic(self.sharding_key):
+            if flag(self.settings, _ANY_KEY, False) or is_deterministic(self.sharding_key, self.column_types):
                 why = f"Sharding key {self.sharding_key} is not used"
                 numbers = await self._shards_of_constants(select)
                 if numbers is not None:
@@ -300,19 +319,22 @@ class ShardReader:
             for name in wanted
         )
         limit = int(self.settings.get("optimize_skip_unused_shards_limit", "1000") or 1000)
+        zone = self.settings.get("session_timezone", "")
+        if zone and any(has_session_zone(self.column_types[name]) for name in wanted):
+            return None  # the key may have been evaluated in another zone
+        settings = {"session_timezone": zone} if zone else {}
         try:
             asked = f"SELECT toTypeName({self.sharding_key}) FROM (SELECT {types})"
             key_type = (await self.health.pool.query(asked, format="TSVRaw")).text.strip()
             slot = slot_expression(self.sharding_key, key_type, len(owners))
-            found = (
-                await self.health.pool.query(f"SELECT {slot}, count() OVER () FROM {rows}", format="TSVRaw")
-            ).text
+            asked = f"SELECT {slot}, {IS_EXACT} FROM {rows} LIMIT {limit + 1}"
+            found = await self.health.pool.query(asked, format="TSVRaw", settings=settings)
         except SqlError:
             return None
-        lines = found.splitlines()
-        if len(lines) > limit:
+        lines = [line.split("\t") for line in found.text.splitlines()]
+        if len(lines) > limit or any(is_exact != "1" for _, is_exact in lines):
             return None
-        return {owners[int(line.split("\t")[0])] for line in lines}
+        return {owners[int(at)] for at, _ in lines}
 
 
 def depth_mark(depth: int) -> str:

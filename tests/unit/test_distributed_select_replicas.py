@@ -1,0 +1,231 @@
+"""Which replica of a shard a SELECT reads: each in turn, and none that is too far behind."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+
+from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, User
+from engine.env import SystemEnv
+from engine.errors import Code, SqlError
+from engine.node.distributed.assembly import DistributedNode
+from engine.node.router import StatementRouter
+from engine.node.statement import Asked
+from engine.node.system_tables import SystemTables
+from engine.sql import Statement
+from engine.storage import ChdbPool
+from engine.testing.ports import free_ports
+
+HERE = 1
+"""The replica that is the node itself, 127.0.0.1: its own table has as many rows."""
+NO_FALLBACK = {"fallback_to_stale_replicas_for_distributed_queries": "0"}
+SQL = "SELECT count() FROM d"
+
+
+class SetClock(SystemEnv):
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.at_s
+
+
+@dataclass
+class Replicas:
+    """Replicas at 127.0.0.N: each counts N rows, and is as far behind as `delays_s` says."""
+
+    delays_s: dict[int, int] = field(default_factory=dict)
+    asked_delay: list[int] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        number = int(request.host.partition(":")[0].rpartition(".")[2])
+        if request.method == "GET":
+            return web.Response(body=b"\x01\x01\x04__a0\x06UInt64" + struct.pack("<Q", number))
+        if "absolute_delay" not in await request.text():
+            return web.Response(body=b"")
+        self.asked_delay.append(number)
+        return web.Response(text=f"{self.delays_s.get(number, 0)}\n")
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[tuple[Replicas, int]]:
+    replicas, [port] = Replicas(), free_ports(1)
+    app = web.Application()
+    app.router.add_route("*", "/", replicas.answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "0.0.0.0", port).start()
+    yield replicas, port
+    await runner.cleanup()
+
+
+@dataclass
+class Reading:
+    """A node with a Distributed table `d` over one shard."""
+
+    replicas: Replicas
+    clock: SetClock
+    pool: ChdbPool
+    router: StatementRouter
+
+    async def ask(self, sql: str, settings: Mapping[str, str] | None = None) -> str:
+        asked = Asked(sql, User("u"), self.pool.session(one_shot=True), settings=dict(settings or {}))
+        data = b""
+        async with self.router.run(asked) as answer:
+            while chunk := await answer.read():
+                data += chunk
+            await answer.finish()
+        return data.decode()
+
+    async def who_is_read(self, settings: Mapping[str, str] | None = None) -> int:
+        return int(await self.ask(SQL, settings))
+
+
+Open = Callable[..., AbstractAsyncContextManager[Reading]]
+"""A node with the replicas of these numbers, and itself where HERE is one of them."""
+
+
+async def nowhere(asked: Asked, statement: Statement) -> object:
+    raise AssertionError(asked.sql)
+
+
+@pytest.fixture
+def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, int]) -> Open:
+    @asynccontextmanager
+    async def of(*numbers: int) -> AsyncIterator[Reading]:
+        replicas, port = served
+        shard = Shard(
+            1,
+            tuple(
+                Replica(f"127.0.0.{number}", 9000, http_port=port, default_database="default")
+                for number in numbers
+            ),
+        )
+        topology = Topology({"c": Cluster("c", (shard,))})
+        pool = await ChdbPool.open(tmp_path_factory.mktemp("node") / "data")
+        clock = SetClock()
+        node = DistributedNode(
+            NodeConfig(path=str(pool.path)),
+            env=clock,
+            pool=pool,
+            topology=lambda: topology,
+            is_local=lambda host: host.host == "127.0.0.1",
+            run_other=None,
+        )
+        router = StatementRouter(
+            tables=SystemTables([]),
+            run_on_cluster=nowhere,  # type: ignore[arg-type]
+            distributed=node,
+        )
+        await node.start()
+        try:
+            one = Reading(replicas, clock, pool, router)
+            await pool.query("CREATE VIEW t AS SELECT number AS k FROM numbers(1)")
+            await one.ask("CREATE TABLE d (k UInt64) ENGINE = Distributed(c, default, t, k)")
+            yield one
+        finally:
+            await node.stop()
+            await pool.close()
+
+    return of
+
+
+@pytest.mark.parametrize("seconds_between", [0, 2])
+async def test_round_robin_reads_the_replicas_in_turn_also_for_a_text_that_comes_again(
+    reading: Open, seconds_between: int
+) -> None:
+    async with reading(2, 3) as one:
+        read = []
+        for _ in range(6):
+            read.append(await one.who_is_read({"load_balancing": "round_robin"}))
+            one.clock.at_s += seconds_between
+        assert read == [2, 3, 2, 3, 2, 3]
+
+
+async def test_a_stale_replica_is_passed_over(reading: Open) -> None:
+    async with reading(2, 3) as one:
+        in_order = {"load_balancing": "in_order"}
+        one.replicas.delays_s = {2: 300, 3: 299}
+        assert await one.who_is_read(in_order) == 3
+        assert await one.who_is_read({**in_order, "max_replica_delay_for_distributed_queries": "301"}) == 2
+        assert await one.who_is_read({**in_order, "max_replica_delay_for_distributed_queries": "0"}) == 2
+        one.replicas.delays_s = {3: 299}
+        assert await one.who_is_read(in_order) == 2
+
+
+async def test_of_stale_replicas_the_one_that_is_least_behind_is_read(reading: Open) -> None:
+    async with reading(2, 3, 4) as one:
+        in_order = {"load_balancing": "in_order"}
+        one.replicas.delays_s = {2: 500, 3: 400, 4: 600}
+        assert await one.who_is_read(in_order) == 3
+        assert await one.who_is_read(in_order) == 3
+        one.replicas.delays_s = {2: 500, 3: 700, 4: 600}
+        one.clock.at_s += 2
+        assert await one.who_is_read(in_order) == 2
+
+
+@pytest.mark.parametrize("numbers", [(2, 3), (2,), (HERE, 2), (HERE,)])
+async def test_where_all_are_stale_and_none_may_be_read_it_is_an_error(
+    reading: Open, numbers: tuple[int, ...]
+) -> None:
+    async with reading(*numbers) as one:
+        one.replicas.delays_s = dict.fromkeys(numbers, 300)
+        for _ in range(2):
+            with pytest.raises(SqlError) as raised:
+                await one.who_is_read(NO_FALLBACK)
+            assert raised.value.code == Code.ALL_REPLICAS_ARE_STALE
+        assert await one.who_is_read() in numbers
+        one.replicas.delays_s = {}
+        assert await one.who_is_read(NO_FALLBACK) in numbers
+
+
+async def test_the_only_replica_is_not_asked_how_far_it_is_behind_where_that_changes_nothing(
+    reading: Open,
+) -> None:
+    async with reading(2) as one:
+        one.replicas.delays_s = {2: 300}
+        assert await one.who_is_read() == 2
+        assert one.replicas.asked_delay == []
+
+
+async def test_this_nodes_own_table_is_read_unless_another_is_less_behind(reading: Open) -> None:
+    async with reading(2, HERE) as one:
+        one.replicas.delays_s = {HERE: 299, 2: 0}
+        assert await one.who_is_read() == HERE
+        one.clock.at_s += 2
+        one.replicas.delays_s = {HERE: 300, 2: 0}
+        assert await one.who_is_read() == 2
+        one.replicas.delays_s = {HERE: 300, 2: 400}
+        one.clock.at_s += 2
+        assert await one.who_is_read() == HERE
+        one.replicas.delays_s = {HERE: 500, 2: 400}
+        assert await one.who_is_read() == 2
+
+
+async def test_what_a_replica_was_behind_grows_with_the_age_of_that_answer(reading: Open) -> None:
+    """An answer of the last second counts, as long as the replica cannot have become stale since."""
+    async with reading(2, 3) as one:
+        in_order = {"load_balancing": "in_order"}
+        one.replicas.delays_s = {2: 298}
+        assert await one.who_is_read(in_order) == 2
+        one.clock.at_s += 0.5
+        assert await one.who_is_read(in_order) == 2
+        assert one.replicas.asked_delay == [2]
+
+        one.clock.at_s += 1
+        one.replicas.delays_s = {2: 299}
+        assert await one.who_is_read(in_order) == 2
+        one.clock.at_s += 0.5
+        assert await one.who_is_read(in_order) == 2
+        assert one.replicas.asked_delay == [2, 2, 2]
+
+        one.replicas.delays_s = {2: 300}
+        assert await one.who_is_read(in_order) == 3
