@@ -17,7 +17,13 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from engine.distributed.peers import Peer
-from engine.distributed.replica_choice import Candidate, LoadBalancing, ReplicaErrors, ReplicaOrder
+from engine.distributed.replica_choice import (
+    Candidate,
+    ErrorLimits,
+    LoadBalancing,
+    ReplicaErrors,
+    ReplicaOrder,
+)
 from engine.env import Env
 from engine.errors import Code, NodeUnavailable, OnclusterError, ReplyLost, SqlError
 from engine.names import HostId, quote_identifier
@@ -93,8 +99,11 @@ class AllReplicasFailed(OnclusterError):
 class Deliveries:
     """Knows which replicas failed lately, of all clusters of this node."""
 
-    def __init__(self, sink: Sink, env: Env, *, own_host: str) -> None:
+    def __init__(
+        self, sink: Sink, env: Env, *, own_host: str, error_limits: ErrorLimits | None = None
+    ) -> None:
         self._sink = sink
+        self._error_limits = error_limits or ErrorLimits()
         self._env = env
         self._own_host = own_host
         self._errors: dict[HostId, ReplicaErrors] = {}
@@ -113,7 +122,7 @@ class Deliveries:
 
     def failed(self, name: HostId) -> None:
         """The replica could not be reached."""
-        self._errors.setdefault(name, ReplicaErrors()).failed(self._env.monotonic_s())
+        self._errors.setdefault(name, ReplicaErrors(self._error_limits)).failed(self._env.monotonic_s())
 
     def in_order(self, peers: Sequence[Peer], policy: Policy) -> Sequence[Peer]:
         """The replicas of one shard, the first choice first."""

@@ -14,9 +14,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-ERROR_CAP = 1000
-ERROR_HALF_LIFE_S = 60.0
-
 
 class LoadBalancing(enum.Enum):
     """The setting `load_balancing`."""
@@ -29,19 +26,27 @@ class LoadBalancing(enum.Enum):
     ROUND_ROBIN = "round_robin"
 
 
+@dataclass(frozen=True, slots=True)
+class ErrorLimits:
+    """How long failures count, and how many: `distributed_replica_error_half_life` and
+    `distributed_replica_error_cap`. A half-life of 0 forgets at once."""
+
+    half_life_s: float = 60.0
+    cap: int = 1000
+
+
 @dataclass(slots=True)
 class ReplicaErrors:
-    """Failures of one replica. Times are monotonic seconds; a half-life of 0 forgets at once."""
+    """Failures of one replica. Times are monotonic seconds."""
 
-    half_life_s: float = ERROR_HALF_LIFE_S
-    cap: int = ERROR_CAP
+    limits: ErrorLimits = ErrorLimits()
     _count: int = 0
     _since_s: float | None = None
 
     def failed(self, now_s: float) -> None:
         """A connection to the replica failed."""
         self._decay(now_s)
-        self._count = min(self._count + 1, self.cap)
+        self._count = min(self._count + 1, self.limits.cap)
 
     def count(self, now_s: float) -> int:
         """How many failures still count."""
@@ -53,14 +58,14 @@ class ReplicaErrors:
         self._decay(now_s)
         if not self._count or self._since_s is None:
             return 0
-        return max(0, int(self._count.bit_length() * self.half_life_s - (now_s - self._since_s)))
+        return max(0, int(self._count.bit_length() * self.limits.half_life_s - (now_s - self._since_s)))
 
     def _decay(self, now_s: float) -> None:
         if self._since_s is None:
             self._since_s = now_s
-        elif self.half_life_s <= 0:
+        elif self.limits.half_life_s <= 0:
             self._count, self._since_s = 0, now_s
-        elif (halvings := int((now_s - self._since_s) / self.half_life_s)) >= 1:
+        elif (halvings := int((now_s - self._since_s) / self.limits.half_life_s)) >= 1:
             self._count >>= min(halvings, 64)
             self._since_s = now_s
 

@@ -13,6 +13,7 @@ from aiohttp import web
 from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, User
 from engine.env import SystemEnv
 from engine.errors import Code, SqlError
+from engine.names import HostId
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
@@ -43,10 +44,13 @@ class Replicas:
     """Replicas at 127.0.0.N: each counts N rows, and is as far behind as `delays_s` says."""
 
     delays_s: dict[int, int] = field(default_factory=dict)
+    hanging_up: set[int] = field(default_factory=set)
     asked_delay: list[int] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
+        if number in self.hanging_up and request.transport is not None:
+            request.transport.abort()
         if request.method == "GET":
             return web.Response(body=b"\x01\x01\x04__a0\x06UInt64" + struct.pack("<Q", number))
         if "absolute_delay" not in await request.text():
@@ -75,6 +79,7 @@ class Reading:
     clock: SetClock
     pool: ChdbPool
     router: StatementRouter
+    node: DistributedNode
 
     async def ask(self, sql: str, settings: Mapping[str, str] | None = None) -> str:
         asked = Asked(sql, User("u"), self.pool.session(one_shot=True), settings=dict(settings or {}))
@@ -100,7 +105,7 @@ async def nowhere(asked: Asked, statement: Statement) -> object:
 @pytest.fixture
 def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, int]) -> Open:
     @asynccontextmanager
-    async def of(*numbers: int) -> AsyncIterator[Reading]:
+    async def of(*numbers: int, profile: Mapping[str, str] | None = None) -> AsyncIterator[Reading]:
         replicas, port = served
         shard = Shard(
             1,
@@ -113,7 +118,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, in
         pool = await ChdbPool.open(tmp_path_factory.mktemp("node") / "data")
         clock = SetClock()
         node = DistributedNode(
-            NodeConfig(path=str(pool.path)),
+            NodeConfig(path=str(pool.path), profiles={"default": profile or {}}),
             env=clock,
             pool=pool,
             topology=lambda: topology,
@@ -127,7 +132,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, in
         )
         await node.start()
         try:
-            one = Reading(replicas, clock, pool, router)
+            one = Reading(replicas, clock, pool, router, node)
             await pool.query("CREATE VIEW t AS SELECT number AS k FROM numbers(1)")
             await one.ask("CREATE TABLE d (k UInt64) ENGINE = Distributed(c, default, t, k)")
             yield one
@@ -229,3 +234,27 @@ async def test_what_a_replica_was_behind_grows_with_the_age_of_that_answer(readi
 
         one.replicas.delays_s = {2: 300}
         assert await one.who_is_read(in_order) == 3
+
+
+@pytest.mark.parametrize(
+    ("profile", "counts", "until_s"),
+    [
+        ({}, 3, 120),
+        ({"distributed_replica_error_cap": "2"}, 2, 120),
+        ({"distributed_replica_error_half_life": "10"}, 3, 20),
+        ({"distributed_replica_error_half_life": "0"}, 0, 0),
+    ],
+)
+async def test_failures_of_a_replica_count_as_the_default_profile_says(
+    reading: Open, profile: Mapping[str, str], counts: int, until_s: int
+) -> None:
+    async with reading(2, 3, profile=profile) as one:
+        one.replicas.hanging_up = {2}
+        for _ in range(3):
+            await one.who_is_read(
+                {"load_balancing": "in_order", "distributed_replica_max_ignored_errors": "9"}
+            )
+        failed = HostId("127.0.0.2", 9000)
+        assert one.node.failures_of(failed) == (counts, until_s)
+        one.clock.at_s += until_s
+        assert one.node.failures_of(failed) == (0, 0)

@@ -7,7 +7,13 @@ from collections import Counter
 
 import pytest
 
-from engine.distributed.replica_choice import Candidate, LoadBalancing, ReplicaErrors, ReplicaOrder
+from engine.distributed.replica_choice import (
+    Candidate,
+    ErrorLimits,
+    LoadBalancing,
+    ReplicaErrors,
+    ReplicaOrder,
+)
 from engine.distributed.sharding import slot_expression, slots
 from engine.errors import Code, SqlError
 
@@ -54,7 +60,7 @@ def test_a_key_that_is_no_integer_is_refused(key_type: str) -> None:
 
 
 def test_errors_count_up_to_the_cap_and_halve_with_time() -> None:
-    errors = ReplicaErrors(half_life_s=60, cap=8)
+    errors = ReplicaErrors(ErrorLimits(half_life_s=60, cap=8))
     for _ in range(20):
         errors.failed(0.0)
     assert errors.count(59.0) == 8
@@ -64,7 +70,7 @@ def test_errors_count_up_to_the_cap_and_halve_with_time() -> None:
 
 
 def test_the_time_until_errors_are_forgotten_is_as_many_half_lives_as_they_have_bits() -> None:
-    errors = ReplicaErrors(half_life_s=60)
+    errors = ReplicaErrors(ErrorLimits(half_life_s=60))
     assert errors.recovery_s(0.0) == 0
     for _ in range(5):
         errors.failed(0.0)
@@ -74,7 +80,7 @@ def test_the_time_until_errors_are_forgotten_is_as_many_half_lives_as_they_have_
 
 
 def test_without_a_half_life_an_error_is_forgotten_at_once() -> None:
-    errors = ReplicaErrors(half_life_s=0)
+    errors = ReplicaErrors(ErrorLimits(half_life_s=0))
     errors.failed(0.0)
     assert errors.count(0.1) == 0
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
 from engine.distributed.peers import PeerShard, peers_of
+from engine.distributed.replica_choice import ErrorLimits
 from engine.env import Env
 from engine.names import HostId, TableName
 from engine.node.distributed.alter import AlterDistributed
@@ -36,6 +37,7 @@ from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
+from engine.node.replicated.waiting import number
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
@@ -73,7 +75,8 @@ class DistributedNode:
         if views is not None:
             views.distributed = self.tables.names
         self._sink = NodeSink(pool, env)
-        self.deliveries = Deliveries(self._sink, env, own_host=config.host_name)
+        limits = _error_limits(config)
+        self.deliveries = Deliveries(self._sink, env, own_host=config.host_name, error_limits=limits)
         self._spools = Spools(
             directory, tables=self.tables, deliveries=self.deliveries, shards_of=self.shards_of, env=env
         )
@@ -81,7 +84,7 @@ class DistributedNode:
         others = run_other or in_chdb
         self._replacing = replacing = Replacing(self.tables, self._spools, others)
         self._stages = stages = Stages(pool, env)
-        self._health = PeerHealth(pool, env, config.host_name)
+        self._health = PeerHealth(pool, env, config.host_name, limits)
         self._inserts = DistributedInserts(
             self.tables,
             stages=stages,
@@ -260,3 +263,15 @@ class DistributedNode:
                 await self._spools.remove(record.uuid)
                 self.tables.catalog.remove(record.uuid)
         self.tables.changed()
+
+
+def _error_limits(config: NodeConfig) -> ErrorLimits:
+    """By the profile `default`, as in ClickHouse: the counters are everybody's, so no statement changes them.
+
+    Raises SqlError 36.
+    """
+    usual, profile = ErrorLimits(), config.profiles.get("default", {})
+    return ErrorLimits(
+        number(profile, "distributed_replica_error_half_life", usual.half_life_s),
+        int(number(profile, "distributed_replica_error_cap", usual.cap)),
+    )

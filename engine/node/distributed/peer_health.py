@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 
 from engine.client import NodeClient
 from engine.distributed.peers import Peer, PeerShard
-from engine.distributed.replica_choice import Candidate, LoadBalancing, ReplicaErrors, ReplicaOrder
+from engine.distributed.replica_choice import (
+    Candidate,
+    ErrorLimits,
+    LoadBalancing,
+    ReplicaErrors,
+    ReplicaOrder,
+)
 from engine.env import Env
 from engine.errors import OnclusterError, SqlError
 from engine.names import HostId, quote_string
@@ -29,6 +35,7 @@ class PeerHealth:
     pool: ChdbPool
     env: Env
     own_host: str
+    error_limits: ErrorLimits = field(default_factory=ErrorLimits)
     clients: dict[Peer, NodeClient] = field(default_factory=dict)
     errors: dict[Peer, ReplicaErrors] = field(default_factory=dict)
     orders: dict[tuple[Peer, ...], ReplicaOrder] = field(default_factory=dict)
@@ -86,7 +93,7 @@ class PeerHealth:
 
     def failed(self, peer: Peer) -> None:
         """A connection to the replica failed."""
-        self.errors.setdefault(peer, ReplicaErrors()).failed(self.env.monotonic_s())
+        self.errors.setdefault(peer, ReplicaErrors(self.error_limits)).failed(self.env.monotonic_s())
 
     async def probe(self, peer: Peer, database: str, table: str, *, mark: str, with_delay: bool) -> int:
         """Seconds that the table there is behind, asked now. Raises OnclusterError when it cannot be read.
