@@ -13,13 +13,8 @@ from engine.names import quote_identifier, quote_string
 from engine.sql.cursor import Cursor
 from engine.sql.tokens import TokenKind, literal_value
 
+IS_EXACT = "__is_exact"
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
-_NOT_DETERMINISTIC = ("RAND", "RAND32", "RAND64", "NOW", "GENERATEUUIDV4", "RANDCONSTANT", "TODAY")
-
-
-def is_deterministic(key: str) -> bool:
-    """Whether the key says the same for the same row every time."""
-    return not any(word in _NOT_DETERMINISTIC for word in Cursor(key).words)
 
 
 def key_columns(key: str, columns: Mapping[str, str]) -> tuple[str, ...]:
@@ -30,24 +25,36 @@ def key_columns(key: str, columns: Mapping[str, str]) -> tuple[str, ...]:
 
 def rows_of_constants(conditions: Sequence[str], wanted: Sequence[str], columns: Mapping[str, str]) -> str:
     """A FROM clause with a row for every combination of values that the conditions leave to the key's
-    columns; empty where they leave some column open."""
-    values: dict[str, str] = {}
+    columns; empty where they leave some column open. Where `IS_EXACT` is 0 the column may equal the constant
+    and not be that value: 1.15 as Decimal is 1.14 and equals 1.15; 0 equals -0, whose hash is another."""
+    values: dict[str, tuple[str, ...]] = {}
     for condition in conditions:
         found = _constants(condition)
         if found is not None and found[0] in wanted:
             values.setdefault(*found)
     if not wanted or any(name not in values for name in wanted):
         return ""
-    items = ", ".join(
-        f"CAST(arrayJoin([{values[name]}]), {quote_string(columns[name])}) AS {quote_identifier(name)}"
-        for name in wanted
+    # A subquery each: two arrayJoin of the same constants in one SELECT would be one.
+    lists = [", ".join(_pair(value, columns[name]) for value in values[name]) for name in wanted]
+    sources = " CROSS JOIN ".join(
+        f"(SELECT arrayJoin([{pairs}]) AS __v{at}) AS __t{at}" for at, pairs in enumerate(lists)
     )
-    # Each arrayJoin of its own: two in one SELECT multiply, as they should here.
-    return f"(SELECT {items})"
+    items = ", ".join(f"__v{at}.1 AS {quote_identifier(name)}" for at, name in enumerate(wanted))
+    are_exact = " AND ".join(f"__v{at}.2 = 1" for at in range(len(wanted)))
+    return f"(SELECT {items}, {are_exact} AS {IS_EXACT} FROM {sources})"
 
 
-def _constants(condition: str) -> tuple[str, str] | None:
-    """The column, and its values with commas between."""
+def _pair(value: str, type_: str) -> str:
+    """The value of the column's type, and whether no other value equals the constant."""
+    cast = f"CAST({value}, {quote_string(type_)})"
+    is_exact = f"{cast} = {value}"
+    if "Float" in type_:
+        is_exact += f" AND {cast} != 0"
+    return f"({cast}, ifNull({is_exact}, 0))"
+
+
+def _constants(condition: str) -> tuple[str, tuple[str, ...]] | None:
+    """The column, and its values."""
     cursor = Cursor(condition)
     while cursor.word == "(" and _closes_at_end(cursor):
         cursor = Cursor(clauses.text_of(cursor, 1, len(cursor.tokens) - 1))
@@ -61,9 +68,10 @@ def _constants(condition: str) -> tuple[str, str] | None:
         cursor.at = 4
         if cursor.skip_to("AND", "OR"):
             return None
-        return column, clauses.text_of(cursor, 4, len(tokens))
+        return column, (clauses.text_of(cursor, 4, len(tokens)),)
     if words[3] == "IN" and words[4] == "(" and words[-1] == ")":
-        return column, clauses.text_of(cursor, 5, len(tokens) - 1)
+        ranges = clauses.split(cursor, 5, len(tokens) - 1, ",")
+        return column, tuple(clauses.text_of(cursor, *place) for place in ranges)
     return None
 
 
