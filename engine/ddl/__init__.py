@@ -13,6 +13,7 @@ from engine.ddl.initiator import PreparedStatement, prepare, token_of, without_t
 from engine.ddl.intents import Intent, IntentKey, IntentStore, SqliteIntentStore
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState, ShardOutcome
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode, OutputRow, output_columns, result_stream
+from engine.ddl.own_sessions import OwnSessions
 from engine.ddl.queue_table import QUEUE_COLUMNS, QueueRow
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.worker import DDLWorker
@@ -43,6 +44,7 @@ __all__ = [
     "NodeIdentity",
     "OutputMode",
     "OutputRow",
+    "OwnSessions",
     "PreparedStatement",
     "QueueRow",
     "Reason",

@@ -1,9 +1,10 @@
 """`replicas/<host_id>/active`: which hosts are alive, and which server answers to a loopback name.
 
 Safety argument. Only ephemeral nodes with this server's UUID are made, and only for names that resolve to
-this machine. A node of our own that an earlier session left behind is removed first; one with another
-server's UUID is left alone, and tried again later: it may be what a server that was replaced left behind,
-and goes with its session. A crash leaves nodes that go with their session.
+this machine. A node of our own that an earlier session left behind is removed first; one of a living session
+of this server, another queue's, is as good as one's own until that session ends; one with another server's
+UUID is left alone, and tried again later: it may be what a server that was replaced left behind, and goes
+with its session. A crash leaves nodes that go with their session.
 
 Source: ClickHouse's DDLWorker::markReplicasActive.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterable
 
 from engine.config.model import Topology
 from engine.ddl.identity import NodeIdentity, Resolver, is_local_address
+from engine.ddl.own_sessions import OwnSessions
 from engine.env import Env
 from engine.errors import MultiFailed, NodeExists, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, SetData
@@ -40,14 +42,22 @@ class ReplicaMarker:
     """Marks this node's host ids in one session."""
 
     def __init__(
-        self, keeper: Keeper, env: Env, paths: QueuePaths, identity: NodeIdentity, resolver: Resolver
+        self,
+        keeper: Keeper,
+        env: Env,
+        paths: QueuePaths,
+        identity: NodeIdentity,
+        resolver: Resolver,
+        own_sessions: OwnSessions,
     ) -> None:
         self._keeper = keeper
         self._env = env
         self._paths = paths
         self._identity = identity
         self._resolver = resolver
+        self._own_sessions = own_sessions
         self._marked: set[HostId] = set()
+        self._marked_by_siblings: set[HostId] = set()
         self._refused: set[HostId] = set()
         self._own_names = {identity.host_name, identity.interserver_http_host}
 
@@ -58,8 +68,13 @@ class ReplicaMarker:
 
     @property
     def marked(self) -> frozenset[HostId]:
-        """Ids under which this node has declared itself active in this session."""
+        """Ids under which this node has declared itself active."""
         return frozenset(self._marked)
+
+    def forget_siblings(self) -> None:
+        """Another of this server's sessions has ended, and what it had marked has to be marked anew."""
+        self._marked -= self._marked_by_siblings
+        self._marked_by_siblings.clear()
 
     async def mark(self, topology: Topology) -> None:
         """At the start of a session, and whenever the clusters changed: this node's own names. Asks no
@@ -108,6 +123,8 @@ class ReplicaMarker:
         if not await self._clear_the_way(host):
             self._refused.add(host)
             return
+        if host in self._marked:
+            return
         path = self._paths.replica_active(host)
         try:
             await self._keeper.multi(
@@ -120,6 +137,8 @@ class ReplicaMarker:
             if not isinstance(refusal.error, (NodeExists, NoNode)):
                 raise
             stat = await self._keeper.exists(path)
+            if stat is not None and self._note_sibling(host, stat.ephemeral_owner):
+                return
             if stat is None or stat.ephemeral_owner != self._keeper.session_id:
                 logger.warning("ddl.replica_not_marked host=%s error=%s", host, refusal)
                 return
@@ -144,10 +163,21 @@ class ReplicaMarker:
             return True
         if node.stat.ephemeral_owner == self._keeper.session_id:
             return True
+        if self._note_sibling(host, node.stat.ephemeral_owner):
+            return True
         if node.data != self._identity.stamp:
             logger.warning("ddl.replica_of_other host=%s stamp=%r", host, node.data[:60])
             return False
         await try_remove(self._keeper, path, version=node.stat.version)
+        return True
+
+    def _note_sibling(self, host: HostId, owner: int) -> bool:
+        """Whether the id is marked by a living session of this server; then it is ours."""
+        if owner == self._keeper.session_id or owner not in self._own_sessions:
+            return False
+        self._marked.add(host)
+        self._marked_by_siblings.add(host)
+        self._refused.discard(host)
         return True
 
 

@@ -39,6 +39,7 @@ from engine.ddl.intents import Intent, IntentStore
 from engine.ddl.lane import Lane, correct_record
 from engine.ddl.matching import HostMatcher
 from engine.ddl.outcome_record import read_outcome_record
+from engine.ddl.own_sessions import OwnSessions
 from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Claim, Report, Reporter
 from engine.ddl.runner import StatementRunner
@@ -82,6 +83,7 @@ class DDLWorker:
 
     - `factory` opens Keeper sessions; the worker owns the one it uses.
     - `topology` gives the present clusters and macros; call `topology_changed` when they are others.
+    - `own_sessions` are those of the other queues' workers in this server, too.
     - `profile_settings` are the settings of `distributed_ddl.profile`.
     - `on_round` is called after each scan of the queue (the cleaner wants to know).
     """
@@ -97,6 +99,7 @@ class DDLWorker:
         topology: Callable[[], Topology],
         queue: DistributedDdl,
         resolver: Resolver,
+        own_sessions: OwnSessions | None = None,
         profile_settings: Callable[[], Mapping[str, str]] = dict,
         on_round: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
@@ -110,6 +113,7 @@ class DDLWorker:
         self._queue = queue
         self._paths = queue.paths
         self._resolver = resolver
+        self._own_sessions = own_sessions or OwnSessions()
         self._on_round = on_round
         self._runner = StatementRunner(
             executor=executor, intents=intents, env=env, queue=queue.path, profile_settings=profile_settings
@@ -204,9 +208,16 @@ class DDLWorker:
 
     async def _serve(self, keeper: Keeper) -> None:
         self._check_session(keeper)
+        sibling_ended = asyncio.Event()
+        with self._own_sessions.living(keeper.session_id, when_another_ends=sibling_ended.set):
+            await self._serve_marked(keeper, sibling_ended)
+
+    async def _serve_marked(self, keeper: Keeper, sibling_ended: asyncio.Event) -> None:
         await create_ancestors(keeper, self._paths.entry("x"))
         await keeper.sync(self._paths.root)
-        marker = ReplicaMarker(keeper, self._env, self._paths, self._identity, self._resolver)
+        marker = ReplicaMarker(
+            keeper, self._env, self._paths, self._identity, self._resolver, self._own_sessions
+        )
         await marker.mark(self._topology())
         matcher = HostMatcher(
             self._identity,
@@ -237,7 +248,7 @@ class DDLWorker:
         await _first_to_end(
             scan.run(),
             _until_expired(over),
-            self._mark_others(marker, over),
+            self._keep_marked(marker, sibling_ended),
             *(self._lane(keeper, reporter, backlog).run() for _ in range(self._queue.pool_size)),
         )
 
@@ -253,10 +264,14 @@ class DDLWorker:
             execute=partial(self._execute, keeper, reporter),
         )
 
-    async def _mark_others(self, marker: ReplicaMarker, over: asyncio.Event) -> None:
-        """What is not urgent, once; then nothing more until the session is over."""
+    async def _keep_marked(self, marker: ReplicaMarker, sibling_ended: asyncio.Event) -> None:
+        """What is not urgent, once; and whatever another queue's worker had marked when its session ends."""
         await marker.mark_others(self._topology())
-        await over.wait()
+        while await sibling_ended.wait():
+            sibling_ended.clear()
+            marker.forget_siblings()
+            await marker.mark(self._topology())
+            await marker.mark_others(self._topology())
 
     async def _execute(self, keeper: Keeper, reporter: Reporter, task: Task) -> Report | None:
         """The report of a claimed task; None when the entry went away or waits for another time."""

@@ -18,6 +18,7 @@ from engine.ddl import (
     IntentStore,
     LocalExecutor,
     NodeIdentity,
+    OwnSessions,
     QueueRow,
     Resolver,
 )
@@ -54,6 +55,7 @@ class NodeQueues:
         self._clients = {q.path: DDLQueueClient(self.holder, env, q.paths) for q in config.queues}
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[DDLWorker] = []
+        own_sessions = OwnSessions()
         self._cleaners: list[DDLCleaner] = []
         for queue in config.queues:
             worker = DDLWorker(
@@ -65,6 +67,7 @@ class NodeQueues:
                 topology=topology,
                 queue=queue,
                 resolver=resolver,
+                own_sessions=own_sessions,
                 profile_settings=_profile(config, queue),
                 on_round=self._on_round(len(self._workers)),
             )

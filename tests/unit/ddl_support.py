@@ -12,6 +12,7 @@ from engine.ddl.client import DDLQueueClient, Submission
 from engine.ddl.identity import FixedResolver, NodeIdentity
 from engine.ddl.initiator import PreparedStatement, prepare
 from engine.ddl.outcome import EntryStatus
+from engine.ddl.own_sessions import OwnSessions
 from engine.ddl.worker import DDLWorker
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.memory import MemoryKeeperServer
@@ -80,8 +81,16 @@ class Bench:
     async def client(self) -> DDLQueueClient:
         return DDLQueueClient(await self.keeper("initiator"), self.env, self.queue.paths)
 
-    def start(self, *names: str, resolver: FixedResolver | None = None, **identity: object) -> None:
-        """Workers of these hosts, on whatever their disks hold."""
+    def start(
+        self,
+        *names: str,
+        resolver: FixedResolver | None = None,
+        queue: DistributedDdl | None = None,
+        own_sessions: OwnSessions | None = None,
+        **identity: object,
+    ) -> None:
+        """Workers of these hosts, on whatever their disks hold. `names` are those of the hosts, unless
+        `identity` says otherwise."""
         for number, name in enumerate(names):
             database = self.databases.setdefault(name, ModelDatabase(name))
             disk = self.disks.setdefault(name, IntentDisk())
@@ -100,8 +109,9 @@ class Bench:
                 intents=ModelIntentStore(disk, process),
                 identity=NodeIdentity(**(facts | identity)),  # type: ignore[arg-type]
                 topology=lambda: self.topology,
-                queue=self.queue,
+                queue=queue or self.queue,
                 resolver=resolver or FixedResolver({}),
+                own_sessions=own_sessions,
             )
             self.executors[name], self.workers[name] = executor, worker
             self._tasks[name] = asyncio.create_task(worker.run(), name=f"worker {name}")
