@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -166,7 +167,7 @@ def test_a_statement_that_is_quick_needs_no_trigger(hosts: Any) -> None:
 
 
 def test_a_failing_host_fails_the_sensor_with_every_hosts_status(
-    hosts: Any, caplog: pytest.LogCaptureFixture
+    hosts: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from oncluster_airflow.errors import DDLFailed
 
@@ -178,6 +179,9 @@ def test_a_failing_host_fails_the_sensor_with_every_hosts_status(
     expected = {f"node0{n}": "failed" if n == 5 else "done" for n in range(1, 7)}
     assert {host["host"]: host["state"] for host in ti.xcoms["ddl_hosts"]} == expected
     assert {outcome.host.host: str(outcome.state) for outcome in raised.value.result.hosts} == expected
+    log = capsys.readouterr().out
+    for host, state in expected.items():
+        assert re.search(rf"^{host}:9000 +{state} ", log, re.MULTILINE), host
 
 
 def test_never_throw_shows_the_error_and_succeeds(hosts: Any) -> None:
