@@ -8,7 +8,7 @@ table's columns and engine from one replica of each shard.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -39,13 +39,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """`replica` is the one that was chosen for this job, from `replicas`, and `version` its server's."""
+    """`replica` is the one that was chosen for this job, from `replicas`; `version` is its server's, and
+    `engine` that of the local table there."""
 
     number: int
     weight: int
     replicas: tuple[Server, ...]
     replica: Server
     version: tuple[int, ...]
+    engine: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,18 @@ class Target:
     def slots(self) -> tuple[int, ...]:
         return slots([shard.weight for shard in self.shards])
 
+    def require_replication(self) -> None:
+        """Raises ConfigError where a shard has several replicas and rows would stay on the one written."""
+        for shard in self.shards:
+            if len(shard.replicas) > 1 and not shard.engine.startswith(("Replicated", "Shared")):
+                raise ConfigError(
+                    f"{self.table} on {shard.replica} is a {shard.engine} table, which is not replicated, "
+                    f"and shard {shard.number} has {len(shard.replicas)} replicas "
+                    f"({', '.join(map(str, shard.replicas))}): rows would be on one of them only.",
+                    hint="Make the table replicated (ReplicatedMergeTree), or name one replica of each shard "
+                    "with the option shards.",
+                )
+
     def with_coordinator(self, server: Server) -> Target:
         """With this replica of the first shard chosen."""
         return replace(self, shards=(replace(self.shards[0], replica=server), *self.shards[1:]))
@@ -113,13 +127,15 @@ class Target:
         else:
             asked = first_to_answer(options.servers)
             definition = _definition(asked, options.table)
-            local = TableName(definition.database or "default", definition.table)
             key = options.sharding_key or definition.sharding_key
-            shards = _shards(asked, definition.cluster, options)
+            shards, databases = _shards(asked, definition.cluster, options)
+            local = TableName(
+                definition.database or _default_database(databases, options.table), definition.table
+            )
         with ThreadPoolExecutor(len(shards)) as pool:
             seen = list(pool.map(lambda shard: _look(shard[1], local, beside), shards))
         chosen = tuple(
-            Shard(number, weight, replicas, one.replica, _version(one.facts["version"]))
+            Shard(number, weight, replicas, one.replica, _version(one.facts["version"]), one.facts["engine"])
             for number, ((weight, replicas), one) in enumerate(zip(shards, seen, strict=True), start=1)
         )
         facts, columns = seen[0].facts, seen[0].columns
@@ -209,12 +225,27 @@ def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:
     return ", ".join(differing) or "their order"
 
 
-def _shards(server: Server, cluster: str, options: Options) -> tuple[tuple[int, tuple[Server, ...]], ...]:
+def _default_database(databases: Set[str], name: TableName) -> str:
+    """What an empty database in the definition of `name` means. Raises ConfigError where replicas differ."""
+    found = sorted({database or "default" for database in databases})
+    if len(found) > 1:
+        raise ConfigError(
+            f"{name} leaves the database to its replicas, and they have several: {', '.join(found)}.",
+            hint="Name the replicas of one database with the option shards, and its local table.",
+        )
+    return found[0]
+
+
+def _shards(
+    server: Server, cluster: str, options: Options
+) -> tuple[tuple[tuple[int, tuple[Server, ...]], ...], Set[str]]:
+    """Weight and replicas of each shard, and the default databases of all, empty where none is set."""
     if options.cluster_file:
         from engine.config.load import load_topology  # workers need none of it
 
         topology = load_topology(Path(options.cluster_file))
-        return tuple(
+        known_cluster = topology.cluster(cluster)
+        shards = tuple(
             (
                 shard.weight,
                 tuple(
@@ -227,15 +258,16 @@ def _shards(server: Server, cluster: str, options: Options) -> tuple[tuple[int, 
                     for replica in shard.replicas
                 ),
             )
-            for shard in topology.cluster(cluster).shards
+            for shard in known_cluster.shards
         )
+        return shards, {replica.default_database for replica in known_cluster.replicas}
     has_http = server.text(
         "SELECT count() FROM system.columns "
         "WHERE database = 'system' AND table = 'clusters' AND name = 'http_port'"
     )
     http = ", http_host, http_port" if has_http != "0" else ""
     rows = server.rows(
-        f"SELECT shard_num, shard_weight, host_name{http} FROM system.clusters "
+        f"SELECT shard_num, shard_weight, host_name, default_database{http} FROM system.clusters "
         f"WHERE cluster = {quote_string(cluster)} ORDER BY shard_num, replica_num"
     )
     if not rows:
@@ -251,7 +283,8 @@ def _shards(server: Server, cluster: str, options: Options) -> tuple[tuple[int, 
         host = str(row.get("http_host") or row["host_name"])
         port = int(row.get("http_port") or options.http_port)
         replicas.append(Server(host, port, options.servers[0].scheme, options.user, options.password))
-    return tuple((weight, tuple(replicas)) for _, (weight, replicas) in sorted(found.items()))
+    shards = tuple((weight, tuple(replicas)) for _, (weight, replicas) in sorted(found.items()))
+    return shards, {str(row["default_database"]) for row in rows}
 
 
 def _keeper_path(server: Server, name: TableName) -> str:

@@ -62,10 +62,12 @@ class Job:
     def begin(cls, options: Options, schema: StructType, mode: Mode) -> Job:
         """Look at the target and at what an earlier run of the job left. Runs in the planner.
 
-        Raises SqlError when the frame does not fit, Unavailable when nobody can tell what an earlier run did.
+        Raises SqlError when the frame does not fit, ConfigError when rows would miss replicas, Unavailable
+        when nobody can tell what an earlier run did.
         """
         spare_the_modules()
         target = Target.find(options, beside=records.prepare)
+        target.require_replication()
         check_schema(schema, target)
         epoch = staging.new_epoch()
         key = staging.job_key(options.job_id or epoch, target)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,21 @@ from tests.quick_java import QUICK_JAVA
 ROOT = Path(__file__).resolve().parents[2]
 
 
+NUMBERS = itertools.count(1)
+"""Of the tables of all tests."""
+
+WEIGHTED = """
+<weighted>
+  <shard><weight>1</weight><replica>
+    <host>n1</host><port>9000</port><default_database>d</default_database>
+  </replica></shard>
+  <shard><weight>2</weight><replica>
+    <host>n3</host><port>9000</port><default_database>d</default_database>
+  </replica></shard>
+</weighted>
+"""
+"""A cluster whose second shard gets twice the rows, and whose addresses say a database."""
+
 STARTED: list[Server] = []
 """Those of all tests."""
 
@@ -42,12 +58,14 @@ class Servers:
     kind: str
     shards: list[list[Server]]
 
-    def __post_init__(self) -> None:
-        self._made = 0
-
     @property
     def all(self) -> list[Server]:
         return [server for shard in self.shards for server in shard]
+
+    @property
+    def one_each(self) -> Servers:
+        """One replica of each shard, as tables that are not replicated are written."""
+        return replace(self, shards=[shard[:1] for shard in self.shards])
 
     @property
     def option(self) -> str:
@@ -65,8 +83,7 @@ class Servers:
         settings: Mapping[str, str] | None = None,
     ) -> str:
         """A local table on every replica."""
-        self._made += 1
-        name = f"d.{self.kind}_{self._made}"
+        name = f"d.{self.kind}_{next(NUMBERS)}"
         for number, shard in enumerate(self.shards, start=1):
             for replica, server in enumerate(shard, start=1):
                 server.execute("CREATE DATABASE IF NOT EXISTS d")
@@ -138,7 +155,9 @@ def spark() -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, Call[Any]]]:
     directory = tmp_path_factory.mktemp("spark")
-    (directory / "given.xml").write_text(clusters_xml({"two": [["n1", "n2"], ["n3"]]}))
+    clusters = clusters_xml({"two": [["n1", "n2"], ["n3"]]})
+    end = "</remote_servers>"
+    (directory / "given.xml").write_text(clusters.replace(end, WEIGHTED + end))
     with blocking_cluster(
         directory / "run", cluster_file=directory / "given.xml", hosts=("n1", "n2", "n3")
     ) as run_and_call:

@@ -125,6 +125,6 @@ def test_a_run_after_the_tokens_may_be_forgotten_is_refused(
 
 def test_tables_that_do_not_deduplicate_and_overwriting_are_refused(nodes: Servers) -> None:
     with pytest.raises(ConfigError, match="does not deduplicate"):
-        begin(nodes, make_table(nodes, replicated=False))
+        begin(nodes.one_each, make_table(nodes.one_each, replicated=False))
     with pytest.raises(ConfigError, match="staging only"):
         begin(nodes, make_table(nodes), Mode.OVERWRITE_PARTITIONS)

@@ -65,8 +65,20 @@ class Crash(BaseException):
 
 
 @pytest.fixture(params=[True, False], ids=["replicated", "plain"])
-def table(request: pytest.FixtureRequest, servers: Servers) -> str:
-    return make_table(servers, replicated=request.param)
+def replicated(request: pytest.FixtureRequest) -> bool:
+    """Of the test's `table`."""
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def place(servers: Servers, replicated: bool) -> Servers:
+    """One replica of each shard where the test's `table` is not replicated."""
+    return servers if replicated else servers.one_each
+
+
+@pytest.fixture
+def table(place: Servers, replicated: bool) -> str:
+    return make_table(place, replicated=replicated)
 
 
 def failing_once(frame: DataFrame, marker: Path, how: str) -> DataFrame:
@@ -98,23 +110,23 @@ def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
     assert servers.staging() == []
 
 
-def test_a_driver_that_ended_after_staging_starts_over(servers: Servers, table: str) -> None:
-    attempt(begin(servers, table), task=0, number=1)
-    again = begin(servers, table)
+def test_a_driver_that_ended_after_staging_starts_over(place: Servers, table: str) -> None:
+    attempt(begin(place, table), task=0, number=1)
+    again = begin(place, table)
     assert again.before is Progress.NOTHING
     finish(again, [attempt(again, task=0, number=1)])
-    assert is_once(servers, table)
-    assert servers.staging() == []
+    assert is_once(place, table)
+    assert place.staging() == []
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("event", [Event.INTENT, Event.ATTACHED], ids=str)
 def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
-    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch, event: Event, when: str
+    place: Servers, table: str, monkeypatch: pytest.MonkeyPatch, event: Event, when: str
 ) -> None:
     """1. Rows are staged and decided. 2. The commit ends at a record of its ledger, before or after it. 3. A
     new driver with the same job id takes no rows, and the commit goes on."""
-    job = begin(servers, table)
+    job = begin(place, table)
     messages = [attempt(job, task=0, number=1, last=30), attempt(job, task=1, number=2, first=30)]
     true_record = records.record
 
@@ -129,12 +141,12 @@ def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
         patch.setattr(records, "record_done", _crash)
         with pytest.raises(Crash):
             finish(job, messages)
-    again = begin(servers, table)
+    again = begin(place, table)
     assert again.before is Progress.DECIDED
     finish(again, [])
-    assert is_once(servers, table)
-    assert begin(servers, table).before is Progress.DONE
-    assert servers.staging() == []
+    assert is_once(place, table)
+    assert begin(place, table).before is Progress.DONE
+    assert place.staging() == []
 
 
 def test_what_a_run_did_ahead_is_nothing_where_another_plan_is_decided(
@@ -199,45 +211,45 @@ class HeldMoves:
 
 
 def test_a_commit_that_was_left_behind_adds_nothing_when_it_goes_on(
-    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+    place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A commit sleeps before its first move. 2. A new driver carries the job out, and ends before it is
     recorded as done. 3. The first goes on, and fails; where Keeper knows the parts, it drops what is moved
     again. 4. A third ends the job."""
-    job = begin(servers, table)
+    job = begin(place, table)
     messages = [attempt(job, task=0, number=1)]
     moves = HeldMoves(monkeypatch, "append", shards=2)
     sleeper = moves.begin(lambda: finish(job, messages))
     with monkeypatch.context() as patch:
         patch.setattr(records, "record_done", _crash)
         with pytest.raises(Crash):
-            finish(begin(servers, table), [])
+            finish(begin(place, table), [])
     moves.go_on()
     is_known = job.target.is_replicated and not job.target.is_old
     with contextlib.nullcontext() if is_known else pytest.raises(OnclusterError):
         sleeper.result()
-    assert is_once(servers, table)
-    finish(begin(servers, table), [])
-    assert is_once(servers, table)
-    assert servers.staging() == []
+    assert is_once(place, table)
+    finish(begin(place, table), [])
+    assert is_once(place, table)
+    assert place.staging() == []
 
 
 def test_a_commit_that_was_left_behind_removes_nothing_when_it_goes_on(
-    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+    place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1. A load that replaces partitions by nothing sleeps before its first move. 2. A new driver carries it
     out. 3. Another load has rows for those partitions. 4. The first goes on."""
-    job = begin(servers, table, mode=Mode.OVERWRITE_PARTITIONS, partitions="0,1")
+    job = begin(place, table, mode=Mode.OVERWRITE_PARTITIONS, partitions="0,1")
     moves = HeldMoves(monkeypatch, "replace", shards=2)
     sleeper = moves.begin(lambda: finish(job, []))
-    finish(begin(servers, table), [])
-    other = begin(servers, table, job_id="other")
+    finish(begin(place, table), [])
+    other = begin(place, table, job_id="other")
     finish(other, [attempt(other, task=0, number=1)])
     moves.go_on()
     with pytest.raises(SqlError) as refused:
         sleeper.result()
     assert refused.value.code == Code.UNKNOWN_TABLE
-    assert is_once(servers, table)
+    assert is_once(place, table)
 
 
 def test_a_shard_that_dies_in_the_middle_of_the_commit_gets_its_rows_when_it_is_back(
@@ -302,9 +314,9 @@ def test_records_of_old_jobs_are_dropped_by_the_next_load(
     assert begin(servers, table).before is Progress.NOTHING
 
 
-def test_an_attempt_that_posts_after_the_commit_changes_nothing(servers: Servers, table: str) -> None:
+def test_an_attempt_that_posts_after_the_commit_changes_nothing(place: Servers, table: str) -> None:
     """1. Two attempts of a task run. 2. One wins and is committed. 3. The other posts what it still has."""
-    job = begin(servers, table)
+    job = begin(place, table)
     zombie = Attempt(job, ("a", "s"), 0, 1)
     zombie.add(pa.record_batch({"a": pa.array([1, 2, 3], pa.int64()), "s": ["x", "y", "z"]}))
     late = Attempt(job, ("a", "s"), 0, 3)
@@ -316,49 +328,49 @@ def test_an_attempt_that_posts_after_the_commit_changes_nothing(servers: Servers
         zombie.flush()
     assert refused.value.code == 60
     late.flush()  # its table is new: nobody reads it, and the next driver of the job drops it
-    assert is_once(servers, table)
-    finish(begin(servers, table), [])
-    assert servers.staging() == []
-    assert is_once(servers, table)
+    assert is_once(place, table)
+    finish(begin(place, table), [])
+    assert place.staging() == []
+    assert is_once(place, table)
 
 
-def test_rows_that_vanished_from_staging_end_the_job_before_it_writes(servers: Servers, table: str) -> None:
-    job = begin(servers, table)
+def test_rows_that_vanished_from_staging_end_the_job_before_it_writes(place: Servers, table: str) -> None:
+    job = begin(place, table)
     message = attempt(job, task=0, number=1)
     shard, staged = message.staged[0]
-    server = servers.shards[shard][0]
+    server = place.shards[shard][0]
     partition = "DROP PARTITION ID '0'"
     server.execute(f"ALTER TABLE {TableName(staging.DATABASE, staged.table).quoted} {partition}")
     with pytest.raises(RowsMissing, match=f"Shard {shard + 1}"):
         finish(job, [message])
     give_up(job)
-    assert sum(servers.counts(table)) == 0
-    assert servers.staging() == []
+    assert sum(place.counts(table)) == 0
+    assert place.staging() == []
 
 
-def test_a_failed_job_leaves_no_staging(servers: Servers, table: str) -> None:
-    job = begin(servers, table)
+def test_a_failed_job_leaves_no_staging(place: Servers, table: str) -> None:
+    job = begin(place, table)
     attempt(job, task=0, number=1)
     give_up(job)
-    assert servers.staging() == []
-    assert sum(servers.counts(table)) == 0
+    assert place.staging() == []
+    assert sum(place.counts(table)) == 0
 
 
 def test_giving_up_keeps_what_was_decided(
-    servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch
+    place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark calls abort also when the commit failed."""
-    job = begin(servers, table)
+    job = begin(place, table)
     messages = [attempt(job, task=0, number=1)]
     with monkeypatch.context() as patch:
         patch.setattr(commit._Work, "gather", _crash)
         with pytest.raises(Crash):
             finish(job, messages)
     give_up(job)
-    again = begin(servers, table)
+    again = begin(place, table)
     assert again.before is Progress.DECIDED
     finish(again, [])
-    assert is_once(servers, table)
+    assert is_once(place, table)
 
 
 def _crash(*_: object) -> None:

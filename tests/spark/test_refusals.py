@@ -13,10 +13,11 @@ from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, Sq
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.target import Target, _shards
-from spark_apps.clickhouse_cluster.writer import Attempt, give_up
+from spark_apps.clickhouse_cluster.writer import Attempt, Job, give_up
 from tests.spark.conftest import Servers
-from tests.spark.test_faults import attempt, begin, finish, is_once, make_table
+from tests.spark.test_faults import SCHEMA, attempt, begin, finish, is_once, make_table
 
 pytestmark = pytest.mark.slow
 
@@ -67,7 +68,49 @@ def test_a_key_that_is_no_integer_ends_the_attempt_and_nothing_is_written(server
     assert (sum(servers.counts(table)), servers.staging()) == (0, [])
 
 
+@pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
+def test_rows_that_nobody_would_bring_to_the_other_replicas_are_refused(servers: Servers, mode: Mode) -> None:
+    together = replace(servers, shards=[servers.all[:2]])
+    plain, replicated = make_table(together, replicated=False), make_table(together)
+    with pytest.raises(ConfigError, match=r"is a MergeTree table.* shard 1 has 2 replicas") as refused:
+        begin(together, plain, mode=mode)
+    assert "name one replica of each shard" in refused.value.hint
+    for allowed, table in ((together, replicated), (together.one_each, plain)):
+        job = begin(allowed, table, mode=mode)
+        finish(job, [attempt(job, task=0, number=1)])
+        assert is_once(allowed, table)
+
+
+def test_a_distributed_table_over_plain_ones_on_two_replicas_is_read_and_not_written(
+    nodes: Servers, local: LocalCluster
+) -> None:
+    table = make_table(nodes, replicated=False)
+    server = nodes.shards[0][0]
+    server.execute(f"CREATE TABLE {table}_all AS {table} ENGINE = Distributed(two, d, {table[2:]}, a)")
+    given = {"url": str(server), "cluster_file": str(local.config_file)}
+    with pytest.raises(ConfigError, match=rf"{table} on .* is a MergeTree table.* shard 1 has 2 replicas"):
+        Job.begin(Options.parse({**given, "table": f"{table}_all"}), SCHEMA, Mode.APPEND)
+    assert str(find(nodes, f"{table}_all", **given).table) == table
+
+
+def test_an_empty_database_is_that_of_the_addresses_which_must_have_one(
+    nodes: Servers, local: LocalCluster, tmp_path: Path
+) -> None:
+    table = make_table(nodes)
+    engine = f"Distributed(weighted, '', {table[2:]}, a)"
+    nodes.shards[0][0].execute(f"CREATE TABLE {table}_all (a UInt32, s String) ENGINE = {engine}")
+    assert str(find(nodes, f"{table}_all", cluster_file=str(local.config_file)).table) == table
+    asked = Options.parse({"table": f"{table}_all", "url": str(nodes.shards[0][0])})
+    assert _shards(asked.servers[0], "weighted", asked)[1] == {"d"}  # as system.clusters has it
+    text = local.config_file.read_text()
+    home = "<default_database>d</default_database>"
+    (tmp_path / "other.xml").write_text(text.replace(home, "", 1))
+    with pytest.raises(ConfigError, match="several: d, default"):
+        find(nodes, f"{table}_all", cluster_file=str(tmp_path / "other.xml"))
+
+
 def test_a_table_that_differs_between_the_shards_is_refused(nodes: Servers) -> None:
+    nodes = nodes.one_each
     table = make_table(nodes, replicated=False)
     nodes.shards[1][0].execute(f"ALTER TABLE {table} ADD COLUMN extra UInt8")
     with pytest.raises(SqlError, match="extra UInt8") as refused:

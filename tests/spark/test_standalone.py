@@ -143,8 +143,11 @@ def test_a_driver_that_was_killed_is_started_again_and_its_loads_end(nodes: Serv
     ):
         latches = Latches(tmp_path / str(number))
         latches.directory.mkdir()
-        table = nodes.table("a UInt32, s String", rest="PARTITION BY a % 2 ORDER BY a", replicated=replicated)
-        held.append(job(nodes, table, latches, fault))
+        servers = nodes if replicated else nodes.one_each
+        table = servers.table(
+            "a UInt32, s String", rest="PARTITION BY a % 2 ORDER BY a", replicated=replicated
+        )
+        held.append(job(servers, table, latches, fault))
     with Driver("local[4,4]", tmp_path) as killed:
         killed.begin(write_at_once, held)
         for one in held:

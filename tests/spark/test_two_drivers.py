@@ -99,6 +99,7 @@ def test_of_two_drivers_of_one_job_one_is_killed_and_started_again(
     """1. Two drivers with one job id have staged, each rows of its own. 2. The first gets to the fault, and
     SIGKILL. 3. The second commits: what the first decided, if it did. 4. The first is started again."""
     servers: Servers = request.getfixturevalue(kind)
+    servers = servers if replicated else servers.one_each
     latches = Latches(tmp_path)
     first = Load(
         servers=servers, table=make_table(servers, replicated=replicated), job_id="job", latches=tmp_path,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
+from engine.testing.local_cluster import LocalCluster
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -27,7 +28,30 @@ def test_appends_rows_to_the_shards_that_the_servers_would_choose(
     assert servers.staging() == []
 
 
+def test_weights_and_the_key_are_the_distributed_table_s(
+    spark: SparkSession, nodes: Servers, local: LocalCluster
+) -> None:
+    """The rows that Spark writes stand where a node's own INSERT puts them."""
+    first = nodes.shards[0][0]
+    ours, theirs = (nodes.table("a UInt32, s String", rest="ORDER BY a") for _ in range(2))
+    for table in (ours, theirs):
+        engine = f"Distributed(weighted, d, {table[2:]}, cityHash64(a, s))"
+        first.execute(f"CREATE TABLE {table}_all AS {table} ENGINE = {engine}")
+    frame = spark.range(300).selectExpr("id AS a", "concat('x', id) AS s")
+    writer = frame.write.format("clickhouse_cluster").mode("append")
+    writer.options(url=str(first), cluster_file=str(local.config_file)).save(f"{ours}_all")
+    rows = "SELECT number, concat('x', toString(number)) FROM numbers(300)"
+    first.execute(f"INSERT INTO {theirs}_all {rows}", settings={"insert_distributed_sync": "1"})
+    placed = [
+        [shard[0].text(f"SELECT a FROM {t} ORDER BY a") for shard in nodes.shards] for t in (ours, theirs)
+    ]
+    assert placed[0] == placed[1]
+    assert sum(nodes.counts(ours)) == 300
+    assert nodes.counts(ours)[1] > nodes.counts(ours)[0] > 0
+
+
 def test_a_job_that_was_done_does_nothing_when_it_is_run_again(spark: SparkSession, servers: Servers) -> None:
+    servers = servers.one_each
     table = servers.table(COLUMNS, rest=BY_TEN, replicated=False)
     frame = spark.range(100).selectExpr("id AS a", "'x' AS s", "timestamp_seconds(id) AS d")
     for _ in range(2):

@@ -32,7 +32,9 @@ def target(*columns: Column, key: str = "a", placement: Placement = Placement.BY
     return Target(
         name=TableName("d", "t_all"),
         table=TableName("d", "t"),
-        shards=tuple(Shard(number, 1, (server,), server, version=(26, 9)) for number in (1, 2)),
+        shards=tuple(
+            Shard(number, 1, (server,), server, version=(26, 9), engine="MergeTree") for number in (1, 2)
+        ),
         sharding_key=key,
         placement=placement,
         columns=(Column("a", "UInt32"), *columns),
