@@ -49,6 +49,7 @@ _ALLOWED = {"allow_suspicious_codecs": "1", "allow_suspicious_low_cardinality_ty
 _CODECS_OF_MARKS_SINCE = (23, 1)
 _DROPS_WAIT_SINCE = (20, 10)
 _KEPT_S = 7 * 24 * 3600
+_LISTINGS = 100
 _DROPS_AT_ONCE = 4
 
 
@@ -124,14 +125,22 @@ def gathered_by_others(server: Server, job: str, mine: TableName) -> list[TableN
 
 
 def tables(server: Server, like: str) -> list[str]:
-    """Names of tables and views here; none where no load ever was."""
-    try:
-        # Cheaper than to ask `system.tables`.
-        return server.text(f"SHOW TABLES FROM {DATABASE} LIKE {quote_string(like)}").split()
-    except SqlError as error:
-        if error.code != Code.UNKNOWN_DATABASE:
-            raise
-        return []
+    """Names of tables and views here; none where no load ever was.
+
+    An old server's listing fails when one of the tables is dropped meanwhile, by this load or by another.
+    """
+    # Cheaper than to ask `system.tables`.
+    listing = f"SHOW TABLES FROM {DATABASE} LIKE {quote_string(like)}"
+    tries = 0
+    while True:
+        try:
+            return server.text(listing).split()
+        except SqlError as error:
+            if error.code == Code.UNKNOWN_DATABASE:
+                return []
+            tries += 1
+            if error.code != Code.UNKNOWN_TABLE or tries == _LISTINGS:
+                raise
 
 
 def left(server: Server, *, records_older_than_s: int) -> list[str]:
