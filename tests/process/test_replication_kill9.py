@@ -40,7 +40,7 @@ BLOCKS = amount(default=8, in_rounds=14)
 FAULTS = amount(default=4, in_rounds=7)
 
 
-@pytest.mark.parametrize("seed", seeds(default=2))  # ALTERs; a second table, paused processes
+@pytest.mark.parametrize("seed", seeds())
 async def test_replicas_killed_at_any_moment_end_alike_with_every_acknowledged_row_once(
     tmp_path: Path, seed: int
 ) -> None:
