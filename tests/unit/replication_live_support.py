@@ -32,6 +32,7 @@ from engine.testing.simulation import SimulationEnv, run_simulation
 
 T = TypeVar("T")
 PATHS = TablePaths("/clickhouse/tables/01/d/t")
+OTHER = TablePaths("/clickhouse/tables/01/d/other")
 P = PartName.parse
 
 NO_OWN_MERGES = ReplicatedSettings(max_bytes_to_merge_at_max_space_in_pool=1)
@@ -244,3 +245,24 @@ class Live:
         """Block numbers that are held now."""
         partitions = self.children(PATHS.block_numbers)
         return [f"{p}/{n}" for p in partitions for n in self.children(f"{PATHS.block_numbers}/{p}")]
+
+
+async def two_tables(live: Live) -> tuple[list[LiveReplica], list[LiveReplica]]:
+    """Two nodes, each with a replica of the table at PATHS and of the one at OTHER."""
+    names = ("r1", "r2")
+    return (
+        [await live.replica(name) for name in names],
+        [await live.replica(name, paths=OTHER) for name in names],
+    )
+
+
+def staged(*replicas: LiveReplica) -> list[str]:
+    return [str(part) for replica in replicas for part in replica.disk.staged]
+
+
+def check_equal(*replicas: LiveReplica) -> None:
+    """Nothing is left over, and what readers see is what Keeper says."""
+    assert not staged(*replicas)
+    for replica in replicas:
+        assert replica.parts() == replicas[0].parts() == replica.parts_in_keeper()
+        assert replica.rows() == replicas[0].rows()

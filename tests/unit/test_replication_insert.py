@@ -6,6 +6,7 @@ import asyncio
 import enum
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -478,6 +479,26 @@ def test_many_parts_slow_inserts_down_and_too_many_refuse_them() -> None:
             await Inserter(replica.ctx).check(DEDUP)
         assert caught.value.code == Code.TOO_MANY_PARTS
         await insert(replica, 9, partition="other")  # what is committed already is not refused
+
+    run(main)
+
+
+def test_a_statement_may_have_limits_of_its_own_for_the_number_of_parts() -> None:
+    async def main(bench: Bench) -> None:
+        settings = ReplicatedSettings(parts_to_delay_insert=1, parts_to_throw_insert=2, max_delay_to_insert=2)
+        replica = await bench.replica(settings=settings)
+        for value in range(3):
+            await insert(replica, value)
+        with pytest.raises(SqlError):
+            await Inserter(replica.ctx).check(DEDUP)
+        started_s = bench.env.monotonic_s()
+        await Inserter(replica.ctx).check(replace(DEDUP, parts_to_delay=4, parts_to_throw=5))
+        assert bench.env.monotonic_s() == started_s
+        await Inserter(replica.ctx).check(replace(DEDUP, parts_to_delay=3, parts_to_throw=5))
+        assert bench.env.monotonic_s() == started_s + 1
+        with pytest.raises(SqlError) as caught:
+            await Inserter(replica.ctx).check(replace(DEDUP, parts_to_throw=3))
+        assert caught.value.code == Code.TOO_MANY_PARTS
 
     run(main)
 

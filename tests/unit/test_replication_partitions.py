@@ -18,25 +18,20 @@ from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import Placement, RangeFate, Sync
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, MergeParts, ReplaceRange
-from engine.replication.paths import TablePaths
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import COLUMNS, Damage
-from tests.unit.replication_live_support import PATHS, Live, LiveReplica, P, run
-
-OTHER = TablePaths("/clickhouse/tables/01/d/other")
-
-
-def staged(*replicas: LiveReplica) -> list[str]:
-    return [str(part) for replica in replicas for part in replica.disk.staged]
-
-
-def check_equal(*replicas: LiveReplica) -> None:
-    """Nothing is left over, and what readers see is what Keeper says."""
-    assert not staged(*replicas)
-    for replica in replicas:
-        assert replica.parts() == replicas[0].parts() == replica.parts_in_keeper()
-        assert replica.rows() == replicas[0].rows()
+from tests.unit.replication_live_support import (
+    OTHER,
+    PATHS,
+    Live,
+    LiveReplica,
+    P,
+    check_equal,
+    run,
+    staged,
+    two_tables,
+)
 
 
 def lose_message_to_log(live: Live, replica: LiveReplica, what: str) -> list[Sequence[Op]]:
@@ -521,14 +516,6 @@ def test_a_lost_message_replaces_once(what: str) -> None:
     run(main)
 
 
-async def two_tables(live: Live) -> tuple[list[LiveReplica], list[LiveReplica]]:
-    names = ("r1", "r2")
-    return (
-        [await live.replica(name) for name in names],
-        [await live.replica(name, paths=OTHER) for name in names],
-    )
-
-
 def test_a_partition_moves_to_another_table_of_the_node() -> None:
     async def main(live: Live) -> None:
         sources, destinations = await two_tables(live)
@@ -579,52 +566,7 @@ def test_what_is_moved_has_its_mutations_done() -> None:
     run(main)
 
 
-# -- FETCH, FREEZE -------------------------------------------------------------------------------------------
-
-
-def test_a_partition_of_another_table_is_fetched_into_detached() -> None:
-    async def main(live: Live) -> None:
-        sources, destinations = await two_tables(live)
-        for value in range(3):
-            await sources[0].insert(value, partition="a")
-            await destinations[0].insert(10 + value, partition="a")
-        await live.quiet()
-        await optimize(sources[0].ctx, OptimizeOptions("a", Extent.FINAL, sync=Sync.ALL))
-        ctx = destinations[1].ctx
-        names = await partitions.fetch_partition(ctx, "a", PATHS.root)
-        assert [str(name) for name in names] == ["a_0_2_1"] == sorted(destinations[1].disk.detached)
-        assert destinations[1].keys() == [10, 11, 12]
-        with pytest.raises(SqlError) as already:
-            await partitions.fetch_partition(ctx, "a", PATHS.root)
-        assert already.value.code == Code.PARTITION_ALREADY_EXISTS
-        await partitions.attach_partition(ctx, "a", sync=Sync.ALL)
-        check_equal(*destinations)
-        assert destinations[0].keys() == [0, 1, 2, 10, 11, 12]
-
-    run(main)
-
-
-def test_fetching_what_is_not_there() -> None:
-    async def main(live: Live) -> None:
-        sources, destinations = await two_tables(live)
-        await sources[0].insert(1, partition="a")
-        await live.quiet()
-        ctx = destinations[0].ctx
-        with pytest.raises(SqlError) as no_partition:
-            await partitions.fetch_partition(ctx, "b", PATHS.root)
-        assert no_partition.value.code == Code.INVALID_PARTITION_VALUE
-        with pytest.raises(SqlError) as no_table:
-            await partitions.fetch_partition(ctx, "a", "/nowhere")
-        assert no_table.value.code == Code.BAD_ARGUMENTS
-        for source in sources:
-            await source.stop()
-        with pytest.raises(SqlError) as nobody:
-            await partitions.fetch_part(ctx, P("a_0_0_0"), PATHS.root)
-        assert nobody.value.code == Code.NO_ACTIVE_REPLICAS
-        await sources[1].start()
-        assert await partitions.fetch_part(ctx, P("a_0_0_0"), PATHS.root) == [P("a_0_0_0")]
-
-    run(main)
+# -- FREEZE -------------------------------------------------------------------------------------------------
 
 
 def test_freeze_keeps_what_is_there() -> None:

@@ -88,22 +88,6 @@ async def test_a_replica_that_missed_inserts_fetches_the_merged_part_instead(ben
 
 
 @simulated
-async def test_parts_are_fetched_from_the_active_replica_that_is_furthest_in_the_log(bench: Bench) -> None:
-    one, two, three = await bench.cluster(3)
-    three.ctx.switches.stop(Activity.FETCHES)
-    await one.insert(1)
-    await bench.quiet(one, two)
-    one.ctx.switches.stop(Activity.PULLING)
-    await two.insert(2)
-    await bench.quiet(two)
-    three.ctx.switches.start(Activity.FETCHES)
-    three.ctx.queue_changed.set()
-    await bench.until(lambda: three.values == [1, 2])
-    sources = {part: source for source, node, part in bench.network.fetches if node == "r3"}
-    assert sources[P("all_0_0_0")] == "r2"
-
-
-@simulated
 async def test_a_part_that_only_a_dead_replica_has_is_awaited_with_growing_pauses(bench: Bench) -> None:
     one, two = await bench.cluster(2)
     two.ctx.switches.stop(Activity.FETCHES)

@@ -65,6 +65,8 @@ from engine.storage.local_executor import ChdbExecutor
 from engine.storage.statement_text import InsertText
 
 _FORCE_FLAG = "flags/force_restore_data"
+_OF_THE_PROFILE = ("max_fetch_partition_retries_count",)
+"""Settings of queries, by which also goes what no query asks for: the default profile's."""
 
 
 class ReplicatedNode:
@@ -89,6 +91,7 @@ class ReplicatedNode:
         self._local = LocalTables(pool)
         self._server = server_of(config, find=self._context_at, version=pool.version)
         self._fetcher = fetcher_of(config)
+        self.default_profile = config.profiles.get("default", {})
         self._graph = ViewGraph(lambda: read_links(self._local))
         self._defaults = Defaults(
             config.default_replica_path,
@@ -282,6 +285,8 @@ class TableMaker:
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
         settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
+        profile = self._node.default_profile
+        settings |= {name: profile[name] for name in _OF_THE_PROFILE if name in profile}
         ctx = ReplicaContext(
             name=local.name,
             paths=record.paths,

@@ -8,8 +8,9 @@ from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.parse import draft_of
 
-_FORCED_OFF = ("async_insert",)
-"""What may not be left to a text of the user: rows have to be in the table when the INSERT ends."""
+_FORCED_OFF = ("async_insert", "parts_to_delay_insert", "parts_to_throw_insert")
+"""What may not be left to a text of the user: rows have to be in the table when the INSERT ends, and how many
+parts there may be is said of another table."""
 _SELECTS = ("SELECT", "WITH")
 
 

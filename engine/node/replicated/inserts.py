@@ -32,6 +32,9 @@ _NOT_FOR_THE_STAGE = (
     "insert_deduplication_token",
     "deduplicate_insert_select",
 )
+_LIMITS = ("parts_to_delay_insert", "parts_to_throw_insert")
+"""They are about the replicated table's parts. The stage, whose parts are this INSERT's alone, has limits of
+its own, which 0 asks for."""
 
 
 class ReplicatedInserts(StagedInserts):
@@ -90,6 +93,7 @@ class ReplicatedInserts(StagedInserts):
 def for_stage(asked: Asked) -> Asked:
     """The request as the stage's table needs it: at once, and without what is the replicated table's."""
     settings = {n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE}
+    settings |= {n: "0" for n in _LIMITS if n in asked.settings or n in asked.session.settings}
     return replace(asked, settings={**settings, "async_insert": "0"})
 
 
@@ -108,6 +112,8 @@ def options_of(settings: Mapping[str, str]) -> InsertOptions:
         quorum_parallel=flag(settings, "insert_quorum_parallel", True),
         quorum_timeout_s=number(settings, "insert_quorum_timeout", 600_000.0) / 1000,
         max_retries=int(number(settings, "insert_keeper_max_retries", 20)),
+        parts_to_delay=int(number(settings, "parts_to_delay_insert", 0)),
+        parts_to_throw=int(number(settings, "parts_to_throw_insert", 0)),
     )
 
 

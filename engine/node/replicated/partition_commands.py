@@ -19,7 +19,7 @@ from engine.names import TableName
 from engine.node.replicated.drop_limits import check_part, check_partition, check_table
 from engine.node.replicated.partition_sql import Action, PartitionCommand, Subject
 from engine.node.replicated.runtime import ReplicatedTables
-from engine.node.replicated.waiting import flag, settings_of, sync_of, wait_for_inactive_s
+from engine.node.replicated.waiting import flag, number, settings_of, sync_of, wait_for_inactive_s
 from engine.node.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.replication.commands import partitions
@@ -31,6 +31,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.sql import expand_macros
 
 _MAX_PATH_CHARS = 1024
+_ATTEMPTS = "max_fetch_partition_retries_count"
 
 OpenPlain = Callable[[TableName], Awaitable[ChdbPartStore]]
 """Opens a table that is not replicated, as a source of parts."""
@@ -46,10 +47,10 @@ class PartitionCommands:
 
     async def run_all(self, ctx: ReplicaContext, asked: Asked, commands: Sequence[PartitionCommand]) -> None:
         """One after another. Raises SqlError."""
-        for number, command in enumerate(commands):
+        for at, command in enumerate(commands):
 
-            def step(name: str, *, of: int, number: int = number) -> Sequence[Op] | None:
-                return asked.fence.step(f"{number} {name}", of=of * len(commands))
+            def step(name: str, *, of: int, at: int = at) -> Sequence[Op] | None:
+                return asked.fence.step(f"{at} {name}", of=of * len(commands))
 
             await self._run(ctx, asked, command, step)
 
@@ -209,11 +210,13 @@ class PartitionCommands:
             )
         if len(path) > _MAX_PATH_CHARS:
             raise SqlError(Code.BAD_ARGUMENTS, "The path of FETCH PARTITION is too long")
+        given = settings_of(asked)
+        attempts = int(number(given, _ATTEMPTS, 0)) if _ATTEMPTS in given else None
         if command.subject is Subject.PART:
-            await partitions.fetch_part(ctx, PartName.parse(command.what), path)
+            await partitions.fetch_part(ctx, PartName.parse(command.what), path, attempts=attempts)
             return
         for partition_id in await _ids(ctx, command):
-            await partitions.fetch_partition(ctx, partition_id, path)
+            await partitions.fetch_partition(ctx, partition_id, path, attempts=attempts)
 
     async def _drop_detached(self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand) -> None:
         if not flag(settings_of(asked), "allow_drop_detached", False):

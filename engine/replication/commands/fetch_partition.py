@@ -32,8 +32,11 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 1.0
 
 
-async def fetch_partition(ctx: ReplicaContext, partition_id: str, from_path: str) -> list[PartName]:
+async def fetch_partition(
+    ctx: ReplicaContext, partition_id: str, from_path: str, *, attempts: int | None = None
+) -> list[PartName]:
     """Fetch all parts of a partition of the table at `from_path` (macros expanded); returns their names.
+    `attempts` is the statement's `max_fetch_partition_retries_count`, if it has any.
 
     Raises SqlError 256 PARTITION_ALREADY_EXISTS if `detached/` has parts of it, 254 NO_ACTIVE_REPLICAS, 248
     if the table has no such partition.
@@ -50,15 +53,18 @@ async def fetch_partition(ctx: ReplicaContext, partition_id: str, from_path: str
         TablePaths(from_path),
         lambda parts: parts.in_partition(partition_id),
         f"partition {partition_id}",
+        attempts,
     )
 
 
-async def fetch_part(ctx: ReplicaContext, part: PartName, from_path: str) -> list[PartName]:
-    """Fetch one part. Raises SqlError 256 if it is in `detached/`, 254, 248."""
+async def fetch_part(
+    ctx: ReplicaContext, part: PartName, from_path: str, *, attempts: int | None = None
+) -> list[PartName]:
+    """Fetch one part, as `fetch_partition`. Raises SqlError 256 if it is in `detached/`, 254, 248."""
     if any(each.directory == str(part) for each in await ctx.store.detached()):
         raise SqlError(Code.PARTITION_ALREADY_EXISTS, f"Detached part {part} already exists in {ctx.name}")
     return await _fetch_all(
-        ctx, TablePaths(from_path), lambda parts: [part] if part in parts else [], f"part {part}"
+        ctx, TablePaths(from_path), lambda parts: [part] if part in parts else [], f"part {part}", attempts
     )
 
 
@@ -77,10 +83,12 @@ async def _fetch_all(
     source: TablePaths,
     choose: Callable[[ActivePartSet], Sequence[PartName]],
     what: str,
+    attempts: int | None,
 ) -> list[PartName]:
     fetched: list[PartName] = []
     error: PartUnavailable | None = None
-    for attempt in range(max(1, ctx.settings.max_fetch_partition_retries_count)):
+    limit = ctx.settings.max_fetch_partition_retries_count if attempts is None else attempts
+    for attempt in range(max(1, limit)):
         if attempt:
             await ctx.env.sleep(_PAUSE_S)
         replica = await with_session(ctx, lambda keeper: best_replica(keeper, source))

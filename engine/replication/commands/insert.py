@@ -81,7 +81,8 @@ _LEAST_DELAY_S = 0.01
 @dataclass(frozen=True, slots=True)
 class InsertOptions:
     """Settings of one INSERT: `insert_deduplicate`, `insert_deduplication_token`, `insert_quorum` (0 and 1
-    are off), `insert_quorum_parallel`, `insert_quorum_timeout`, `insert_keeper_max_retries`."""
+    are off), `insert_quorum_parallel`, `insert_quorum_timeout`, `insert_keeper_max_retries`,
+    `parts_to_delay_insert` and `parts_to_throw_insert` (0 leaves it to the table's settings of that name)."""
 
     deduplicate: bool = True
     token: str = ""
@@ -89,6 +90,8 @@ class InsertOptions:
     quorum_parallel: bool = True
     quorum_timeout_s: float = 600.0
     max_retries: int = 20
+    parts_to_delay: int = 0
+    parts_to_throw: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,7 @@ class Inserter:
         Raises SqlError: 242 for a read-only replica, 252 for too many parts, 285 and 286 for a quorum that
         cannot be had, 164 if the replica is not active.
         """
-        await self._wait_for_merges()
+        await self._wait_for_merges(options)
         for attempt in range(1, _TRIES_OF_CHECK + 1):
             is_last = attempt == _TRIES_OF_CHECK
             try:
@@ -198,22 +201,23 @@ class Inserter:
         low, high = (int.from_bytes(new.data_hash[at : at + 8], "little") for at in (0, 8))
         return BlockId(new.partition_id, low, high)
 
-    async def _wait_for_merges(self) -> None:
+    async def _wait_for_merges(self, options: InsertOptions) -> None:
         """`parts_to_delay_insert`, `parts_to_throw_insert`. Raises SqlError 252."""
         ctx, settings = self._ctx, self._ctx.settings
+        to_delay = options.parts_to_delay or settings.parts_to_delay_insert
+        to_throw = options.parts_to_throw or settings.parts_to_throw_insert
         counts = Counter(part.partition_id for part in ctx.store.active)
         count = max(counts.values(), default=0)
-        if count >= settings.parts_to_throw_insert > 0:
+        if count >= to_throw > 0:
             raise SqlError(
                 Code.TOO_MANY_PARTS,
                 f"Too many parts ({count} in one partition of {ctx.name}). Merges are processing "
                 "significantly slower than inserts.",
                 hint="Insert more rows at once, into fewer partitions.",
             )
-        if count < settings.parts_to_delay_insert or not settings.parts_to_delay_insert:
+        if count < to_delay or not to_delay:
             return
-        steps = max(1, settings.parts_to_throw_insert - settings.parts_to_delay_insert)
-        over = min(1.0, (count - settings.parts_to_delay_insert + 1) / steps)
+        over = min(1.0, (count - to_delay + 1) / max(1, to_throw - to_delay))
         await ctx.env.sleep(max(_LEAST_DELAY_S, settings.max_delay_to_insert * over))
 
     # -- quorum --------------------------------------------------------------------------------------------
