@@ -1,4 +1,4 @@
-"""One real node process per test module; more by `start_node`."""
+"""One real node process per test module, more by `start_node`; two that replicate by `pair`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ import hashlib
 import json
 import sys
 import time
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +15,8 @@ import pytest
 
 from engine.testing.ports import free_ports
 from engine.testing.processes import ChildProcess
+from tests.node.http_client import Http
+from tests.node.replicated_pair import Pair, running_pair
 
 USERS = """
   <users>
@@ -32,60 +31,6 @@ USERS = """
     <readonly><readonly>1</readonly></readonly>
   </profiles>
 """
-
-
-@dataclass
-class Reply:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        return self.body.decode("utf-8", "replace")
-
-    @property
-    def code(self) -> int:
-        return int(self.headers.get("X-ClickHouse-Exception-Code", "0"))
-
-
-class Http:
-    """The plainest of HTTP clients for a node at `url`."""
-
-    url: str
-
-    def get(self, path: str, headers: Mapping[str, str] = {}) -> Reply:
-        return self._send(urllib.request.Request(self.url + path, headers=dict(headers)))
-
-    def post(
-        self,
-        body: str | bytes,
-        headers: Mapping[str, str] = {},
-        **parameters: str,
-    ) -> Reply:
-        data = body.encode() if isinstance(body, str) else body
-        url = f"{self.url}/?{urllib.parse.urlencode(parameters)}"
-        return self._send(urllib.request.Request(url, data=data, headers=dict(headers), method="POST"))
-
-    def query(self, sql: str, **parameters: str) -> str:
-        """The text of a statement that has to succeed."""
-        reply = self.post(sql, **parameters)
-        assert reply.status == 200, reply.text
-        return reply.text
-
-    def _send(self, request: urllib.request.Request) -> Reply:
-        try:
-            with urllib.request.urlopen(request, timeout=200) as response:
-                return Reply(response.status, response.headers, response.read())
-        except urllib.error.HTTPError as error:
-            return Reply(error.code, error.headers, error.read())
-
-
-class HttpAt(Http):
-    """A client of somebody else's process."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
 
 
 @dataclass
@@ -173,3 +118,10 @@ def node(start_node: StartNode) -> RunningNode:
     users = USERS.format(alice=hashlib.sha256(b"secret").hexdigest())
     macros = "<macros><shard>01</shard><replica>node01</replica></macros>"
     return start_node(extra=users + macros)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two nodes for replicated tables, and a ZooKeeper."""
+    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
+        yield pair

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from engine.testing.local_cluster import LocalCluster
-from tests.node.conftest import HttpAt, Reply
+from tests.node.http_client import HttpAt, Reply
 
 HOSTS = ("n1", "n2", "n3", "n4")
 SHARDS = (("n1", "n2"), ("n3", "n4"))

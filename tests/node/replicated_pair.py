@@ -9,17 +9,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
 from engine.testing.cluster_files import clusters_xml
-from engine.testing.local_cluster import LocalCluster, blocking_cluster
-from tests.node.conftest import HttpAt, Reply
+from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
+from tests.node.http_client import HttpAt, Reply
 
 HOSTS = ("n1", "n2")
+SMALL = "(a Int8) ENGINE = ReplicatedMergeTree('/small', 'r') ORDER BY a"
+OWN_PATH = "'/t/{shard}/{database}/{table}', '{replica}'"
+RETENTIONS = (Retention(0, 60), Retention(3600, 300))
+ROLLUPS = {
+    "graphite_rollup": GraphiteRollup(
+        version_column="Version", default=GraphitePattern(function="AVG", retentions=RETENTIONS)
+    ),
+    "other_rollup": GraphiteRollup(
+        version_column="Version", default=GraphitePattern(function="max", retentions=RETENTIONS)
+    ),
+}
 
 
 class Pair:
     """Two nodes, each with a replica of every table that `table` makes."""
 
-    def __init__(self, local: LocalCluster) -> None:
+    def __init__(self, local: LocalCluster, call: Call[object]) -> None:
+        self.local = local
+        self.call = call
         self.n1, self.n2 = (HttpAt(local.node(host).url) for host in HOSTS)
         self.zookeeper = local.zookeeper
         self._made = 0
@@ -48,6 +62,25 @@ class Pair:
         for node in self.both:
             node.query(f"SYSTEM SYNC REPLICA {table}")
 
+    def on_cluster(self, sql: str) -> None:
+        self.n1.query(sql)
+
+    def catalog(self, host: str) -> list[Path]:
+        """The node's records of its replicated tables."""
+        return sorted((self.local.directory / "nodes" / host / "data/oncluster/replicated").iterdir())
+
+    def children(self, path: str) -> list[str]:
+        """Of a node in Keeper."""
+        return self.n1.query(f"SELECT name FROM system.zookeeper WHERE path = '{path}' ORDER BY name").split()
+
+    def restart(self, host: str) -> None:
+        self.call(self.local.node(host).restart())
+
+    def kill9(self, host: str) -> None:
+        """And start it again."""
+        self.call(self.local.node(host).kill9())
+        self.call(self.local.node(host).start())
+
     def same(self, sql: str) -> str:
         """The answer of both nodes, which has to be the same."""
         first, second = (node.query(sql) for node in self.both)
@@ -62,14 +95,21 @@ class Pair:
 
 
 @contextmanager
-def running_pair(directory: Path, *, more: str = "") -> Iterator[Pair]:
-    """`more` goes into the nodes' configuration."""
+def running_pair(directory: Path) -> Iterator[Pair]:
+    """Both nodes are replicas of one shard; the cluster `apart` has one of them only."""
     file = directory / "given.xml"
-    text = clusters_xml({"all": [list(HOSTS)]})
+    text = clusters_xml({"all": [list(HOSTS)], "apart": [["n1"], ["absent"]]})
+    macros = "".join(
+        f"<macros_{host}><shard>01</shard><replica>{host}</replica></macros_{host}>" for host in HOSTS
+    )
+    rules = "".join(rollup.to_xml(name) for name, rollup in ROLLUPS.items())
     assert "</clickhouse>" in text
-    file.write_text(text.replace("</clickhouse>", f"{more}</clickhouse>"))
-    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, _):
-        yield Pair(local)
+    file.write_text(text.replace("</clickhouse>", f"{macros}{rules}</clickhouse>"))
+    options = {"cluster_file": file, "hosts": HOSTS, "session_timeout_ms": 6000}
+    with blocking_cluster(directory / "run", **options) as (local, call):
+        pair = Pair(local, call)
+        pair.n1.query("CREATE DATABASE d ON CLUSTER all")
+        yield pair
 
 
 def error(reply: Reply) -> int:
@@ -85,3 +125,15 @@ def wait_for(is_so: Callable[[], bool]) -> None:
     """Until it is so; the test's own time limit ends it otherwise."""
     while not is_so():
         time.sleep(0.05)
+
+
+def eventually(look: Callable[[], object], expected: object, *, within_s: float = 120.0) -> None:
+    deadline = time.monotonic() + within_s
+    while (found := look()) != expected:
+        assert time.monotonic() < deadline, f"{found!r} is not {expected!r}"
+        time.sleep(0.05)
+
+
+def refused(reply: Reply, code: int, text: str = "") -> None:
+    assert reply.code == code, reply.text
+    assert text in reply.text

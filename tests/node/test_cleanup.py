@@ -25,7 +25,7 @@ from engine.operations.site import open_site
 from engine.replication.paths import TablePaths
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
-from tests.node.conftest import HttpAt
+from tests.node.http_client import HttpAt
 
 pytestmark = pytest.mark.slow
 

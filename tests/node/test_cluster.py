@@ -11,11 +11,20 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
-from tests.node.conftest import HttpAt, Reply
+from tests.node.http_client import HttpAt, Reply
 
 pytestmark = pytest.mark.slow
 
 HOSTS = ("n1", "n2", "n3")
+
+
+SECOND_QUEUE = """
+<distributed_ddl>
+    <name>second</name><path>/clickhouse/second/ddl</path><clusters>second</clusters><profile>ddl</profile>
+</distributed_ddl>
+<profiles><ddl><data_type_default_nullable>1</data_type_default_nullable></ddl></profiles>
+"""
+MACROS = "<macros_n1><replica>n1</replica><everybody>all</everybody></macros_n1>"
 
 
 class Cluster:
@@ -38,9 +47,9 @@ class Cluster:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("cluster")
     file = directory / "given.xml"
-    file.write_text(
-        clusters_xml({"all": [["n1", "n2"], ["n3"]], "two": [["n1"], ["n2"]], "gone": [["n1", "absent"]]})
-    )
+    clusters = {"all": [["n1", "n2"], ["n3"]], "two": [["n1"], ["n2"]], "gone": [["n1", "absent"]]}
+    text = clusters_xml({**clusters, "second": [["n2"], ["n3"]]})
+    file.write_text(text.replace("</clickhouse>", f"{SECOND_QUEUE}{MACROS}</clickhouse>"))
     with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, call):
         yield Cluster(local, call)
 
@@ -100,7 +109,38 @@ def test_the_sessions_database_is_filled_in(cluster: Cluster) -> None:
 
 
 def test_macros_in_the_clusters_name_are_the_initiators(cluster: Cluster) -> None:
-    assert cluster["n1"].post("DROP TABLE IF EXISTS x ON CLUSTER '{nosuch}'").code != 0
+    sql = "CREATE DATABASE by_macro ON CLUSTER '{everybody}'"
+    for name in ("n2", "n3"):
+        assert cluster[name].post(sql).code == 36, "only n1 has this macro"
+    rows = cluster["n1"].query(sql).splitlines()
+    assert sorted(row.split("\t")[0] for row in rows) == list(HOSTS)
+    assert cluster.everywhere("SELECT count() FROM system.databases WHERE name = 'by_macro'") == {"1\n"}
+    text = cluster["n2"].query("SELECT query FROM system.distributed_ddl_queue WHERE query LIKE '%by_macro%'")
+    assert "ON CLUSTER all" in text and "{" not in text
+
+
+def test_each_queue_executes_what_is_for_its_clusters_and_with_its_profile(cluster: Cluster) -> None:
+    """Two sections of `distributed_ddl`: one for `second`, one for all others."""
+    create = "CREATE TABLE in_queue_{0} ON CLUSTER {0} (a UInt8) ENGINE = Memory"
+    for name, hosts in (("all", HOSTS), ("second", ("n2", "n3"))):
+        rows = cluster["n1"].query(create.format(name)).splitlines()
+        assert sorted(row.split("\t")[0] for row in rows) == sorted(hosts)
+        there = {host: cluster[host].query(f"EXISTS TABLE in_queue_{name}") for host in HOSTS}
+        assert there == {host: "1\n" if host in hosts else "0\n" for host in HOSTS}
+    own = "SELECT path FROM system.zookeeper WHERE path IN ({}) AND value LIKE '%in_queue_{}%'"
+    paths = "'/clickhouse/task_queue/ddl', '/clickhouse/second/ddl'"
+    assert cluster["n3"].query(own.format(paths, "all")) == "/clickhouse/task_queue/ddl\n"
+    assert cluster["n3"].query(own.format(paths, "second")) == "/clickhouse/second/ddl\n"
+    of_both = "SELECT cluster FROM system.distributed_ddl_queue WHERE query LIKE '%in_queue_%' GROUP BY 1"
+    assert sorted(cluster["n1"].query(of_both).split()) == ["all", "second"]
+
+    # The profile of the second queue makes columns Nullable; the sender's own settings go before it.
+    kind = "SELECT type FROM system.columns WHERE table = '{}'"
+    assert cluster["n2"].query(kind.format("in_queue_second")) == "Nullable(UInt8)\n"
+    assert cluster["n2"].query(kind.format("in_queue_all")) == "UInt8\n"
+    plain = "CREATE TABLE plain ON CLUSTER second (a UInt8) ENGINE = Memory"
+    cluster["n1"].query(plain, data_type_default_nullable="0")
+    assert cluster["n3"].query(kind.format("plain")) == "UInt8\n"
 
 
 @pytest.mark.parametrize(

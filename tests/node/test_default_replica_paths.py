@@ -10,7 +10,7 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.node.conftest import HttpAt
+from tests.node.http_client import HttpAt
 
 pytestmark = pytest.mark.slow
 

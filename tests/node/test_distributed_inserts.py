@@ -11,8 +11,8 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.node.conftest import HttpAt
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
+from tests.node.http_client import HttpAt
 
 pytestmark = pytest.mark.slow
 

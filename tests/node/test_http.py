@@ -14,7 +14,8 @@ import pytest
 import zstandard
 
 from engine.node.http.blocks import compress_block, decompress_block
-from tests.node.conftest import Reply, RunningNode
+from tests.node.conftest import RunningNode
+from tests.node.http_client import Reply
 
 pytestmark = pytest.mark.slow
 

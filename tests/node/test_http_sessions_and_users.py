@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from tests.node.conftest import Reply, RunningNode
+from tests.node.conftest import RunningNode
+from tests.node.http_client import Reply
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,8 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.node.conftest import Http, HttpAt, StartNode
+from tests.node.conftest import StartNode
+from tests.node.http_client import Http, HttpAt
 
 pytestmark = pytest.mark.slow
 

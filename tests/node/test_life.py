@@ -12,7 +12,8 @@ import pytest
 
 from engine.client import NodeClient
 from engine.errors import NodeUnavailable, SqlError
-from tests.node.conftest import Reply, RunningNode, StartNode
+from tests.node.conftest import RunningNode, StartNode
+from tests.node.http_client import Reply
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,7 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
-from tests.node.conftest import HttpAt
+from tests.node.http_client import HttpAt
 from tests.node.random_statements import SETTINGS, TABLES, statement
 from tests.simulation.seeds import chosen_seeds
 from tests.unit.replicated_chdb import Clickhouse

@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
-from tests.node.conftest import HttpAt, Reply
-from tests.node.replicated_pair import Pair, error, running_pair, wait_for
+from tests.node.http_client import HttpAt, Reply
+from tests.node.replicated_pair import Pair, error, wait_for
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    rules = "".join(rollup.to_xml(name) for name, rollup in ROLLUPS.items())
-    with running_pair(tmp_path_factory.mktemp("family"), more=rules) as pair:
-        yield pair
-
-
-RETENTIONS = (Retention(0, 60), Retention(3600, 300))
-ROLLUPS = {
-    "graphite_rollup": GraphiteRollup(
-        version_column="Version", default=GraphitePattern(function="AVG", retentions=RETENTIONS)
-    ),
-    "other_rollup": GraphiteRollup(
-        version_column="Version", default=GraphitePattern(function="max", retentions=RETENTIONS)
-    ),
-}
 
 
 # -- the family ----------------------------------------------------------------------------------------------

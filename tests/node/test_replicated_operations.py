@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import pytest
 
-from tests.node.replicated_pair import Pair, error, json_rows, running_pair, wait_for
+from tests.node.replicated_pair import Pair, error, json_rows, wait_for
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
-        yield pair
 
 
 # -- OPTIMIZE ------------------------------------------------------------------------------------------------

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.node.replicated_pair import Pair, error, running_pair
+from tests.node.replicated_pair import Pair, error
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with running_pair(tmp_path_factory.mktemp("pair")) as pair:
-        yield pair
 
 
 def test_partitions_are_dropped_detached_and_attached(pair: Pair) -> None:

@@ -1,0 +1,141 @@
+"""What a start finds, and conversions of tables: two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.node.replicated_pair import Pair, eventually, refused
+
+pytestmark = pytest.mark.slow
+
+
+def test_a_plain_table_is_converted_at_the_next_start(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.conv (a UInt64, p UInt8) ENGINE = MergeTree PARTITION BY p ORDER BY p")
+    for number in range(3):
+        pair.n1.query(f"INSERT INTO d.conv SELECT number, number % 2 FROM numbers({number}, 10)")
+    pair.n1.query("OPTIMIZE TABLE d.conv PARTITION 1 FINAL")
+    pair.n1.query("ALTER TABLE d.conv UPDATE a = a + 1 WHERE p = 1 SETTINGS mutations_sync = 1")
+    before = pair.n1.query("SELECT count(), sum(a) FROM d.conv")
+    [uuid] = pair.n1.query("SELECT uuid FROM system.tables WHERE database = 'd' AND name = 'conv'").split()
+    [path] = pair.n1.query(
+        "SELECT data_paths[1] FROM system.tables WHERE database = 'd' AND name = 'conv'"
+    ).split()
+    (Path(path) / "convert_to_replicated").touch()
+    pair.restart("n1")
+    eventually(lambda: pair.n1.query("SELECT count(), sum(a) FROM d.conv"), before)
+    # Rows are seen before the table is in Keeper: whoever made a replica there now would be the first one.
+    eventually(lambda: pair.n1.query("SELECT is_readonly FROM system.replicas WHERE table = 'conv'"), "0\n")
+    eventually(lambda: pair.n1.query("SELECT count(), sum(a) FROM d.conv"), before)
+    shown = pair.n1.query("SHOW CREATE TABLE d.conv FORMAT TSVRaw")
+    assert "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}'" in shown
+    assert not (Path(path) / "convert_to_replicated").exists()
+    pair.n2.query(
+        f"CREATE TABLE d.conv UUID '{uuid}' (a UInt64, p UInt8) "
+        "ENGINE = ReplicatedMergeTree PARTITION BY p ORDER BY p"
+    )
+    eventually(lambda: pair.n2.query("SELECT count(), sum(a) FROM d.conv"), before)
+    eventually(lambda: pair.n1.post("INSERT INTO d.conv VALUES (1, 1)").status, 200)
+    pair.kill9("n1")
+    eventually(lambda: pair.n2.query("SELECT count() FROM d.conv"), "31\n")
+    assert pair.n1.query("SELECT count() FROM d.conv") == "31\n"
+
+
+def test_a_detached_plain_table_is_attached_as_a_replicated_one(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.was_plain (a UInt64) ENGINE = ReplacingMergeTree ORDER BY a")
+    pair.n1.query("INSERT INTO d.was_plain VALUES (1), (2)")
+    pair.n1.query("INSERT INTO d.was_plain VALUES (3)")
+    refused(pair.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 57)
+    pair.n1.query("DETACH TABLE d.was_plain")
+    refused(pair.n1.post("ATTACH TABLE d.was_plain AS NOT REPLICATED"), 36, "not replicated")
+    refused(pair.n1.post("ATTACH TABLE d.never_was AS REPLICATED"), 60)
+    pair.n1.query("ATTACH TABLE d.was_plain AS REPLICATED")
+    assert pair.n1.query("SELECT sum(a) FROM d.was_plain") == "6\n"
+    refused(pair.n1.post("INSERT INTO d.was_plain VALUES (4)"), 242)
+    pair.n1.query("SYSTEM RESTORE REPLICA d.was_plain")
+    pair.n1.query("INSERT INTO d.was_plain VALUES (4)")
+    shown = pair.n1.query("SHOW CREATE TABLE d.was_plain FORMAT TSVRaw")
+    assert "ReplicatedReplacingMergeTree('/clickhouse/tables/{uuid}/{shard}'" in shown
+    [uuid] = pair.n1.query("SELECT uuid FROM system.tables WHERE name = 'was_plain'").split()
+    pair.n2.query(
+        f"CREATE TABLE d.was_plain UUID '{uuid}' (a UInt64) ENGINE = ReplicatedReplacingMergeTree ORDER BY a"
+    )
+    eventually(lambda: pair.n2.query("SELECT sum(a) FROM d.was_plain"), "10\n")
+    pair.n1.query("DETACH TABLE d.was_plain")
+    refused(pair.n1.post("ATTACH TABLE d.was_plain AS REPLICATED"), 36)
+    pair.n1.query("ATTACH TABLE d.was_plain")
+    assert pair.n1.query("SELECT sum(a) FROM d.was_plain") == "10\n"
+
+
+def _leaving(pair: Pair, name: str) -> None:
+    """A replicated table with parts of all sorts, of which some are dead and still on the disk."""
+    for node in (pair.n1, pair.n2):
+        node.query(
+            f"CREATE TABLE d.{name} (a UInt64, v String, p UInt8) "
+            f"ENGINE = ReplicatedMergeTree('/{name}', '{{replica}}') PARTITION BY p ORDER BY a "
+            "SETTINGS max_bytes_to_merge_at_min_space_in_pool = 7, old_parts_lifetime = 3600"
+        )
+    for number in range(3):
+        pair.n2.query(f"INSERT INTO d.{name} SELECT number, 'x', number % 3 FROM numbers({number}, 10)")
+    pair.n1.query(f"OPTIMIZE TABLE d.{name} PARTITION 0 FINAL SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE d.{name} UPDATE v = 'y' WHERE a = 3 SETTINGS mutations_sync = 2")
+    pair.n1.query(f"ALTER TABLE d.{name} RENAME COLUMN v TO w SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE d.{name} DROP PARTITION 2 SETTINGS alter_sync = 2")
+    pair.n1.query(f"SYSTEM SYNC REPLICA d.{name}")
+
+
+def test_a_replicated_table_is_attached_as_a_plain_one(pair: Pair) -> None:
+    n1 = pair.n1
+    _leaving(pair, "left")
+    for name in ("interrupted", "not_left"):
+        n1.query(f"CREATE TABLE d.{name} (a UInt64) ENGINE = ReplicatedMergeTree('/{name}', 'r') ORDER BY a")
+        n1.query(f"INSERT INTO d.{name} VALUES (1)")
+    reading = "SELECT count(), sum(a), countIf(w = 'y') FROM d.left"
+    before = n1.query(reading)
+    refused(n1.post("ATTACH TABLE d.left AS NOT REPLICATED"), 57)
+    n1.query("DETACH TABLE d.left")
+    refused(n1.post("ATTACH TABLE d.never_was AS NOT REPLICATED"), 60)
+    n1.query("ATTACH TABLE d.left AS NOT REPLICATED")
+    assert n1.query(reading) == before
+    shown = n1.query("SHOW CREATE TABLE d.left FORMAT TSVRaw")
+    assert "ENGINE = MergeTree\n" in shown
+    assert "SETTINGS max_bytes_to_merge_at_min_space_in_pool = 7, old_parts_lifetime = 3600" in shown
+    for hidden in ("remove_empty_parts", "fsync", "max_number_of_merges"):
+        assert hidden not in shown
+    assert {line.split("\t")[1] for line in n1.query("CHECK TABLE d.left").splitlines()} == {"1"}
+    n1.query("INSERT INTO d.left VALUES (100, 'z', 0)")
+    assert pair.n2.query(reading) == before
+
+    # A crash when only names and settings are left to do.
+    pair.call(pair.local.node("n1").kill9())
+    catalog = pair.local.files.node_directory("n1") / "data" / "oncluster" / "replicated"
+    [record] = [file for file in catalog.glob("*.json") if '"interrupted"' in file.read_text()]
+    record.write_text(record.read_text().replace('"attached"', '"leaving"'))
+    pair.call(pair.local.node("n1").start())
+    assert not record.exists()
+    assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 1}\n"
+    assert n1.query("SELECT a FROM d.interrupted") == "1\n"
+    assert "ENGINE = MergeTree" in n1.query("SHOW CREATE TABLE d.interrupted FORMAT TSVRaw")
+    assert n1.query(
+        "SELECT table FROM system.replicas WHERE table IN ('left', 'interrupted', 'not_left')"
+    ) == ("not_left\n")
+    named = f"SELECT count() FROM system.parts WHERE table = 'left' AND uuid != '{UUID(int=0)}'"
+    assert n1.query(named) == "0\n"
+
+    # It goes on as any plain table, and comes back as a replicated one.
+    n1.query("OPTIMIZE TABLE d.left FINAL")
+    n1.query("DETACH TABLE d.left")
+    n1.query("ATTACH TABLE d.left AS REPLICATED")
+    n1.query("SYSTEM RESTORE REPLICA d.left")
+    n1.query("INSERT INTO d.left VALUES (101, 'z', 1)")
+    assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 2}\n"
+
+
+def test_a_table_that_cannot_be_replicated_stays_detached(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.a_log (a UInt64) ENGINE = Log")
+    pair.n1.query("DETACH TABLE d.a_log")
+    refused(pair.n1.post("ATTACH TABLE d.a_log AS REPLICATED"), 36)
+    pair.n1.query("ATTACH TABLE d.a_log")
+    pair.n1.query("DROP TABLE d.a_log SYNC")

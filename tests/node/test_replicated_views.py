@@ -1,0 +1,151 @@
+"""What writes into replicated tables beside INSERT: views, Buffer, Alias; on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from tests.node.replicated_pair import OWN_PATH, SMALL, Pair, eventually, refused
+
+pytestmark = pytest.mark.slow
+
+ANY_UUID = "00000000-0000-0000-0000-0000000000b1"
+
+
+def test_materialized_views_see_each_row_once(pair: Pair) -> None:
+    pair.on_cluster(
+        f"CREATE TABLE d.src ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    pair.on_cluster(
+        "CREATE TABLE d.sums ON CLUSTER all (k UInt64, s UInt64) "
+        f"ENGINE = ReplicatedSummingMergeTree({OWN_PATH}, s) ORDER BY k"
+    )
+    pair.on_cluster("CREATE TABLE d.plain ON CLUSTER all (k UInt64) ENGINE = MergeTree ORDER BY k")
+    pair.on_cluster(
+        "CREATE MATERIALIZED VIEW d.v1 ON CLUSTER all TO d.sums AS "
+        "SELECT a % 10 AS k, sum(src.a) AS s FROM d.src GROUP BY k"
+    )
+    pair.on_cluster("CREATE MATERIALIZED VIEW d.v2 ON CLUSTER all TO d.plain AS SELECT k FROM d.sums")
+    for _ in range(2):
+        pair.n1.query("INSERT INTO d.src SELECT number + 1 FROM numbers(100)")
+    pair.n1.query("INSERT INTO d.src SELECT number + 1 FROM numbers(10)")
+    assert pair.n1.query("SELECT sum(s) FROM d.sums") == "5105\n"
+    assert pair.n1.query("SELECT count() FROM d.plain") == "20\n"
+    eventually(lambda: pair.n2.query("SELECT sum(s) FROM d.sums"), "5105\n")
+    assert pair.n2.query("SELECT count() FROM d.plain") == "0\n"
+
+
+def test_a_plain_tables_views_write_into_a_replicated_one_through_keeper(pair: Pair) -> None:
+    pair.on_cluster(
+        f"CREATE TABLE d.sink ON CLUSTER all (a UInt64) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+    )
+    pair.n1.query("CREATE TABLE d.pipe (a UInt64) ENGINE = Null")
+    pair.n1.query("CREATE TABLE d.kept (a UInt64) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query("CREATE MATERIALIZED VIEW d.pipe_v TO d.sink AS SELECT a FROM d.pipe")
+    pair.n1.query("CREATE MATERIALIZED VIEW d.kept_v TO d.sink AS SELECT a + 100 AS a FROM d.kept")
+    pair.n1.query("INSERT INTO d.pipe VALUES (1), (2)")
+    pair.n1.query("INSERT INTO d.kept VALUES (3)")
+    assert pair.n1.query("SELECT * FROM d.kept") == "3\n"
+    for node in (pair.n1, pair.n2):
+        eventually(partial(node.query, "SELECT arraySort(groupArray(a)) FROM d.sink"), "[1,2,103]\n")
+
+
+def test_a_failing_view_is_reported_and_the_rows_stay(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.vs (a UInt64) ENGINE = ReplicatedMergeTree('/vs', 'r') ORDER BY a")
+    pair.n1.query("CREATE TABLE d.vt (a UInt64) ENGINE = ReplicatedMergeTree('/vt', 'r') ORDER BY a")
+    pair.n1.query("CREATE TABLE d.fail (x UInt8) ENGINE = Memory")
+    pair.n1.query(
+        "CREATE MATERIALIZED VIEW d.vv TO d.vt AS "
+        "SELECT a + throwIf((SELECT count() FROM d.fail) = 0) AS a FROM d.vs"
+    )
+    refused(pair.n1.post("INSERT INTO d.vs VALUES (7)"), 395, "d.vv")
+    assert pair.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "1\t0\n"
+    pair.n1.query("INSERT INTO d.fail VALUES (1)")
+    for _ in range(2):
+        pair.n1.query("INSERT INTO d.vs VALUES (7)")
+    assert pair.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "1\t1\n"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "OPTIMIZE TABLE d.past_v",
+        "TRUNCATE TABLE d.past_v",
+        "ALTER TABLE d.past_v DELETE WHERE 1",
+        "CREATE TABLE d.past_b AS d.past ENGINE = Buffer(d, past, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_b AS d.past ENGINE = Buffer(d, concat('pa', 'st'), 1, 1, 2, 1, 2, 1, 2)",
+        f"ATTACH TABLE d.past_b UUID '{ANY_UUID}' (a UInt64) ENGINE = Buffer(d, past, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_b AS d.past_s ENGINE = Buffer(d, past_s, 1, 1, 2, 1, 2, 1, 2)",
+        "CREATE TABLE d.past_a ENGINE = Alias('d', 'past')",
+        "CREATE MATERIALIZED VIEW d.past_r REFRESH EVERY 1 DAY TO d.past AS SELECT 1 AS a",
+        "CREATE MATERIALIZED VIEW d.past_r REFRESH EVERY 1 DAY APPEND TO d.past_s AS SELECT 1 AS a",
+        "ALTER TABLE d.past_s MOVE PARTITION ID 'all' TO TABLE d.past",
+    ],
+)
+def test_nothing_reaches_a_replicated_table_through_another_object(pair: Pair, sql: str) -> None:
+    pair.n1.query(
+        "CREATE TABLE IF NOT EXISTS d.past (a UInt64) ENGINE = ReplicatedMergeTree('/past', 'r') ORDER BY a"
+    )
+    pair.n1.query("CREATE TABLE IF NOT EXISTS d.past_s (a UInt64) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query("CREATE MATERIALIZED VIEW IF NOT EXISTS d.past_v TO d.past AS SELECT a FROM d.past_s")
+    refused(pair.n1.post(sql), 48)
+
+
+def test_what_a_buffer_writes_into_does_not_become_a_replicated_table(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query("CREATE TABLE d.fed (a UInt64) ENGINE = MergeTree ORDER BY a")
+    n1.query("CREATE TABLE d.fed_b AS d.fed ENGINE = Buffer(d, fed, 1, 1, 2, 1, 2, 1, 2)")
+    n1.query("CREATE TABLE d.fed_r (a UInt64) ENGINE = ReplicatedMergeTree('/fed', 'r') ORDER BY a")
+    refused(n1.post("EXCHANGE TABLES d.fed AND d.fed_r"), 48, "Buffer d.fed_b")
+    refused(
+        n1.post("CREATE MATERIALIZED VIEW d.fed_v TO d.fed_r AS SELECT a FROM d.fed"), 48, "Buffer d.fed_b"
+    )
+    n1.query("DROP TABLE d.fed SYNC")
+    refused(n1.post(f"CREATE TABLE d.fed {SMALL}"), 48, "Buffer d.fed_b")
+    n1.query("DROP TABLE d.fed_b")
+    n1.query("RENAME TABLE d.fed_r TO d.fed")
+
+
+def test_what_writes_into_a_replicated_table_meanwhile_is_not_attached(pair: Pair) -> None:
+    """1. Feeders of a plain table are detached. 2. A replicated one takes its name. 3. They stay detached."""
+    n1 = pair.n1
+    n1.query("CREATE TABLE d.end (a Int64) ENGINE = MergeTree ORDER BY a")
+    n1.query("CREATE TABLE d.from_null (a Int64) ENGINE = Null")
+    feeders = {
+        "at_buffer": "TABLE d.at_buffer (a Int64) ENGINE = Buffer(d, end, 1, 1, 1, 1, 1, 1, 1)",
+        "at_alias": "TABLE d.at_alias ENGINE = Alias(d, end)",
+        "at_refresh": "MATERIALIZED VIEW d.at_refresh REFRESH EVERY 1 YEAR TO d.end AS SELECT 1::Int64 AS a",
+        "at_view": "MATERIALIZED VIEW d.at_view TO d.end AS SELECT a FROM d.from_null",
+    }
+    for name, text in feeders.items():
+        n1.query(f"CREATE {text}")
+        n1.query(f"DETACH TABLE d.{name}")
+    n1.query("DROP TABLE d.end SYNC")
+    n1.query("CREATE TABLE d.from_buffer (a Int64) ENGINE = Buffer(d, from_null, 1, 1, 1, 1, 1, 1, 1)")
+    n1.query("CREATE TABLE d.end (a Int64) ENGINE = ReplicatedMergeTree('/at_end', 'n1') ORDER BY a")
+    for name in feeders:
+        refused(n1.post(f"ATTACH TABLE d.{name}"), 48, "d.end")
+    assert n1.query("SELECT engine FROM system.tables WHERE name = 'end'") == "ReplicatedMergeTree\n"
+    n1.query("DROP TABLE d.from_buffer SYNC")
+    n1.query("ATTACH TABLE d.at_view")
+    n1.query("DROP TABLE d.end SYNC")
+    for name in feeders:
+        if name != "at_view":
+            n1.query(f"ATTACH TABLE d.{name}")
+        n1.query(f"DROP TABLE d.{name}")
+
+
+def test_rows_for_a_view_go_to_its_replicated_target(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.seen (a UInt64) ENGINE = ReplicatedMergeTree('/seen', 'r') ORDER BY a")
+    pair.n1.query("CREATE TABLE d.seen_s (a UInt64) ENGINE = Null")
+    pair.n1.query("CREATE MATERIALIZED VIEW d.seen_v TO d.seen AS SELECT a FROM d.seen_s")
+    pair.n1.query("INSERT INTO d.seen_v VALUES (5)")
+    assert pair.children("/seen/replicas/r/parts") == ["all_0_0_0"]
+
+
+def test_views_in_a_circle_end_with_an_error(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.circle (a UInt64) ENGINE = ReplicatedMergeTree('/circle', 'r') ORDER BY a")
+    pair.n1.query("CREATE MATERIALIZED VIEW d.circle_v TO d.circle AS SELECT a + 1 AS a FROM d.circle")
+    refused(pair.n1.post("INSERT INTO d.circle VALUES (1)"), 306, "circle")
+    assert pair.n1.query("SELECT count() FROM d.circle") == "2\n"
