@@ -19,9 +19,12 @@ Safety argument.
    keeps the block numbers of a part in its name, so that `settle` knows it and writes its name into it.
 4. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
    and what is done already makes no command.
+5. chDB may have rewritten parts that needed none of it: one that was fetched from a replica that has the
+   ALTER already lost what the table did not know yet. Whoever calls has them shown as they are again
+   (`Publisher.show_own_bytes`); until then they lie in `originals/`.
 
 A column that is added under the name of one that was dropped is cleared in the same way in the parts that
-still have the old one. Known gap: such a part that is fetched later shows the old values until it is mutated.
+still have the old one.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.part_storage.alter_statements import AlterStep, Effect, joined, next_step
+from engine.part_storage.column_notes import load_notes, note_alter, stale_columns
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.mutation_scratch import columns_in, split_commands
@@ -110,9 +114,11 @@ class Alterer:
         columns: Columns,
         metadata: TableMetadata,
         renames: Mapping[str, str],
+        mutation: Mapping[str, int],
     ) -> None:
         """See `PartStore.apply_alter`. Raises SqlError 122 if chDB cannot get there."""
-        self._note_renames(columns, renames)
+        before = parse_definition(self._scratch.create_text(connection)).columns
+        note_alter(self._state, before, columns, renames, mutation)
         commands = ""
         for _ in range(_MAX_STEPS):
             here = parse_definition(self._scratch.create_text(connection))
@@ -175,23 +181,9 @@ class Alterer:
         if not added:
             return []
         found: set[str] = set()
-        for local in self._state.active.values():
-            found |= columns_in(local.visible).keys() & set(added)
+        for name, local in self._state.active.items():
+            found.update(stale_columns(self._state, name, columns_in(local.visible).keys() & set(added)))
         return sorted(found)
-
-    def _note_renames(self, columns: Columns, renames: Mapping[str, str]) -> None:
-        """Remember what parts that come later may be behind of."""
-        names = columns.by_name
-        # A column may have been renamed before: parts can be behind by any number of names.
-        known = {old: renames.get(new, new) for old, new in self._state.renames.items()} | dict(renames)
-        kept = {old: new for old, new in known.items() if old not in names and new in names}
-        if kept != self._state.renames:
-            write_durably(
-                self._state.staged_root / "renames.json",
-                json.dumps(kept, sort_keys=True).encode(),
-                self._state.durability,
-            )
-            self._state.renames = kept
 
     # -- what parts are what -------------------------------------------------------------------------------
 
@@ -266,11 +258,7 @@ class Alterer:
 
     def load(self, connection: Connection) -> None:
         """At the start, before active parts are looked at: what an ALTER that was cut has left."""
-        try:
-            renames = json.loads((self._state.staged_root / "renames.json").read_text())
-        except (FileNotFoundError, ValueError):
-            renames = {}
-        self._state.renames = {str(old): str(new) for old, new in renames.items()}
+        load_notes(self._state)
         self.settle(connection)
 
     def find_originals(self) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from engine.part_storage.column_notes import stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.merged_parts import MergedParts
-from engine.part_storage.mutation_scratch import columns_in, prepare_for
+from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
 from engine.part_storage.part_files import link_part, read_part, remove_tree
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
@@ -103,17 +104,24 @@ class Producer:
                     raise mutation_error(error) from error
             return self._stage_result(connection, scratch, result)
 
-    def renamed_form(self, connection: Connection, directory: Path, name: PartName) -> Path | None:
-        """A part of the same name whose columns are renamed as those of the table; None if none has to be."""
-        here = columns_in(directory)
-        behind = {old: new for old, new in self._state.renames.items() if old in here and new not in here}
-        if not behind:
+    def form_for_readers(self, connection: Connection, directory: Path, name: PartName) -> Path | None:
+        """A part of the same name with the table's columns where it has others: renamed since, or dropped and
+        added again. None if its own bytes will do."""
+        if not (self._state.renames or self._state.dropped):
             return None
-        commands = ", ".join(
-            f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}" for old, new in behind.items()
-        )
+        here = columns_in(directory)
+        commands = [
+            f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(new)}"
+            for old, new in self._state.renames.items()
+            if old in here and new not in here
+        ]
+        if stale := stale_columns(self._state, name, here):
+            table = columns_of(connection, self._state.table)
+            commands += [f"CLEAR COLUMN {quote_identifier(column)}" for column in stale if column in table]
+        if not commands:
+            return None
         with self._scratch.made(connection, "rename") as scratch:
-            statements = prepare_for(connection, scratch, directory, commands, {})
+            statements = prepare_for(connection, scratch, directory, ", ".join(commands), {})
             self._scratch.fill(connection, scratch, name.partition_id, directory)
             for statement in statements:
                 connection.execute(statement)

@@ -35,6 +35,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
+from engine.part_storage.column_notes import needs_other_form
 from engine.part_storage.disk import force_directory, force_to_disk, write_durably
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import (
@@ -125,6 +126,15 @@ class Publisher:
                 connection, partition_id, [], [name for name in going if name.partition_id == partition_id]
             )
 
+    def show_own_bytes(self, connection: Connection) -> None:
+        """After an ALTER and at the start: of parts that chDB has rewritten without need, readers see what
+        they are again. Until then it may be that they miss what other replicas' readers see."""
+        state = self._state
+        own = [name for name, local in state.active.items() if local.is_ahead]
+        own = [name for name in own if not needs_other_form(state, state.active[name])]
+        for partition_id in sorted({name.partition_id for name in own}):
+            self._swap(connection, partition_id, [], [], own)
+
     def drop_local(self, connection: Connection, local_names: Sequence[str]) -> None:
         """Take single parts away by chDB's names; for `load`, before anybody reads."""
         for name in local_names:
@@ -180,7 +190,7 @@ class Publisher:
         """What is to be shown of a staged part, and where its own bytes are kept if that is something
         else."""
         staged = self._state.staged_directory(name)
-        form = self._producer.renamed_form(connection, staged, name) if self._state.renames else None
+        form = self._producer.form_for_readers(connection, staged, name)
         if form is None:
             return staged, None
         original = self._state.originals_root / str(name)
@@ -194,11 +204,21 @@ class Publisher:
     # -- swap ----------------------------------------------------------------------------------------------
 
     def _swap(
-        self, connection: Connection, partition_id: str, coming: Sequence[PartName], going: Sequence[PartName]
+        self,
+        connection: Connection,
+        partition_id: str,
+        coming: Sequence[PartName],
+        going: Sequence[PartName],
+        own: Collection[PartName] = (),
     ) -> None:
+        """Of those that stay, the ones in `own` are to be shown as they are."""
         state = self._state
         gone = set(going)
-        staying = [local for local in state.in_partition(partition_id) if local.part.name not in gone]
+        staying = [
+            LocalPart(local.part, local.directory, local.directory) if local.part.name in own else local
+            for local in state.in_partition(partition_id)
+            if local.part.name not in gone
+        ]
         final = sorted(
             [(local.part, local.visible, local.directory if local.is_ahead else None) for local in staying]
             + [(state.staged[name], *self._forms(connection, name)) for name in coming],
@@ -222,7 +242,7 @@ class Publisher:
                 LocalPart(part, original or found[part.name], found[part.name]) for part, _, original in final
             ],
         )
-        for name in going:
+        for name in (*going, *own):
             remove_tree(state.originals_root / str(name))
 
     def _table_of_merged(self, final: Sequence[tuple[Part, Path, Path | None]]) -> Scratch | None:

@@ -4,7 +4,8 @@
 2. Of chDB's active parts, those below the mark in `live.json` are dead, those that another one covers and
    second ones of a name are leftovers of a swap that was cut: they are dropped. This has to happen before
    anybody reads.
-   An ALTER that was cut is settled first (see `altering`).
+   An ALTER that was cut is settled first (see `altering`), and afterwards parts that chDB rewrote without
+   need are shown as they are.
 3. `detached/…_888888888` with a UUID is a part on its way from staged to active: back to staged.
 4. Staged parts that are active are removed; those that cannot be read are broken, as are active parts without
    a replicated name, and what chDB itself moved away as broken when it loaded the table.
@@ -65,6 +66,7 @@ def load(
     alterer.load(connection)
     _load_active(connection, state, publisher, broken)
     alterer.find_originals()
+    publisher.show_own_bytes(connection)
     _take_back_passing(state)
     _load_staged(state, broken)
     broken += sorted(

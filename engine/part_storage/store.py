@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Self
 
 from engine.errors import Code, OnclusterError, SqlError
@@ -325,13 +326,18 @@ class ChdbPartStore:
         return await self._workers.run(lambda connection: self._alterer.plan(connection, commands, allowed))
 
     async def apply_alter(
-        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+        self,
+        columns: Columns,
+        metadata: TableMetadata,
+        renames: Mapping[str, str],
+        mutation: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
+        def apply(connection: Connection) -> None:
+            self._alterer.apply(connection, columns, metadata, renames, mutation)
+            self._publisher.show_own_bytes(connection)
+
         async with self._changing:
-            await self._workers.run(
-                lambda connection: self._alterer.apply(connection, columns, metadata, renames),
-                length=Length.LONG,
-            )
+            await self._workers.run(apply, length=Length.LONG)
         self._stages.forget_all()
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:

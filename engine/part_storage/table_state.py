@@ -44,7 +44,8 @@ def staged_root(pool_path: Path, uuid: str) -> Path:
 @dataclass(frozen=True, slots=True)
 class LocalPart:
     """An active part. `directory` has the bytes that Keeper knows; `visible` is what readers see, whose name
-    is chDB's. The two differ only after a column was renamed, until the part itself is mutated."""
+    is chDB's. The two differ only after a column was renamed, or added under the name of a dropped one, until
+    the part itself is mutated."""
 
     part: Part
     directory: Path
@@ -72,6 +73,8 @@ class TableState:
     staged: Mapping[PartName, Part] = field(default_factory=dict)
     renames: Mapping[str, str] = field(default_factory=dict)
     """Columns that an ALTER renamed, old name to new: parts that come may still have the old one."""
+    dropped: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Columns that an ALTER dropped, each with its mutation's number by partition; see `column_notes`."""
     altering: Mapping[str, PartName] = field(default_factory=dict)
     """While an ALTER lets chDB rewrite parts: what they are, by chDB's name without a mutation (`blocks_of`).
     """

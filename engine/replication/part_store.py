@@ -23,6 +23,7 @@ import re
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from engine.replication.columns import Columns
@@ -303,11 +304,18 @@ class PartStore(Protocol):
         ...
 
     async def apply_alter(
-        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+        self,
+        columns: Columns,
+        metadata: TableMetadata,
+        renames: Mapping[str, str],
+        mutation: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Give the table another definition; repeatable. Readers see old rows through it from then on,
-        whether
-        or not their parts are rewritten later. `renames` are columns, old name to new."""
+        whether or not their parts are rewritten later; parts that other replicas have made under it, too.
+
+        `renames` are columns, old name to new. `mutation` is the number of the mutation that rewrites data
+        for it, by partition: parts of an older data version have the columns as they were.
+        """
         ...
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:

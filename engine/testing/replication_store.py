@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from engine.env import Env
 from engine.errors import Code, SqlError
@@ -303,7 +304,11 @@ class MemoryPartStore:
         return planned(self.disk.definition, commands)
 
     async def apply_alter(
-        self, columns: Columns, metadata: TableMetadata, renames: Mapping[str, str]
+        self,
+        columns: Columns,
+        metadata: TableMetadata,
+        renames: Mapping[str, str],
+        mutation: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         await self._step()
         self.disk.definition = replace(self.disk.definition, columns=columns, metadata=metadata)

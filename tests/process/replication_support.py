@@ -274,7 +274,7 @@ async def check_all(
             left = [
                 each.name
                 for each in sorted(directory.iterdir())
-                if each.name not in ("live.json", "originals", "renames.json", "tmp_sending")
+                if each.name not in ("dropped.json", "live.json", "originals", "renames.json", "tmp_sending")
             ]
             assert not left, f"{host}: staged: {left}"
 

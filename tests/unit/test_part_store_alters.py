@@ -39,13 +39,16 @@ async def made(tmp_path: Path) -> AsyncIterator[tuple[ChdbPool, ChdbPartStore]]:
         yield pool, store
 
 
-async def alter(store: ChdbPartStore, commands: str, renames: dict[str, str] | None = None) -> str:
-    """As a replica does: plan, then apply what Keeper would hold. Returns the mutation."""
+async def alter(
+    store: ChdbPartStore, commands: str, renames: dict[str, str] | None = None, *, number: int = 0
+) -> str:
+    """As a replica does: plan, then apply what Keeper would hold. Returns the mutation, of this number."""
     plan = await store.plan_alter(commands)
-    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {})
+    mutation = {"all": number} if plan.mutation else {}
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {}, mutation)
     after = await store.definition()
     assert (after.columns, after.metadata) == (plan.definition.columns, plan.definition.metadata)
-    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {})
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, renames or {}, mutation)
     return plan.mutation
 
 
@@ -228,11 +231,16 @@ async def test_a_column_that_is_renamed_twice_is_found_in_parts_of_any_age(made:
 async def test_a_column_that_is_dropped_and_added_again_does_not_show_the_old_values(made: Made) -> None:
     pool, store = made
     before = dict(store.active)
-    await alter(store, "DROP COLUMN gone")
+    late = named("all_2_2_0_3")
+    await store.stage_copy(store, PartName.parse("all_1_1_0"), late[0])
+    await alter(store, "DROP COLUMN gone", number=5)
     await alter(store, "ADD COLUMN gone UInt32 DEFAULT 5")
     assert await rows(pool, "k, gone") == "1\t5 2\t5 3\t5 10\t5"
     assert dict(store.active) == before
-    await add(pool, store, "SELECT 11, '71', 31, 8", "all_2_2_0")
+    await store.publish(late)
+    assert await rows(pool, "k, gone") == "1\t5 2\t5 3\t5 10\t5 10\t5"
+    await store.remove(late)
+    await add(pool, store, "SELECT 11, '71', 31, 8", "all_6_6_0")
     name = PartName.parse("all_0_0_0")
     mutated = PartName.parse("all_0_0_0_5")
     await store.mutate(name, mutated, "DROP COLUMN gone")

@@ -312,20 +312,20 @@ def test_renamed_columns_are_read_off_the_mutation(commands: str, renames: dict[
     assert renamed_columns(commands) == renames
 
 
-def test_the_store_is_told_which_columns_were_renamed() -> None:
+def test_the_store_is_told_which_columns_were_renamed_and_which_parts_are_older() -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(2)
-        told: list[dict[str, str]] = []
+        told: list[tuple[dict[str, str], dict[str, int]]] = []
         for replica in replicas:
             real = replica.store.apply_alter
 
-            async def noting(new, metadata, renames, real=real):  # type: ignore[no-untyped-def]
-                told.append(dict(renames))
-                await real(new, metadata, renames)
+            async def noting(new, metadata, renames, mutation, real=real):  # type: ignore[no-untyped-def]
+                told.append((dict(renames), dict(mutation)))
+                await real(new, metadata, renames, mutation)
 
             replica.store.apply_alter = noting  # type: ignore[method-assign]
         await replicas[0].insert(1)
         await alter_table(replicas[0].ctx, "RENAME COLUMN v TO w", sync=Sync.ALL)
-        assert told == [{"v": "w"}] * 2
+        assert told == [({"v": "w"}, {"all": 1})] * 2
 
     run(main)

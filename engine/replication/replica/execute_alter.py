@@ -26,6 +26,7 @@ from engine.keeper.base import SetData
 from engine.keeper.recipes import create_if_not_exists
 from engine.replication.columns import Columns
 from engine.replication.log_actions import AlterMetadata
+from engine.replication.mutation_entry import MutationEntry
 from engine.replication.replica import queue_loader
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import QueuedEntry
@@ -49,10 +50,13 @@ async def execute_alter(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     columns = Columns.from_bytes(columns_bytes, where=where)
     metadata = TableMetadata.from_bytes(metadata_bytes, where=where)
     renames: Mapping[str, str] = {}
+    mutation: Mapping[str, int] = {}
     if action.have_mutation:
         await queue_loader.load_mutations(ctx, keeper)
-        renames = renamed_columns(_commands_of(ctx, action.alter_version))
-    await ctx.store.apply_alter(columns, metadata, renames)
+        entries = _mutations_of(ctx, action.alter_version)
+        renames = renamed_columns(", ".join(entry.commands for entry in entries))
+        mutation = {partition: number for entry in entries for partition, number in entry.block_numbers}
+    await ctx.store.apply_alter(columns, metadata, renames, mutation)
     version = str(action.alter_version).encode()
     while True:
         try:
@@ -75,13 +79,11 @@ async def execute_alter(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     log.info("replica.altered table=%s version=%d", ctx.name, action.alter_version)
 
 
-def _commands_of(ctx: ReplicaContext, alter_version: int) -> str:
-    """Of the mutation that belongs to the ALTER; empty if it was killed."""
-    return ", ".join(
-        state.entry.commands
-        for state in ctx.queue.mutations.values()
-        if state.entry.alter_version == alter_version
-    )
+def _mutations_of(ctx: ReplicaContext, alter_version: int) -> Sequence[MutationEntry]:
+    """The mutation that belongs to the ALTER; none if it was killed."""
+    return [
+        state.entry for state in ctx.queue.mutations.values() if state.entry.alter_version == alter_version
+    ]
 
 
 def renamed_columns(commands: str) -> dict[str, str]:
