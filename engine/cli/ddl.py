@@ -30,6 +30,7 @@ from engine.ddl import (
     prepare,
 )
 from engine.ddl.entry import DEFAULT_VERSION
+from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError, Refused
 from engine.keeper.base import Keeper
@@ -84,7 +85,7 @@ def _timeout_option(command: Any) -> Any:
         "--timeout",
         "timeout_s",
         type=float,
-        default=180.0,
+        default=float(DEFAULT_TIMEOUT_S),
         show_default=True,
         help="Seconds to wait; 0 not at all, negative for ever. The statement goes on in any case.",
     )(command)

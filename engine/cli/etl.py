@@ -70,7 +70,7 @@ def group() -> None:
     help="A load of one name takes place once; default: follows from the other options.",
 )
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, help="Spark's master.")
-@click.option("--driver-memory", default="1g", show_default=True)
+@click.option("--driver-memory", default="1g", show_default=True, help="Memory of Spark's driver.")
 @click.option("--spark-conf", "conf", multiple=True, metavar="NAME=VALUE", help="Spark property; repeatable.")
 @click.option("--print-command", is_flag=True, help="Print the spark-submit command and do nothing.")
 @click.option("--no-check", is_flag=True, help="Do not ask the replicas afterwards.")
@@ -145,7 +145,7 @@ def load_command(
 @group.command("check")
 @config_option
 @json_option
-@click.option("--cluster", default=CLUSTER, show_default=True)
+@click.option("--cluster", default=CLUSTER, show_default=True, help="The cluster that was loaded into.")
 @click.option(
     "--report",
     "file",

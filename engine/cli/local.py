@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from engine.cli.common import (
     MIGRATIONS_VARIABLE,
     ExitCode,
     F,
+    JsonValue,
     console,
     json_option,
     print_facts,
@@ -26,7 +28,7 @@ from engine.cli.common import (
 if TYPE_CHECKING:
     from engine.local.demo_result import DemoResult
     from engine.local.stack_options import StackOptions
-    from engine.local.state import StackState
+    from engine.local.state import Phase, StackState
 
 
 def home_option(command: F) -> F:
@@ -94,6 +96,7 @@ def _options(
     "--demo", "with_demo", is_flag=True, help="Apply the demo's migrations through Airflow as well."
 )
 @click.option("--no-airflow", is_flag=True, help="Start ZooKeeper and the nodes only.")
+@json_option
 def up(
     home: Path | None,
     port_base: int | None,
@@ -101,36 +104,46 @@ def up(
     migrations: Path | None,
     with_demo: bool,
     no_airflow: bool,
+    as_json: bool,
 ) -> None:
     """Start ZooKeeper, six nodes and Airflow; leave them running.
 
     When they run already, whatever of them has ended is started again. The ledger is $ONCLUSTER_LEDGER_URL
     where that is set when they start, else a file in the run directory.
     """
+    from engine.database import shown_url
     from engine.local import supervisor
     from engine.local.progress import ConsoleSink, Steps
 
     if with_demo and no_airflow:
         raise click.UsageError("--demo migrates through Airflow; it cannot go with --no-airflow.")
     options = _options(stack_home(home), port_base, cluster_file, migrations, with_airflow=not no_airflow)
+    out = console(stderr=as_json)
 
-    async def work() -> StackState:
-        with ConsoleSink(console()) as sink:
-            return await supervisor.up(options, sink)
+    async def work() -> tuple[StackState, DemoResult | None]:
+        with ConsoleSink(out) as sink:
+            state = await supervisor.up(options, sink)
+            if not with_demo:
+                return state, None
+            from engine.local.demo import migrate_all
 
-    state = run_async(work())
-    if with_demo:
-        from engine.local.demo import migrate_all
-        from engine.local.demo_result import show_result
+            return state, await migrate_all(state, Steps(sink))
 
-        async def migrate() -> DemoResult:
-            with ConsoleSink(console()) as sink:
-                return await migrate_all(state, Steps(sink))
+    state, result = run_async(work())
+    if as_json:
+        airflow = {"url": state.airflow_url, "user": state.airflow_user, "password": state.airflow_password}
+        print_json(
+            _status_of(options.home, state).as_json()
+            | {"airflow": airflow if state.airflow_url else None, "nodes": state.nodes}
+            | {"ledger": shown_url(state.ledger_url), "demo": result.as_json() if result else None}
+        )
+    else:
+        if result is not None:
+            from engine.local.demo_result import show_result
 
-        result = run_async(migrate())
-        show_result(result, console())
-    _explain(state, options)
-    if with_demo and not result.succeeded:
+            show_result(result, out)
+        _explain(state, options)
+    if result is not None and not result.succeeded:
         raise SystemExit(ExitCode.FAILED)
 
 
@@ -188,7 +201,8 @@ def _explain_ledger(state: StackState, options: StackOptions) -> None:
 
 @click.command()
 @home_option
-def down(home: Path | None) -> None:
+@json_option
+def down(home: Path | None, as_json: bool) -> None:
     """Stop what `up` started.
 
     Also after a crash. Data and logs stay.
@@ -196,12 +210,17 @@ def down(home: Path | None) -> None:
     from engine.local import supervisor
     from engine.local.progress import ConsoleSink
 
-    async def work() -> bool:
-        with ConsoleSink(console()) as sink:
-            return await supervisor.down(stack_home(home), sink)
+    directory = stack_home(home)
 
-    if not run_async(work()):
-        click.echo(f"Nothing is running in {stack_home(home)}.")
+    async def work() -> bool:
+        with ConsoleSink(console(stderr=as_json)) as sink:
+            return await supervisor.down(directory, sink)
+
+    did_something = run_async(work())
+    if as_json:
+        print_json({"home": directory, "stopped": did_something})
+    elif not did_something:
+        click.echo(f"Nothing is running in {directory}.")
 
 
 @click.command()
@@ -216,39 +235,62 @@ def status(home: Path | None, as_json: bool) -> None:
 
     directory = stack_home(home)
     state = read_state(directory)
-    phase = Phase.STOPPED if state is None else state.phase
-    if state is not None and phase is not Phase.STOPPED and not state.owner.id.is_alive:
+    found = _status_of(directory, state)
+    if as_json:
+        print_json(found.as_json())
+    elif found.phase is Phase.STOPPED:
+        click.echo(f"Nothing is running in {directory}.")
+    else:
+        print_table(("process", "state", "pid", "address"), found.rows)
+        if found.phase is Phase.READY and not found.is_whole:
+            click.echo("`oncluster up` starts again what has ended.")
+        elif found.phase is Phase.FAILED:
+            left = any(row[1] == "running" for row in found.rows)
+            click.echo(f"Failed: {found.error or 'the process that owns the stack was killed.'}")
+            click.echo("`oncluster down` cleans up." if left else "Nothing of it is running.")
+    raise SystemExit(ExitCode.OK if found.is_whole else ExitCode.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Status:
+    """What `status` says. Rows are name, state, pid, address."""
+
+    phase: Phase
+    home: Path
+    is_whole: bool
+    airflow_url: str
+    config: str
+    error: str
+    rows: list[tuple[str, str, int, str]]
+
+    def as_json(self) -> dict[str, JsonValue]:
+        return {
+            "phase": self.phase,
+            "home": self.home,
+            "complete": self.is_whole,
+            "airflow_url": self.airflow_url,
+            "config": self.config,
+            "error": self.error,
+            "processes": [
+                dict(zip(("name", "state", "pid", "address"), row, strict=True)) for row in self.rows
+            ],
+        }
+
+
+def _status_of(directory: Path, state: StackState | None) -> _Status:
+    from engine.local.state import Phase
+
+    if state is None:
+        return _Status(Phase.STOPPED, directory, False, "", "", "", [])
+    phase = state.phase
+    if phase is not Phase.STOPPED and not state.owner.id.is_alive:
         phase = Phase.FAILED
     rows = [
         (entry.name, "running" if entry.id.is_alive else "ended", entry.pid, entry.address)
-        for entry in (state.processes if state is not None else ())
+        for entry in state.processes
     ]
-    whole = phase is Phase.READY and all(row[1] == "running" for row in rows)
-    if as_json:
-        print_json(
-            {
-                "phase": phase,
-                "home": directory,
-                "complete": whole,
-                "airflow_url": state.airflow_url if state else "",
-                "config": state.config_file if state else "",
-                "error": state.error if state else "",
-                "processes": [
-                    dict(zip(("name", "state", "pid", "address"), row, strict=True)) for row in rows
-                ],
-            }
-        )
-    elif phase is Phase.STOPPED:
-        click.echo(f"Nothing is running in {directory}.")
-    else:
-        print_table(("process", "state", "pid", "address"), rows)
-        if phase is Phase.READY and not whole:
-            click.echo("`oncluster up` starts again what has ended.")
-        elif phase is Phase.FAILED and state is not None:
-            left = any(row[1] == "running" for row in rows)
-            click.echo(f"Failed: {state.error or 'the process that owns the stack was killed.'}")
-            click.echo("`oncluster down` cleans up." if left else "Nothing of it is running.")
-    raise SystemExit(ExitCode.OK if whole else ExitCode.FAILED)
+    is_whole = phase is Phase.READY and all(row[1] == "running" for row in rows)
+    return _Status(phase, directory, is_whole, state.airflow_url, state.config_file, state.error, rows)
 
 
 @click.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from engine.cli.common import ExitCode, config_option, json_option, load_config, run_async
+from engine.cli.common import ExitCode, config_option, json_option, load_config, print_json, run_async
 from engine.cli.migrate_place import (
     Place,
     find_folder,
@@ -20,6 +20,7 @@ from engine.cli.migrate_show import ClusterStatus, show_history, show_status
 from engine.errors import Busy, Unavailable
 from engine.migrations.files import Direction, load_folder
 from engine.migrations.ledger import Ledger
+from engine.migrations.lock import LeaseText
 from engine.migrations.states import MigrationState
 from engine.migrations.upkeep import mark, refresh, unlock
 
@@ -87,6 +88,7 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
 @folder_options
 @config_option
 @ledger_option
+@json_option
 @click.option("--adopt-ledger", is_flag=True, help="This ledger takes over from another.")
 def mark_command(
     version: int,
@@ -96,6 +98,7 @@ def mark_command(
     cluster: str,
     config: Path | None,
     ledger_url: str,
+    as_json: bool,
     adopt_ledger: bool,
 ) -> None:
     """Declare a migration applied, or not applied, on your word. Nothing is sent."""
@@ -107,14 +110,21 @@ def mark_command(
             record = await mark(runner, request, version, applied=state == "applied", reason=reason)
             return record.state.value
 
-    click.echo(f"Version {version} is {run_async(work())}.")
+    found = run_async(work())
+    if as_json:
+        print_json({"cluster": place.migrations.cluster, "version": version, "state": found})
+    else:
+        click.echo(f"Version {version} is {found}.")
 
 
 @click.command("unlock")
 @folder_options
 @config_option
 @ledger_option
-def unlock_command(directory: Path, cluster: str, config: Path | None, ledger_url: str) -> None:
+@json_option
+def unlock_command(
+    directory: Path, cluster: str, config: Path | None, ledger_url: str, as_json: bool
+) -> None:
     """Take the migration lock from a run that will not come back.
 
     That run can neither send nor record anything afterwards. What it sent is carried out; `apply` attaches
@@ -122,9 +132,13 @@ def unlock_command(directory: Path, cluster: str, config: Path | None, ledger_ur
     """
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
 
-    async def work() -> str:
+    async def work() -> LeaseText | None:
         async with place.runner(ledger) as runner:
-            broken = await unlock(runner, request_for(Direction.UP, None, {}))
-            return f"Taken from run {broken.run_id} of {broken.holder}." if broken else "Nobody holds it."
+            return await unlock(runner, request_for(Direction.UP, None, {}))
 
-    click.echo(run_async(work()))
+    broken = run_async(work())
+    if as_json:
+        taken_from = {"run_id": broken.run_id, "holder": broken.holder} if broken else None
+        print_json({"cluster": place.migrations.cluster, "taken_from": taken_from})
+    else:
+        click.echo(f"Taken from run {broken.run_id} of {broken.holder}." if broken else "Nobody holds it.")

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine.cli.common import console, print_json, print_table
+from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.migrations.decide import describe
 from engine.migrations.files import MigrationSet
 from engine.migrations.ledger import RunRow
@@ -298,7 +299,7 @@ def _remarks(statement: PlannedStatement) -> str:
         "destroys" if statement.is_destructive else "",
         "rewrites data" if statement.rewrites_data else "",
         "asks for approval" if statement.needs_approval and not statement.is_destructive else "",
-        f"waits {statement.timeout_s} s" if statement.timeout_s != 180 else "",
+        f"waits {statement.timeout_s} s" if statement.timeout_s != DEFAULT_TIMEOUT_S else "",
         statement.output_mode if statement.output_mode != "throw" else "",
     ]
     return ", ".join(text for text in said if text)

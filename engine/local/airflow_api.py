@@ -49,6 +49,15 @@ class TaskInstance:
     duration_s: float | None
 
 
+def in_words(instances: Sequence[TaskInstance]) -> str:
+    """How far a run is: how many tasks have ended, and what is under way."""
+    ended = [item for item in instances if item.state in ("success", "skipped")]
+    now = [item for item in instances if item.state in ("running", "deferred", "awaiting_input")]
+    now = now or [item for item in instances if item.state == "queued"]
+    names = [item.task_id if item.state == "running" else f"{item.task_id} ({item.state})" for item in now]
+    return f"{len(ended)} of {len(instances)} tasks  {', '.join(names[:3])}".rstrip()
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """A task that waits for a person."""

@@ -21,7 +21,7 @@ from engine.config.load import load_node_config
 from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, NoNode, OnclusterError
 from engine.keeper.base import Keeper
-from engine.local.airflow_api import AirflowApi, Question, TaskInstance
+from engine.local.airflow_api import AirflowApi, Question, TaskInstance, in_words
 from engine.local.demo_etl import (
     EtlResult,
     earlier_runs,
@@ -174,7 +174,12 @@ async def _load(
     run = run_that_follows(api, earlier, env=env) if changed else run_that_is_asked_for(api, env=env)
     etl = await load_with_spark(api, state, steps, run=run, env=env)
     counts = [table.rows_per_shard for table in etl.report.tables if table.local == TABLE]
-    return etl, await contents_of(state, counts[0], env=env) if counts else ()
+    if not counts:
+        return etl, ()
+    steps.running("comparing replicas", TABLE)
+    contents = await contents_of(state, counts[0], env=env)
+    steps.done("comparing replicas", f"{len(contents)} replicas of {TABLE}")
+    return etl, contents
 
 
 async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[str], *, env: Env) -> bool:
@@ -186,9 +191,7 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
     steps.running(step, f"run {run_id} started")
 
     def on_change(instances: Sequence[TaskInstance]) -> None:
-        ended = [item for item in instances if item.state in ("success", "skipped")]
-        now = [item.task_id for item in instances if item.state in ("running", "deferred", "awaiting_input")]
-        steps.running(step, f"{len(ended)} of {len(instances)} tasks  {', '.join(now[:3])}")
+        steps.running(step, in_words(instances))
 
     answering = asyncio.create_task(_answer(api, cluster, run_id, steps, answered, env=env))
     try:

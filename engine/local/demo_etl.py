@@ -24,7 +24,7 @@ from engine.errors import OnclusterError, OperationTimeout
 from engine.etl.check import HttpCounts
 from engine.etl.report import LoadReport
 from engine.etl.targets import CLUSTER, TargetsMissing, require_targets
-from engine.local.airflow_api import AirflowApi, AirflowRefused, TaskInstance
+from engine.local.airflow_api import AirflowApi, AirflowRefused, TaskInstance, in_words
 from engine.local.progress import Steps
 from engine.local.state import StackState
 
@@ -117,8 +117,7 @@ async def load_with_spark(
     run_id = await run
 
     def on_change(instances: Sequence[TaskInstance]) -> None:
-        now = [item.task_id for item in instances if item.state in ("queued", "running")]
-        steps.running(_STEP, ", ".join(now))
+        steps.running(_STEP, in_words(instances))
 
     outcome = await api.wait(
         ETL_DAG, run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change, interval_s=_POLL_S

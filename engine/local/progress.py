@@ -1,18 +1,19 @@
-"""Steps that take time, as they happen: on a terminal with spinners, elsewhere one line per event.
+"""Steps that take time, as they happen: on a terminal with spinners, elsewhere lines.
 
 The owner of a background stack writes its steps to a file, which the command that started it reads and shows.
 """
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn
+from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from engine.env import Env, SystemEnv
@@ -66,6 +67,11 @@ class Steps:
     def failed(self, step: str, text: str = "") -> None:
         self._tell(step, StepState.FAILED, text)
 
+    def interrupted(self) -> None:
+        """Whatever has begun does not end any more."""
+        for step in list(self._began_s):
+            self.failed(step, "not finished")
+
     def _tell(self, step: str, state: StepState, text: str) -> None:
         now_s = self._env.monotonic_s()
         began_s = self._began_s.setdefault(step, now_s)
@@ -106,19 +112,39 @@ class EventReader:
         return [StepEvent.from_json(line) for line in whole.splitlines()]
 
 
-_SIGN_OF_LIFE_S = 5.0
+_NEW_WORD_S = 5.0
+"""A step's words in a file are this far apart, ..."""
+_SAME_WORD_S = 10.0
+"""... and one that has nothing new to say repeats its last after so long."""
+_LOOK_EVERY_S = 1.0
 _SIGNS = {StepState.RUNNING: "·", StepState.DONE: "✓", StepState.FAILED: "✗"}
 _STYLES = {StepState.RUNNING: "dim", StepState.DONE: "green", StepState.FAILED: "red"}
 
 
-class ConsoleSink:
-    """Shows events to a person; `with ConsoleSink(console) as sink`."""
+@dataclass(slots=True)
+class _Running:
+    """A step as a file shows it: its newest event, and what stands there of it."""
 
-    def __init__(self, console: Console) -> None:
+    event: StepEvent
+    heard_s: float
+    said: str
+    said_s: float
+
+
+class ConsoleSink:
+    """Shows events to a person; `with ConsoleSink(console) as sink`, inside a running event loop.
+
+    A screen has spinners. Anything else gets lines: a step's first word and its end at once, new words of it
+    a few seconds apart, and a sign of life when it has been silent.
+    """
+
+    def __init__(self, console: Console, *, env: Env | None = None) -> None:
         self._console = console
+        self._env = env or SystemEnv()
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
-        self._last_s: dict[str, float] = {}
+        self._running: dict[str, _Running] = {}
+        self._looking: asyncio.Task[None] | None = None
 
     def __enter__(self) -> ConsoleSink:
         if self._console.is_terminal:
@@ -126,40 +152,66 @@ class ConsoleSink:
                 SpinnerColumn(),
                 TextColumn("{task.description:<24}"),
                 TextColumn("{task.fields[note]}", style="dim"),
+                TimeElapsedColumn(),
                 console=self._console,
                 transient=True,
             )
             self._progress.start()
+        else:
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="signs of life")
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            self._looking = None
         if self._progress is not None:
             self._progress.stop()
             self._progress = None
 
     def show(self, event: StepEvent) -> None:
         if self._progress is None:
-            # Not a screen but a file: a step's first word, its end, and a sign of life every few seconds.
-            last_s = self._last_s.get(event.step)
-            if (
-                event.state is not StepState.RUNNING
-                or last_s is None
-                or event.seconds - last_s >= _SIGN_OF_LIFE_S
-            ):
-                self._last_s[event.step] = event.seconds
-                self._line(event)
-            return
+            self._write(event)
+        else:
+            self._draw(self._progress, event)
+
+    def _draw(self, progress: Progress, event: StepEvent) -> None:
         task = self._tasks.get(event.step)
         if event.state is StepState.RUNNING:
             if task is None:
-                self._tasks[event.step] = self._progress.add_task(event.step, total=None, note=event.text)
+                self._tasks[event.step] = progress.add_task(event.step, total=None, note=event.text)
             else:
-                self._progress.update(task, note=event.text)
+                progress.update(task, note=event.text)
             return
         if task is not None:
-            self._progress.remove_task(task)
+            progress.remove_task(task)
             del self._tasks[event.step]
         self._line(event)
+
+    def _write(self, event: StepEvent) -> None:
+        now_s = self._env.monotonic_s()
+        if event.state is not StepState.RUNNING:
+            self._running.pop(event.step, None)
+            self._line(event)
+        elif (known := self._running.get(event.step)) is not None:
+            known.event, known.heard_s = event, now_s
+            self._say_if_due(known)
+        else:
+            self._running[event.step] = _Running(event, now_s, event.text, now_s)
+            self._line(event)
+
+    async def _look(self) -> None:
+        while True:
+            await self._env.sleep(_LOOK_EVERY_S)
+            for known in list(self._running.values()):
+                self._say_if_due(known)
+
+    def _say_if_due(self, known: _Running) -> None:
+        now_s, event = self._env.monotonic_s(), known.event
+        due_after_s = _SAME_WORD_S if event.text == known.said else _NEW_WORD_S
+        if now_s - known.said_s >= due_after_s:
+            known.said, known.said_s = event.text, now_s
+            self._line(replace(event, seconds=event.seconds + now_s - known.heard_s))
 
     def _line(self, event: StepEvent) -> None:
         line = Text("  ")

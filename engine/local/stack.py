@@ -188,6 +188,7 @@ class Stack:
 
     async def _stop_all(self, steps: Steps) -> None:
         self._up.clear()
+        steps.interrupted()
         steps.running("stopping")
         try:
             if self.airflow is not None:

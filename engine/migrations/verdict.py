@@ -16,8 +16,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.ddl.output import DEFAULT_TIMEOUT_S as DEFAULT_TIMEOUT_S
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.migrations.states import CellState, LedgerRow
 
 

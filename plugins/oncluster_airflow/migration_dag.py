@@ -24,7 +24,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, BaseOperator, Param, TaskGroup, TriggerRule, get_parsing_context
 from airflow.sdk.definitions.deadline import DeadlineAlert
 
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.errors import OnclusterError
 from engine.migrations.errors import MigrationFilesError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
@@ -107,7 +107,7 @@ def parameters() -> dict[str, Param]:
             False, type="boolean", title="Plan only", description="Show what would be done and stop."
         ),
         "timeout": Param(
-            180,
+            DEFAULT_TIMEOUT_S,
             type="integer",
             title="Timeout (seconds)",
             description="How long each statement is waited for (distributed_ddl_task_timeout). "

@@ -8,12 +8,11 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.migrations.files import Direction
 from engine.migrations.lock import Binding
 from engine.migrations.model import Run, RunRequest
 from engine.migrations.selection import Leniency
-from engine.migrations.verdict import DEFAULT_TIMEOUT_S
 from oncluster_airflow.errors import TaskRefused
 from oncluster_airflow.workspace import Manifest
 

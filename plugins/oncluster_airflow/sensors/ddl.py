@@ -15,7 +15,7 @@ from typing import Any
 from airflow.sdk import BaseSensorOperator, Context
 
 from engine.ddl.outcome import EntryStatus
-from engine.ddl.output import OutputMode
+from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.names import QueuePaths
@@ -28,8 +28,6 @@ from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
 from oncluster_airflow.submission import Submission
 from oncluster_airflow.triggers.ddl import DDLFinishedTrigger
 from oncluster_airflow.waiting import wait_for_hosts
-
-DEFAULT_TIMEOUT_S = 180
 
 # The trigger ends by itself at its deadline, with all it knows of the hosts. Airflow's own limit only
 # catches a triggerer that is stuck.
