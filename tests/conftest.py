@@ -28,6 +28,7 @@ TOGETHER = ("tests/spark/",)
 
 LONG_FILES = (
     "spark/test_standalone.py",
+    "process/test_demo.py",
     "spark/test_load_flights.py",
     "simulation/test_replication_simulation.py",
     "airflow/test_real_airflow.py",
@@ -37,7 +38,6 @@ LONG_FILES = (
     "process/test_replication_kill9.py",
     "airflow/test_airflow_stack.py",
     "migrations/test_crashes.py",
-    "process/test_outage.py",
     "airflow/test_etl_spark.py",
     "process/test_replication_network.py",
     "simulation/test_replication_deliberate_bugs.py",

@@ -168,6 +168,11 @@ async def test_the_demo_s_migrations_on_six_nodes_of_which_one_dies_and_comes_ba
         rows = [row for migration in status["clusters"][0]["migrations"] for row in migration["rows"]]
         assert len(rows) == 17 * 6
         assert {row["state"] for row in rows} == {"done"}
+        # Whoever came back to a statement that was sent has found its entry.
+        assert len({row["entry"] for row in rows}) == 17
+        async with NodeClient(cluster.node("node01").url) as client:
+            entries = "SELECT uniqExact(entry) FROM system.distributed_ddl_queue"
+            assert await client.query_text(entries) == "17\n"
         schemas = {await shell.schema(name) for name in cluster.nodes}
         assert len(schemas) == 1
         assert "tailnum_bloom" in schemas.pop()
@@ -178,3 +183,9 @@ async def test_the_demo_s_migrations_on_six_nodes_of_which_one_dies_and_comes_ba
         code, history = await shell.run("history", *order)
         fences = [run["fence"] for run in history["runs"]]
         assert fences == sorted(set(fences))
+
+        assert await shell.run("mark", "1", "applied", "--reason", "made by hand", *order) == (
+            0,
+            {"cluster": "order_cluster", "version": 1, "state": "marked"},
+        )
+        assert await shell.run("unlock", *order) == (0, {"cluster": "order_cluster", "taken_from": None})

@@ -33,14 +33,16 @@ class Home:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCLUSTER_")}
         return kept | {"ONCLUSTER_HOME": str(self.path)} | more
 
-    def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, timeout_s: float = 180, **environ: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*ONCLUSTER, *arguments],
             env=self.environ(**environ),
             capture_output=True,
             text=True,
             check=False,
-            timeout=180,
+            timeout=timeout_s,
         )
 
     def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:
@@ -95,15 +97,12 @@ def home_in(path: Path) -> Iterator[Home]:
                     process.kill()
 
 
-def cluster_file_in(path: Path, *, nodes: int, shards: int = 1) -> Path:
+def cluster_file_in(path: Path, *, nodes: int) -> Path:
     """The demo's clusters with fewer nodes, for `--cluster-file`: each takes a processor for seconds."""
-    replicas = [f"<replica><host>node{n:02d}</host><port>9000</port></replica>" for n in range(1, nodes + 1)]
-    of_a_shard = nodes // shards
-    inside = "".join(
-        "<shard><internal_replication>true</internal_replication>"
-        f"{''.join(replicas[first : first + of_a_shard])}</shard>"
-        for first in range(0, nodes, of_a_shard)
+    replicas = "".join(
+        f"<replica><host>node{n:02d}</host><port>9000</port></replica>" for n in range(1, nodes + 1)
     )
+    inside = f"<shard><internal_replication>true</internal_replication>{replicas}</shard>"
     clusters = "".join(f"<{name}>{inside}</{name}>" for name in ("order_cluster", "log_cluster"))
     path.write_text(
         f"<clickhouse><remote_servers>{clusters}</remote_servers>"
