@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -87,10 +87,11 @@ class Bench:
         resolver: FixedResolver | None = None,
         queue: DistributedDdl | None = None,
         own_sessions: OwnSessions | None = None,
+        profile: Mapping[str, str] | None = None,
         **identity: object,
     ) -> None:
         """Workers of these hosts, on whatever their disks hold. `names` are those of the hosts, unless
-        `identity` says otherwise."""
+        `identity` says otherwise; `profile` are the settings of the queue's profile."""
         for number, name in enumerate(names):
             database = self.databases.setdefault(name, ModelDatabase(name))
             disk = self.disks.setdefault(name, IntentDisk())
@@ -112,6 +113,7 @@ class Bench:
                 queue=queue or self.queue,
                 resolver=resolver or FixedResolver({}),
                 own_sessions=own_sessions,
+                profile_settings=lambda: profile or {},
             )
             self.executors[name], self.workers[name] = executor, worker
             self._tasks[name] = asyncio.create_task(worker.run(), name=f"worker {name}")

@@ -301,6 +301,33 @@ def test_the_background_cleaner_waits_for_its_period_and_survives_a_lost_connect
     run(main)
 
 
+def test_the_background_cleaner_works_at_most_once_in_its_period() -> None:
+    """1. It cleans when it is told. 2. What is due a moment later waits, however often it is told."""
+    period_s = 1000
+
+    async def main(bench: Bench) -> None:
+        await submit(bench, 2)
+        queue = replace(QUEUE, max_tasks_in_queue=1, cleanup_delay_period_s=period_s)
+        largest = 2
+        cleaner = DDLCleaner(await bench.keeper(), bench.env, queue, max_entry=lambda: largest)
+        running = asyncio.create_task(cleaner.run())
+        cleaner.wake()
+        await bench.env.sleep(10)
+        assert await entries(bench) == ("query-0000000001",)
+
+        largest = 3
+        for _ in range(80):
+            cleaner.wake()
+            await bench.env.sleep(11)
+        assert await entries(bench) == ("query-0000000001",)
+        cleaner.wake()
+        await bench.env.sleep(period_s * 1.1 - 880)
+        assert await entries(bench) == ()
+        running.cancel()
+
+    run(main)
+
+
 def test_records_of_long_ago_are_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cleaner_module, "OUTCOMES_KEPT", 2)
 

@@ -160,6 +160,20 @@ def test_timeout_zero_answers_nothing_at_once_and_hides_errors() -> None:
     assert answer(OutputMode.THROW, timeout_s=0, finished=FAILS) == ([], None, 0.0)
 
 
+def test_without_a_timeout_hosts_are_waited_for_180_seconds() -> None:
+    async def main(bench: Bench) -> tuple[SqlError, float]:
+        submission = await bench.submit(CREATE)
+        began_s = bench.env.monotonic_s()
+        with pytest.raises(SqlError) as refusal:
+            async for _ in result_stream(await bench.keeper(), bench.env, PATHS, submission.entry):
+                pass
+        return refusal.value, bench.env.monotonic_s() - began_s
+
+    error, took_s = run(main)
+    assert error.code == 159
+    assert took_s == pytest.approx(180, abs=0.1)
+
+
 def test_a_negative_timeout_waits_for_ever() -> None:
     rows, error, took_s = answer(OutputMode.THROW, timeout_s=-1, finished=OK)
     assert (rows, error) == (DONE_ROWS, None)

@@ -74,6 +74,16 @@ def test_the_executed_text_names_the_entry_and_has_no_cluster() -> None:
     run(main)
 
 
+def test_the_queues_profile_holds_where_the_sender_has_changed_nothing() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a", profile={"max_threads": "1", "max_memory_usage": "7"})
+        calls = listen(bench, "a")
+        await bench.ddl(CREATE, settings={"max_threads": "3"})
+        assert calls[0].settings == {"max_threads": "3", "max_memory_usage": "7"}
+
+    run(main, "a")
+
+
 def test_each_host_fills_in_the_default_database_of_its_own_address() -> None:
     async def main(bench: Bench) -> None:
         shards = (Shard(1, (Replica("a", PORT, "da"),)), Shard(2, (Replica("b", PORT, "db"),)))
@@ -260,6 +270,43 @@ def test_a_retriable_error_is_tried_again_until_it_works() -> None:
         await bench.env.sleep(10)
         assert await status_on(bench, submission.entry, "a") == ExecutionStatus()
         assert len(bench.databases["a"].effects) == 1
+
+    run(main, "a")
+
+
+@pytest.mark.parametrize("code", [242, 517, 529, 173, 202, 241, 341, 999])
+def test_these_errors_are_tried_again_and_never_reported(code: int) -> None:
+    """Read-only, cannot assign ALTER, not a leader, memory (twice), too many queries, unfinished, Keeper."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        executor = bench.executors["a"]
+        execute, tries = executor.execute, 0
+
+        async def busy_at_first(execution: Execution) -> None:
+            nonlocal tries
+            tries += 1
+            if tries < 3:
+                raise SqlError(code, "busy")
+            await execute(execution)
+
+        executor.execute = busy_at_first  # type: ignore[method-assign]
+        status = await bench.ddl(CREATE)
+        assert (status.hosts[0].state, status.hosts[0].code) == (HostState.DONE, 0)
+        assert (tries, len(bench.databases["a"].effects)) == (3, 1)
+
+    run(main, "a")
+
+
+@pytest.mark.parametrize("code", [1, 48, 57, 60, 62, 159, 225, 243, 371, 1000])
+def test_any_other_error_is_final(code: int) -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        calls = listen(bench, "a")
+        status = await bench.ddl(f"CREATE TABLE d.t ON CLUSTER c (a Int8) COMMENT 'FAIL {code}'")
+        await bench.env.sleep(60)
+        assert (status.hosts[0].state, status.hosts[0].code) == (HostState.FAILED, code)
+        assert len(calls) == 1
 
     run(main, "a")
 
