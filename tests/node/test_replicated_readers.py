@@ -1,4 +1,4 @@
-"""Readers never see rows doubled or missing while parts change: both of two real nodes are asked all the time."""
+"""Readers never see rows doubled or missing while parts change: two real nodes are asked all the time."""
 
 from __future__ import annotations
 
