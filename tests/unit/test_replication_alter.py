@@ -14,6 +14,7 @@ from engine.keeper.session import RequestKind
 from engine.replication.columns import Columns
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import AlterMetadata, MutatePart
 from engine.replication.mutation_entry import MutationEntry
@@ -327,5 +328,69 @@ def test_the_store_is_told_which_columns_were_renamed_and_which_parts_are_older(
         await replicas[0].insert(1)
         await alter_table(replicas[0].ctx, "RENAME COLUMN v TO w", sync=Sync.ALL)
         assert told == [({"v": "w"}, {"all": 1})] * 2
+
+    run(main)
+
+
+@pytest.mark.parametrize("what", ["merge", "mutation"])
+def test_nothing_is_made_of_a_part_that_is_newer_than_the_table(what: str) -> None:
+    """1. r2 cannot apply an ALTER. 2. Parts with the new column come to it from r1. 3. They are to be merged
+    or mutated, and r1 does not do it first. 4. r2 waits: what it made now would lose the column for both."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        real, is_broken = second.store.apply_alter, True
+
+        async def broken(*args: object) -> None:
+            if is_broken:
+                raise SqlError(Code.NOT_ENOUGH_SPACE, "No space left")
+            await real(*args)  # type: ignore[arg-type]
+
+        second.store.apply_alter = broken  # type: ignore[method-assign]
+        await alter_table(first.ctx, "ADD COLUMN a UInt64", sync=Sync.OWN)
+        for value in (1, 2):
+            await first.insert(value)
+        first.ctx.switches.stop(Activity.QUEUES)
+        if what == "merge":
+            await optimize(first.ctx, OptimizeOptions(extent=Extent.FINAL, sync=Sync.NONE))
+        else:
+            await create_mutation(first.ctx, "UPDATE v = 5 WHERE 1")
+        await live.env.sleep(60)
+        assert second.parts() == ["all_0_0_0", "all_1_1_0"]
+        waiting = [
+            queued for queued in second.ctx.queue.entries if "not applied yet" in queued.postpone_reason
+        ]
+        assert len(waiting) == (1 if what == "merge" else 2)
+
+        is_broken = False
+        await live.quiet(second)
+        first.ctx.switches.start(Activity.QUEUES)
+        first.ctx.queue_changed.set()
+        await live.quiet()
+        assert first.parts() == second.parts()
+        for replica in (first, second):
+            assert all(b"`a` UInt64" in part.columns for part in replica.store.active.values())
+
+    run(main)
+
+
+def test_a_part_with_a_dropped_column_of_that_name_is_not_newer_than_the_table() -> None:
+    """1. A column is dropped; the part is not rewritten for it yet. 2. It is added again: this waits for the
+    rewriting. 3. The rewriting must not wait for it."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await alter_table(first.ctx, "ADD COLUMN a UInt64", sync=Sync.ALL)
+        await first.insert(1)
+        await live.quiet()
+        second.ctx.switches.stop(Activity.MERGES)
+        await alter_table(first.ctx, "DROP COLUMN a", sync=Sync.OWN)
+        await alter_table(first.ctx, "ADD COLUMN a UInt64", sync=Sync.OWN)
+        await live.env.sleep(30)
+        second.ctx.switches.start(Activity.MERGES)
+        second.ctx.queue_changed.set()
+        await live.quiet()
+        assert applied(live, second) == (["k", "v", "a"], 3)
+        assert first.parts() == second.parts() == ["all_0_0_0_1"]
 
     run(main)

@@ -25,6 +25,7 @@ from engine.replication.replica import commit_part, execute_get, merge_turns
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.insert_times import unix_s
+from engine.replication.replica.newer_columns import why_too_early
 from engine.replication.replica.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
 
@@ -46,6 +47,8 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     keeps_expired = ctx.switches.is_stopped(Activity.TTL_MERGES)
     if keeps_expired and action.merge_type is not MergeType.REGULAR:
         raise Postponed(f"Not merging into {action.result} because merges for a TTL are stopped now")
+    if reason := await why_too_early(ctx, action.sources):
+        raise Postponed(reason)
     if action.result not in ctx.store.staged:
         options = MergeOptions(
             deduplicate=action.deduplicate,

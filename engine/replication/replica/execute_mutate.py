@@ -25,6 +25,7 @@ from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execute_merge import commit_or_fetch, have_already, suspect, why_fetch
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.mutation_tracker import refresh_mutations
+from engine.replication.replica.newer_columns import why_too_early
 from engine.replication.replica.queue import MutationState, QueuedEntry
 from engine.replication.replica.switches import Activity
 
@@ -46,6 +47,8 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         return
     if ctx.switches.is_stopped(Activity.MERGES):
         raise Postponed(f"Not mutating into {action.result} because mutations are stopped now")
+    if reason := await why_too_early(ctx, [action.source]):
+        raise Postponed(reason)
     states = await _mutations_of(ctx, action)
     try:
         if action.result not in ctx.store.staged:
