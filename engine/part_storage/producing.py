@@ -76,8 +76,9 @@ class Producer:
         try:
             if options.keep_expired:
                 connection.execute(f"SYSTEM STOP TTL MERGES {scratch.name.quoted}")
+            is_alike = not options.deduplicate or not self._drop_projections(connection, scratch)
             connection.execute(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}")
-            made = merged_part(scratch, result.partition_id, len(sources))
+            made = merged_part(scratch, result.partition_id, len(sources)) if is_alike else None
             part = self._stage_result(connection, scratch, result, made)
         except BaseException:  # whatever it is: the scratch table goes
             self._scratch.drop_later(scratch)
@@ -87,6 +88,18 @@ class Producer:
         else:
             self._merged.keep(result, scratch, made, epoch=epoch)
         return part
+
+    def _drop_projections(self, connection: Connection, scratch: Scratch) -> int:
+        """chDB deduplicates no table with projections. Nobody may ask for that, but one may have been added
+        since; a part may be without. How many there were."""
+        names = connection.rows(
+            f"SELECT name FROM system.projections WHERE database = {quote_string(scratch.name.database)}"
+            f" AND table = {quote_string(scratch.name.table)}"
+        )
+        if names:
+            dropped = ", ".join(f"DROP PROJECTION {quote_identifier(name)}" for (name,) in names)
+            connection.execute(f"ALTER TABLE {scratch.name.quoted} {dropped} SETTINGS mutations_sync = 2")
+        return len(names)
 
     def mutate(
         self, connection: Connection, source: PartName, result: PartName, commands: str, comment: str

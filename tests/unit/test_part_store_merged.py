@@ -112,3 +112,19 @@ async def test_a_broken_source_is_told_and_leaves_nothing(made: Made) -> None:
     assert caught.value.code == Code.CHECKSUM_DOESNT_MATCH
     assert await scratch_tables(pool, "merge") == 0
     assert await rows(pool) == "0 1 2"
+
+
+async def test_rows_are_deduplicated_also_if_a_projection_has_been_added_since(made: Made) -> None:
+    """An OPTIMIZE … DEDUPLICATE that is in the log may be executed behind the ALTER."""
+    pool, store = made
+    await add(pool, store, "SELECT 2, 'a'", "all_3_3_0")
+    plan = await store.plan_alter("ADD PROJECTION p (SELECT v ORDER BY v), ADD PROJECTION q (SELECT count())")
+    await store.apply_alter(plan.definition.columns, plan.definition.metadata, {})
+    sources, result = [*SOURCES, *named("all_3_3_0")], PartName.parse("all_0_3_1")
+    await store.merge(sources, result, MergeOptions(deduplicate=True))
+    await store.publish([result], sources)
+    assert await rows(pool) == "0 1 2"
+    alone = PartName.parse("all_0_3_2")
+    await store.merge([result], alone, MergeOptions(deduplicate=True))
+    await store.publish([alone], [result])
+    assert await rows(pool, "k, v") == "0\ta 1\ta 2\ta"
