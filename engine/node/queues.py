@@ -23,7 +23,7 @@ from engine.ddl import (
     Resolver,
 )
 from engine.env import Env
-from engine.errors import Code, Corrupt, OnclusterError, SqlError
+from engine.errors import Corrupt, OnclusterError
 from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.lifetime import end_if_cancelled
@@ -51,7 +51,7 @@ class NodeQueues:
     ) -> None:
         self.holder = holder
         self._env = env
-        self._queues = config.queues
+        self._config = config
         self._clients = {q.path: DDLQueueClient(self.holder, env, q.paths) for q in config.queues}
         self._tasks: list[asyncio.Task[None]] = []
         self._workers: list[DDLWorker] = []
@@ -124,16 +124,8 @@ class NodeQueues:
             worker.topology_changed()
 
     def of_cluster(self, cluster: str) -> DistributedDdl:
-        """The queue that serves a cluster. Raises SqlError 139 where none is configured."""
-        for queue in self._queues:
-            if cluster in queue.clusters:
-                return queue
-        for queue in self._queues:
-            if not queue.clusters:
-                return queue
-        raise SqlError(
-            Code.NO_ELEMENTS_IN_CONFIG, "There is no DistributedDDL configuration in server config"
-        )
+        """The queue that serves a cluster. Raises ConfigError 139 where none is configured."""
+        return self._config.queue_of(cluster)
 
     def client(self, queue: DistributedDdl) -> DDLQueueClient:
         return self._clients[queue.path]

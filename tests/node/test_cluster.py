@@ -9,6 +9,7 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.exceptions import DatabaseError
 
+from engine.keeper import Create, CreateMode
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt, Reply
@@ -194,22 +195,26 @@ def test_system_tables_can_be_used_like_any_other(cluster: Cluster) -> None:
         "WHERE c.cluster IN (SELECT DISTINCT cluster FROM system.clusters) "
         "GROUP BY c.cluster ORDER BY c.cluster"
     )
-    assert joined == "all\t3\ngone\t2\ntwo\t2\n"
+    assert joined == "all\t3\ngone\t2\nsecond\t2\ntwo\t2\n"
     assert (
         n1.query("SELECT system.clusters.host_name FROM system.clusters WHERE is_local AND cluster = 'all'")
         == "n1\n"
     )
-    assert n1.query("SHOW CLUSTERS") == "all\ngone\ntwo\n"
+    assert n1.query("SHOW CLUSTERS") == "all\ngone\nsecond\ntwo\n"
     assert n1.query("SHOW CLUSTERS LIKE 'a%'") == "all\n"
     assert n1.query("SHOW CLUSTER 'two' FORMAT CSV").count("\n") == 2
-    assert n1.query("SELECT count() FROM clusters", database="system") == "7\n"
+    assert n1.query("SELECT count() FROM clusters", database="system") == "9\n"
     assert "cluster\tString" in n1.query("DESCRIBE TABLE system.clusters")
     assert "ephemeralOwner" in n1.query("DESCRIBE system.zookeeper")
     assert n1.query("SHOW CREATE TABLE system.zookeeper").startswith("CREATE")
     assert n1.query("EXPLAIN SELECT * FROM system.clusters") != ""
+    places = "SELECT shard_num, shard_weight, internal_replication, replica_num, host_name, port, is_local"
+    assert n1.query(f"{places} FROM system.clusters WHERE cluster = 'all' FORMAT CSV") == (
+        '1,1,1,1,"n1",9000,1\n1,1,1,2,"n2",9000,0\n2,1,1,1,"n3",9000,0\n'
+    )
     n1.query("CREATE TABLE copied ENGINE = Memory AS SELECT * FROM system.clusters")
     n1.query("INSERT INTO copied SELECT * FROM system.clusters")
-    assert n1.query("SELECT count() FROM copied") == "14\n"
+    assert n1.query("SELECT count() FROM copied") == "18\n"
 
 
 def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cluster) -> None:
@@ -281,6 +286,53 @@ def test_a_view_that_could_never_be_read_is_not_created(cluster: Cluster, where:
     n1.query(f"CREATE VIEW readable{where} AS SELECT * FROM system.settings")
     assert n1.post(f"ALTER TABLE readable{where} MODIFY QUERY SELECT * FROM system.macros").code == 48
     n1.query(f"DROP VIEW readable{where}")
+
+
+def test_the_queue_table_has_clickhouses_columns_and_shows_every_state(cluster: Cluster) -> None:
+    """Of entries for hosts that are not here, as a server elsewhere would have left them."""
+    described = cluster["n1"].query("DESCRIBE TABLE system.distributed_ddl_queue FORMAT TSVRaw")
+    assert [tuple(line.split("\t")[:2]) for line in described.splitlines()] == [
+        ("entry", "String"), ("entry_version", "Nullable(UInt8)"),
+        ("initiator_host", "Nullable(String)"), ("initiator_port", "Nullable(UInt16)"),
+        ("cluster", "String"), ("query", "String"), ("settings", "Map(String, String)"),
+        ("query_create_time", "DateTime"), ("host", "Nullable(String)"), ("port", "Nullable(UInt16)"),
+        (
+            "status",
+            "Nullable(Enum8('Inactive' = 0, 'Active' = 1, 'Finished' = 2, 'Removing' = 3, 'Unknown' = 4))",
+        ),
+        ("exception_code", "Nullable(UInt16)"), ("exception_text", "Nullable(String)"),
+        ("query_finish_time", "Nullable(DateTime)"), ("query_duration_ms", "Nullable(UInt64)"),
+    ]  # fmt: skip
+
+    async def put() -> None:
+        async with cluster.local.keeper() as keeper:
+            for number, hosts in enumerate(["'x:1','y:1','z:1'", "'x:1'", ""]):
+                text = f"version: 1\nquery: DROP DATABASE state_{number}\nhosts: [{hosts}]\ninitiator: \n"
+                prefix = "/clickhouse/second/ddl/query-"
+                path = await keeper.create(prefix, text.encode(), mode=CreateMode.PERSISTENT_SEQUENTIAL)
+                await keeper.create(f"{path}/finished")
+                if number == 0:
+                    await keeper.multi(
+                        [
+                            Create(f"{path}/active"),
+                            Create(f"{path}/active/x:1"),
+                            Create(f"{path}/finished/y:1", b"60\nnone"),
+                        ]
+                    )
+
+    cluster.call(put())
+    rows = cluster["n1"].query(
+        "SELECT query, host, port, status, CAST(status, 'Nullable(Int8)'), exception_code, exception_text, "
+        "initiator_host FROM system.distributed_ddl_queue WHERE query LIKE '%state_%' ORDER BY query, host "
+        "FORMAT CSV"
+    )
+    assert rows.replace('"', "").replace("DROP DATABASE state_", "").splitlines() == [
+        "0,x,1,Active,1,\\N,\\N,\\N",
+        "0,y,1,Finished,2,60,none,\\N",
+        "0,z,1,Inactive,0,\\N,\\N,\\N",
+        "1,x,1,Removing,3,\\N,\\N,\\N",
+        "2,\\N,\\N,Unknown,4,\\N,\\N,\\N",
+    ]
 
 
 def test_the_queue_table_shows_each_entry_and_host(cluster: Cluster) -> None:
