@@ -133,7 +133,7 @@ class Publisher:
         own = [name for name, local in state.active.items() if local.is_ahead]
         own = [name for name in own if not needs_other_form(state, state.active[name])]
         for partition_id in sorted({name.partition_id for name in own}):
-            self._swap(connection, partition_id, [], [], own)
+            self._swap(connection, partition_id, [], [], [n for n in own if n.partition_id == partition_id])
 
     def drop_local(self, connection: Connection, local_names: Sequence[str]) -> None:
         """Take single parts away by chDB's names; for `load`, before anybody reads."""
