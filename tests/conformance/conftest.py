@@ -17,11 +17,25 @@ from kazoo.client import KazooClient
 from engine.config.model import ZooKeeper
 from engine.env import SystemEnv
 from engine.keeper import Keeper, zookeeper
-from engine.keeper.embedded import EmbeddedZooKeeper
+from engine.keeper.embedded import HOST, EmbeddedZooKeeper
+from engine.keeper.link import LinkState
 from engine.keeper.memory import MemoryKeeperServer
+from engine.testing.proxy import TcpProxy
 
 PATIENCE_S = 120.0
 _roots = itertools.count()
+
+
+class Link(Protocol):
+    """A session whose connection can be taken away."""
+
+    keeper: Keeper
+
+    async def lose(self) -> None:
+        """Break the connection; there is no other until `restore`. Returns when the session knows."""
+        ...
+
+    def restore(self) -> None: ...
 
 
 class Backend(Protocol):
@@ -31,8 +45,20 @@ class Backend(Protocol):
         """Another session; `root` is below the test's own root."""
         ...
 
+    async def open_at_the_top(self) -> Keeper:
+        """Another session, of which no root stands in front of the server's."""
+        ...
+
+    async def open_on_a_link(self) -> Link:
+        """Another session, which can lose its connection."""
+        ...
+
+    async def end_session(self, keeper: Keeper) -> None:
+        """Have the server end the session, which may hear of it later."""
+        ...
+
     async def expire(self, keeper: Keeper) -> None:
-        """Have the server end the session, and wait until its owner has heard of it."""
+        """The same, and wait until its owner has heard of it."""
         ...
 
 
@@ -55,9 +81,39 @@ class MemoryBackend:
         self.opened.append(keeper)
         return keeper
 
-    async def expire(self, keeper: Keeper) -> None:
+    async def open_at_the_top(self) -> Keeper:
+        return await self.open()
+
+    async def open_on_a_link(self) -> Link:
+        client = f"on a link {len(self.opened)}"
+        keeper = await self.server.connect(session_timeout_s=60.0, client=client)
+        self.opened.append(keeper)
+        return MemoryLink(self.server, keeper, client)
+
+    async def end_session(self, keeper: Keeper) -> None:
         self.server.expire_session(keeper.session_id)
+
+    async def expire(self, keeper: Keeper) -> None:
+        await self.end_session(keeper)
         await _heard_of_the_end(keeper)
+
+    async def close(self) -> None:
+        for keeper in self.opened:
+            await keeper.close()
+
+
+@dataclasses.dataclass
+class MemoryLink:
+    server: MemoryKeeperServer
+    keeper: Keeper
+    client: str
+
+    async def lose(self) -> None:
+        self.server.partition(self.client)
+        self.server.break_connection(self.keeper.session_id)
+
+    def restore(self) -> None:
+        self.server.heal(self.client)
 
 
 class ZooKeeperBackend:
@@ -65,10 +121,15 @@ class ZooKeeperBackend:
         self.config = server.config
         self.root = root
         self.opened: list[Keeper] = []
+        self.proxies: list[TcpProxy] = []
 
-    async def open(self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "") -> Keeper:
+    async def open(
+        self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "", through: int = 0
+    ) -> Keeper:
+        """`through` is the port of a proxy."""
         config = dataclasses.replace(
             self.config,
+            hosts=((HOST, through),) if through else self.config.hosts,
             session_timeout_ms=int(session_timeout_s * 1000),
             identity=identity,
             root=self.root + root,
@@ -77,10 +138,48 @@ class ZooKeeperBackend:
         self.opened.append(keeper)
         return keeper
 
-    async def expire(self, keeper: Keeper) -> None:
+    async def open_at_the_top(self) -> Keeper:
+        keeper = await zookeeper.connect(self.config, SystemEnv())
+        self.opened.append(keeper)
+        return keeper
+
+    async def open_on_a_link(self) -> Link:
+        proxy = TcpProxy(*self.config.hosts[0])
+        await proxy.start()
+        self.proxies.append(proxy)
+        return ZooKeeperLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
+
+    async def end_session(self, keeper: Keeper) -> None:
         """Another connection takes the session over and closes it; the first one is told by the server."""
         await asyncio.to_thread(_close_session, self.config, keeper._connection.client_id)
+
+    async def expire(self, keeper: Keeper) -> None:
+        await self.end_session(keeper)
         await _heard_of_the_end(keeper)
+
+    async def close(self) -> None:
+        for proxy in self.proxies:
+            proxy.release()
+        for keeper in self.opened:
+            await keeper.close()
+        for proxy in self.proxies:
+            await proxy.stop()
+
+
+@dataclasses.dataclass
+class ZooKeeperLink:
+    proxy: TcpProxy
+    keeper: Keeper
+
+    async def lose(self) -> None:
+        self.proxy.refuse()
+        self.proxy.cut()
+        async with asyncio.timeout(PATIENCE_S):
+            while self.keeper.state is LinkState.CONNECTED:
+                await asyncio.sleep(0)
+
+    def restore(self) -> None:
+        self.proxy.release()
 
 
 def _close_session(config: ZooKeeper, client_id: tuple[int, bytes]) -> None:
@@ -117,8 +216,7 @@ async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
 async def backend(real_server: EmbeddedZooKeeper | None) -> AsyncIterator[Backend]:
     made = MemoryBackend() if real_server is None else await make_zookeeper_backend(real_server)
     yield made
-    for keeper in made.opened:
-        await keeper.close()
+    await made.close()
 
 
 @pytest.fixture
@@ -133,9 +231,14 @@ async def other(backend: Backend) -> Keeper:
 
 
 @pytest.fixture
+async def link(backend: Backend) -> Link:
+    """A session that can lose its connection."""
+    return await backend.open_on_a_link()
+
+
+@pytest.fixture
 async def zookeeper_backend(zookeeper_server: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperBackend]:
     """For tests of ZooKeeper alone."""
     made = await make_zookeeper_backend(zookeeper_server)
     yield made
-    for keeper in made.opened:
-        await keeper.close()
+    await made.close()

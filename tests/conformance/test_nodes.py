@@ -7,12 +7,13 @@ import pytest
 from engine.errors import (
     BadArguments,
     BadVersion,
+    MultiFailed,
     NoChildrenForEphemerals,
     NodeExists,
     NoNode,
     NotEmpty,
 )
-from engine.keeper import Create, CreateMode
+from engine.keeper import Create, CreateMode, Remove
 from engine.keeper.checks import MAX_REQUEST_BYTES
 
 SEQUENTIAL = CreateMode.PERSISTENT_SEQUENTIAL
@@ -276,6 +277,15 @@ async def test_a_path_that_is_not_absolute_is_refused_by_every_operation(keeper)
 async def test_remove_of_a_missing_node_is_no_node(keeper):
     with pytest.raises(NoNode):
         await keeper.remove("/a")
+
+
+async def test_the_root_of_the_tree_cannot_be_removed(backend):
+    keeper = await backend.open_at_the_top()
+    with pytest.raises(BadArguments):
+        await keeper.remove("/")
+    with pytest.raises(MultiFailed) as caught:
+        await keeper.multi([Remove("/")])
+    assert isinstance(caught.value.error, BadArguments)
 
 
 async def test_remove_of_a_node_with_children_is_not_empty(keeper):

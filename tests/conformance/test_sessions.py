@@ -146,6 +146,13 @@ async def test_after_a_sync_a_session_sees_what_others_have_committed(keeper, ot
         assert await other.exists(f"/{number}") is not None
 
 
+async def test_a_sync_of_a_path_that_is_not_there_is_fine(keeper, other):
+    await other.sync("/missing/deep")
+    await keeper.create("/a")
+    await other.sync("/missing/deep")
+    assert await other.exists("/a") is not None
+
+
 async def test_writes_of_two_sessions_are_one_history(keeper, other):
     await keeper.create("/a")
     stats = await asyncio.gather(*((keeper, other)[n % 2].set("/a", b"") for n in range(50)))

@@ -1,4 +1,5 @@
-"""A ZooKeeper session over a network that fails. Only for ZooKeeper: these are its connection's troubles."""
+"""A ZooKeeper session over a network that fails. Only for ZooKeeper: these are its connection's troubles;
+what every Keeper does when a connection is lost stands in `test_reconnecting`."""
 
 from __future__ import annotations
 
@@ -101,60 +102,6 @@ async def test_everything_under_way_fails_when_the_connection_breaks(link, open_
     await reconnected(keeper)
 
 
-async def test_watches_survive_the_connection(link, open_through, direct):
-    keeper = await open_through()
-    await direct.create("/a")
-    data, child, absent = Seen(), Seen(), Seen()
-    await keeper.get("/a", watch=data)
-    await keeper.children("/a", watch=child)
-    await keeper.exists("/missing", watch=absent)
-    link.cut()
-    await reconnected(keeper)
-    assert data.events == child.events == absent.events == []
-    await direct.set("/a", b"x")
-    await direct.create("/a/b")
-    await direct.create("/missing")
-    assert await data.wait() == WatchEvent(EventType.CHANGED, "/a")
-    assert await child.wait() == WatchEvent(EventType.CHILD, "/a")
-    assert await absent.wait() == WatchEvent(EventType.CREATED, "/missing")
-
-
-async def test_what_changed_while_the_connection_was_lost_fires_ahead_of_the_next_read(
-    link, open_through, direct
-):
-    keeper = await open_through()
-    for name in ("/set", "/removed", "/grown", "/same"):
-        await direct.create(name)
-    await keeper.sync("/")
-    seen = {name: Seen() for name in ("set", "removed", "made", "grown", "same", "flash")}
-    await keeper.get("/set", watch=seen["set"])
-    await keeper.exists("/removed", watch=seen["removed"])
-    await keeper.exists("/made", watch=seen["made"])
-    await keeper.children("/grown", watch=seen["grown"])
-    await keeper.get("/same", watch=seen["same"])
-    await keeper.exists("/flash", watch=seen["flash"])
-    link.hold()
-    await direct.set("/set", b"x")
-    await direct.remove("/removed")
-    await direct.create("/made")
-    await direct.create("/grown/child")
-    await direct.create("/flash")
-    await direct.remove("/flash")
-    link.cut()
-    link.release()
-    await reconnected(keeper)
-    assert {name: watch.types for name, watch in seen.items()} == {
-        "set": [EventType.CHANGED],
-        "removed": [EventType.DELETED],
-        "made": [EventType.CREATED],
-        "grown": [EventType.CHILD],
-        "same": [],
-        "flash": [],  # made and removed meanwhile: nobody could tell
-    }
-    await direct.set("/same", b"x")
-    assert await seen["same"].wait() == WatchEvent(EventType.CHANGED, "/same")
-
-
 async def reconnected(keeper):
     """Read until the connection is back. Requests that met its end are asked again; reads may be."""
     async with asyncio.timeout(PATIENCE_S):
@@ -164,38 +111,6 @@ async def reconnected(keeper):
                 return
             except ConnectionLoss:
                 pass
-
-
-async def test_many_watches_survive_many_connections(link, open_through, direct):
-    keeper = await open_through()
-    seen = [Seen() for _ in range(300)]
-    for number, watch in enumerate(seen):
-        await keeper.exists(f"/{number}-{'x' * 500}", watch=watch)  # more than one SetWatches request
-    for _ in range(3):
-        link.cut()
-        await reconnected(keeper)
-    await asyncio.gather(*(direct.create(f"/{number}-{'x' * 500}") for number in range(300)))
-    await keeper.sync("/")
-    await keeper.exists("/")
-    assert [watch.types for watch in seen] == [[EventType.CREATED]] * 300
-
-
-async def test_requests_wait_for_the_connection_to_come_back(link, open_through):
-    keeper = await open_through()
-    link.refuse()
-    link.cut()
-    await suspended(keeper)
-    waiting = [asyncio.create_task(keeper.create(f"/{number}")) for number in range(500)]
-    await asyncio.sleep(0)
-    link.release()
-    assert await asyncio.gather(*waiting) == [f"/{number}" for number in range(500)]
-
-
-async def suspended(keeper):
-    """Until the session knows that its connection is gone."""
-    with pytest.raises(ConnectionLoss):
-        while True:
-            await keeper.exists("/")
 
 
 async def test_an_answer_that_does_not_come_is_an_operation_timeout(link, open_through):
