@@ -2,8 +2,9 @@
 
 Safety argument.
 1. Attempts have posted to staging tables of their own. Nobody reads those; a crash leaves them for the sweep.
-2. The driver counts the rows in the winners' staging tables. A number other than the one that the attempt
-   reported ends the job here, with nothing written.
+2. The driver counts the rows in the winners' staging tables, and has the servers evaluate the sharding key on
+   them. A number other than the one that the attempt reported, or a row that belongs to another shard, ends
+   the job here, with nothing written.
 3. The decision is recorded (`records.decide`): from here on the job is committed, and every later run of it
    only carries out the recorded plan. Of two drivers one decides; the other carries out the same plan.
 4. On each shard a run of the commit gathers the winners' parts in a table of its own, by hard links. Parts
@@ -16,9 +17,10 @@ Safety argument.
 5. For some partitions at a time: the intent is recorded, with what allows to see later whether it was carried
    out; one ALTER for each moves the partition (ATTACH or REPLACE … FROM, atomic for readers); the effects are
    looked at; then they are recorded (see `moves`).
-6. When all shards have everything, the job is recorded as done, beside the last effects; only then staging
-   goes. An attempt that posts
-   later finds no table, or makes one that nobody reads.
+6. When all shards have everything, each is looked at for rows that are too many (`proof`), and the replicas
+   of a shard are compared (`replicas`).
+7. The job is recorded as done; only then staging goes. An attempt that posts later finds no table, or makes
+   one that nobody reads. A job that failed at 6 stays decided: its next run adds nothing, and looks again.
 
 What this never does: read rows, write to the table in any other way, touch a partition that the job has no
 rows for (REPLACE on one shard empties it on the shards where the job has no rows of that partition), drop
@@ -32,11 +34,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
-from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster import proof, records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, Recorded, RowsMissing, rows_of
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan
+from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
 from spark_apps.clickhouse_cluster.staging import Parts, Seen
 from spark_apps.clickhouse_cluster.target import Target
 
@@ -60,10 +64,12 @@ class Ahead:
 def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan, list[Ahead] | None]:
     """Steps 2 and 3, and beside them what nobody minds if it was for nothing: see step 4.
 
-    Gives the plan that was decided, and if that is this one, how far this run is. Raises RowsMissing.
+    Gives the plan that was decided, and if that is this one, how far this run is. Raises RowsMissing,
+    RowsOnWrongShard.
     """
     works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
-    with ThreadPoolExecutor(3 * len(works)) as pool:
+    with ThreadPoolExecutor(4 * len(works)) as pool:
+        strangers = [pool.submit(work.count_strangers) for work in works]
         made = [pool.submit(work.make_ahead) for work in works]
         seen = list(pool.map(_Work.look, works))
         _check_staged(plan, servers, seen)
@@ -72,6 +78,8 @@ def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan,
             pool.submit(work.gather_ahead, one, table)
             for work, one, table in zip(works, seen, made, strict=True)
         ]
+        for work, found in zip(works, strangers, strict=True):
+            work.require_no_strangers(found.result())
         decided = records.decide(servers[0], plan)
         if decided is not plan:
             return decided, None
@@ -94,13 +102,19 @@ def _check_staged(plan: Plan, servers: Sequence[Server], seen: Sequence[Seen]) -
 
 
 def carry_out(
-    plan: Plan, target: Target, servers: Sequence[Server], *, ahead: Sequence[Ahead] | None = None
+    plan: Plan,
+    target: Target,
+    servers: Sequence[Server],
+    *,
+    ahead: Sequence[Ahead] | None = None,
+    replicas_wait_s: float = 0,
 ) -> None:
-    """Steps 4 to 6, from wherever an earlier run got to. `servers` are the plan's, by shard.
+    """Steps 4 to 7, from wherever an earlier run got to. `servers` are the plan's, by shard.
 
-    `ahead` is how far this very run was when it decided: then nothing was moved by then.
-    Raises RowsMissing, EqualRows, UnknownOutcome, NodeUnavailable; the job stays committed then, and another
-    run goes on.
+    `ahead` is how far this very run was when it decided: then nothing was moved by then. `replicas_wait_s` is
+    how long replicas that are behind are waited for.
+    Raises RowsMissing, RowsTooMany, ReplicasDiffer, EqualRows, UnknownOutcome, NodeUnavailable; the job stays
+    committed then, and another run goes on.
     """
     coordinator = servers[0]
     begun: Sequence[Ahead] = ahead or ()
@@ -116,6 +130,9 @@ def carry_out(
                 return work.move(shard, ids, is_first=ahead is not None, later=pool)
 
             recording = list(pool.map(move, works, begun))
+            is_replaced = Mode(plan.mode) is Mode.OVERWRITE_PARTITIONS
+            touched = [ids if is_replaced else sorted(shard.parts) for shard in begun]
+            require_equal_replicas(target, servers, touched, wait_s=replicas_wait_s)
             records.record_done(coordinator, plan.job)
             for recorded in recording:
                 if recorded is not None:
@@ -155,6 +172,21 @@ class _Work:
         """Of whoever decides, before that: hashes that Keeper knows then are of other jobs' parts."""
         path = self.target.keeper_paths[self.shard] if self.has_hashes else ""
         return staging.look(self.server, self.target, self.plan.job, self.plan.epoch, keeper_path=path)
+
+    def count_strangers(self) -> int:
+        tables = [TableName(staging.DATABASE, one.table) for one in self.plan.shards[self.shard].staged]
+        try:
+            return proof.count_strangers(self.server, self.target, self.shard, tables)
+        except SqlError as error:
+            if error.code != Code.UNKNOWN_TABLE:
+                raise
+            raise RowsMissing(f"{self.server}: {error.message}") from error
+
+    def require_no_strangers(self, rows: int) -> None:
+        if rows:
+            raise proof.wrong_shard(
+                self.server, self.target, self.shard, rows, hint="Nothing was written to the table."
+            )
 
     def make_ahead(self) -> TableName | None:
         """The table to gather in, if it is known to be needed."""
@@ -234,9 +266,23 @@ class _Work:
         moves = self._moves(begun, recorded)
         if Mode(self.plan.mode) is Mode.OVERWRITE_PARTITIONS:
             moves.replace(ids)
+            self._require_no_surplus(begun, ids, is_first=is_first)
             return None
         moved = moves.append(sorted(begun.parts))
-        return later.submit(moves.record_moved, moved) if moved else None
+        recording = later.submit(moves.record_moved, moved) if moved else None
+        self._require_no_surplus(begun, (), is_first=is_first)
+        return recording
+
+    def _require_no_surplus(self, begun: Ahead, replaced: Sequence[str], *, is_first: bool) -> None:
+        """Step 6, for this shard. What was seen before the moves counts if nothing had been moved then."""
+        if begun.table is None:
+            return
+        seen = begun.seen.target if is_first else {}
+        names = {one: [part.name for part in some] for one, some in seen.items()}
+        rows = {one: sum(part.rows for part in seen.get(one, ())) for one in begun.parts} if is_first else {}
+        proof.require_no_surplus(
+            self.server, self.target, begun.table, replaced=replaced, before=names, rows_before=rows
+        )
 
     def _moves(self, begun: Ahead, recorded: Recorded) -> Moves:
         return Moves(

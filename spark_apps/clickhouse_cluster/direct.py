@@ -13,7 +13,9 @@ Safety argument.
    ends before it posts. Of two attempts at the same time one finds the other's, at the latest.
 4. The post is one block to the server, and the table stores each partition of it once.
 5. The commit looks at all records: each token of the winners has one digest, and there are no others. Then it
-   counts: a shard has at least what it had and what was posted. Only then the job is decided and done.
+   counts: a shard has at least what it had and what was posted; if it has more, no two new parts are equal.
+   The servers evaluate the sharding key on the partitions that were posted to (`proof`), and the replicas of
+   each shard are compared (`replicas`). Only then the job is decided and done.
 A crash anywhere is settled by a run with the same id: it posts everything again under the same tokens. A job
 that fails has rows in the table, which a run with the same id completes; Spark's `abort` removes nothing.
 
@@ -34,10 +36,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from engine.errors import ConfigError, OnclusterError, UnknownOutcome
 from engine.names import TableName, quote_string
-from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster import proof, records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import REMEMBERED_S, RowsMissing
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
 from spark_apps.clickhouse_cluster.split import Piece
 from spark_apps.clickhouse_cluster.target import Target, column_list
 from spark_apps.clickhouse_cluster.writer import Attempt, Job
@@ -107,7 +110,7 @@ def begin_direct(job: Job) -> Job:
         )
     begun = records.recorded(job.coordinator, job.key)[Event.BEGUN]
     if not begun:
-        facts = {"at": int(time.time()), "before": _counts(job.target)}
+        facts = {"at": int(time.time()), "clocks": _clocks(job.target), "before": _counts(job.target)}
         records.record(job.coordinator, job.key, Event.BEGUN, {"": facts})
     elif (age_s := int(time.time()) - int(begun[""]["at"])) > REMEMBERED_S:
         raise UnknownOutcome(
@@ -176,12 +179,13 @@ class DirectAttempt(Attempt):
 
 
 def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
-    """Step 5. Raises NotReproducible, RowsMissing."""
+    """Step 5. Raises NotReproducible, RowsMissing, RowsTooMany, RowsOnWrongShard, ReplicasDiffer."""
     plan = job.plan
     if plan is None:
         blocks = [block for message in messages for block in message.blocks]
-        shards = []
-        before = records.recorded(job.coordinator, job.key)[Event.BEGUN][""]["before"]
+        shards, posted_to = [], list[list[str]]()
+        begun = records.recorded(job.coordinator, job.key)[Event.BEGUN][""]
+        before, clocks = begun["before"], begun["clocks"]
         there = _counts(job.target)
         for number, shard in enumerate(job.target.shards):
             ours = {block.token: {block.digest} for block in blocks if block.shard == number}
@@ -196,7 +200,13 @@ def finish(job: Job, messages: Sequence[TaskPosted]) -> None:
                     f"and {rows} posted.",
                     hint="Somebody removed rows meanwhile. Look before you repeat.",
                 )
+            surplus = there[number] - before[number] - rows
+            proof.require_no_block_twice(shard.replica, job.target, clocks[number], surplus=surplus)
+            posted_to.append(proof.partitions_since(shard.replica, job.target, clocks[number]))
+            _require_no_strangers(job, number, posted_to[number])
             shards.append(ShardPlan(shard.replica.host, shard.replica.port, (Staged("", rows),)))
+        written = [shard.replica for shard in job.target.shards]
+        require_equal_replicas(job.target, written, posted_to, wait_s=job.options.replicas_wait_s)
         table = str(job.target.table)
         plan = Plan(job.key, job.epoch, table, Mode.DIRECT.value, int(time.time()), tuple(shards))
         records.decide(job.coordinator, plan)
@@ -211,6 +221,22 @@ def _digests(server: Server, job: str, *, shard: int | None = None) -> dict[str,
         if shard is None or row["token"].split("-")[2] == str(shard):
             found.setdefault(row["token"], set()).add(row["digest"])
     return found
+
+
+def _require_no_strangers(job: Job, number: int, partitions: Sequence[str]) -> None:
+    """Raises RowsOnWrongShard."""
+    if partitions:
+        target, server = job.target, job.target.shards[number].replica
+        where = f"_partition_id IN ({', '.join(map(quote_string, partitions))})"
+        rows = proof.count_strangers(server, target, number, [target.table], where=where)
+        if rows:
+            hint = "They are of this load, or were in its partitions before: leave out delivery=direct then."
+            raise proof.wrong_shard(server, target, number, rows, hint=hint)
+
+
+def _clocks(target: Target) -> list[int]:
+    """Seconds since 1970, by each shard's replica."""
+    return [int(shard.replica.text("SELECT toUInt32(now())")) for shard in target.shards]
 
 
 def _counts(target: Target) -> list[int]:

@@ -60,6 +60,7 @@ class Options:
     cluster_file: str = ""
     http_port: int = 8123
     block_rows: int = 262_144
+    replicas_wait_s: int = 10
     user: str = "default"
     password: str = ""
 
@@ -105,6 +106,7 @@ class Options:
             cluster_file=values.get("cluster_file", ""),
             http_port=_number(values, "http_port", 8123),
             block_rows=_number(values, "block_rows", 262_144),
+            replicas_wait_s=_number(values, "replicas_wait_s", 10, least=0),
             user=user,
             password=password,
         )
@@ -113,6 +115,7 @@ class Options:
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
     "block_rows", "filter", "pushdown", "placement", "delivery", "partitions", "table", "path",
+    "replicas_wait_s",
     "checkpointlocation",
 }  # fmt: skip
 
@@ -128,10 +131,10 @@ def _one_of(kind: type[_Choice], values: Mapping[str, str], name: str, default: 
         raise ConfigError(f"{name} is {known}, not {values[name]!r}.") from None
 
 
-def _number(values: Mapping[str, str], name: str, default: int) -> int:
+def _number(values: Mapping[str, str], name: str, default: int, *, least: int = 1) -> int:
     text = values.get(name, str(default))
-    if not text.isdigit() or int(text) == 0:
-        raise ConfigError(f"{name} is a whole number above 0, not {text!r}.")
+    if not text.isdigit() or int(text) < least:
+        raise ConfigError(f"{name} is a whole number from {least}, not {text!r}.")
     return int(text)
 
 

@@ -158,6 +158,7 @@ class Part:
 
     rows: int
     digest: str
+    name: str
 
 
 Parts = dict[str, list[Part]]
@@ -224,13 +225,13 @@ def _staged(server: Server, target: Target, job: str, epoch: str) -> tuple[Parts
 def _parts(server: Server, target: Target, where: str) -> dict[TableName, Parts]:
     digest = "''" if target.is_old else "upper(hash_of_all_files)"
     rows = server.rows(
-        f"SELECT database, table, partition_id, toString(rows) AS n, {digest} AS digest FROM system.parts "
-        f"WHERE active AND rows > 0 AND {where}"
+        f"SELECT database, table, partition_id, name, toString(rows) AS n, {digest} AS digest "
+        f"FROM system.parts WHERE active AND rows > 0 AND {where}"
     )
     found: dict[TableName, Parts] = {}
     for row in rows:
         of = found.setdefault(TableName(row["database"], row["table"]), {})
-        of.setdefault(row["partition_id"], []).append(Part(int(row["n"]), row["digest"]))
+        of.setdefault(row["partition_id"], []).append(Part(int(row["n"]), row["digest"], row["name"]))
     return found
 
 

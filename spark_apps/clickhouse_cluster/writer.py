@@ -25,6 +25,7 @@ from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.proof import RowsTooMany
 from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
 from spark_apps.clickhouse_cluster.target import Target, column_list
@@ -230,7 +231,9 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
             plan = records.decision(job.coordinator, job.key)
             if plan is None:
                 raise
-    commit.carry_out(plan, job.target, servers_of(plan, job.options), ahead=ahead)
+    servers = servers_of(plan, job.options)
+    wait_s = job.options.replicas_wait_s
+    commit.carry_out(plan, job.target, servers, ahead=ahead, replicas_wait_s=wait_s)
     return plan
 
 
@@ -247,6 +250,10 @@ def servers_of(plan: Plan, options: Options) -> list[Server]:
 
 
 def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:
+    """Raises RowsTooMany."""
+    tasks = [winner.task for winner in winners]
+    if len(set(tasks)) != len(tasks):
+        raise RowsTooMany(f"Two attempts of a task have won: tasks {tasks}.", hint="Nothing was written.")
     shards = tuple(
         ShardPlan(
             shard.replica.host,

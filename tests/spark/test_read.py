@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import functools
-from collections.abc import Iterable
+import http.client
+import threading
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from engine.names import quote_string
+from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster.http import Server
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -134,3 +139,51 @@ def test_columns_that_are_materialized_are_read_and_those_that_are_an_alias_filt
     servers.shards[1][0].execute(f"INSERT INTO {name} (a, r) VALUES (1, ['ä', '']), (2, [])")
     frame = read(spark, servers, name, filter="l > 3")
     assert [row.asDict() for row in frame.collect()] == [{"a": 2, "m": 4, "r": [], "k": 4}]
+
+
+@contextlib.contextmanager
+def recording(server: Server) -> Iterator[tuple[Server, list[str]]]:
+    """A server that hands everything on to this one, and the statements that it was given."""
+    statements: list[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            statements.append(body.decode())
+            connection = http.client.HTTPConnection(server.host, server.port)
+            connection.request("POST", self.path, body, {"X-ClickHouse-User": server.user})
+            reply = connection.getresponse()
+            answer = reply.read()
+            connection.close()
+            self.send_response(reply.status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    yield Server("127.0.0.1", proxy.server_port), statements
+    proxy.shutdown()
+    thread.join()
+    proxy.server_close()
+
+
+def test_servers_are_asked_for_the_columns_of_the_schema_and_the_rows_of_the_filter_alone(
+    spark: SparkSession, servers: Servers, table: str
+) -> None:
+    with recording(servers.shards[0][0]) as (proxy, statements):
+        one = Servers(servers.kind, [[proxy]])
+        reader = spark.read.format("clickhouse_cluster").schema("s string, d date")
+        frame = reader.options(shards=one.option, pushdown="on", filter="b < 0").load(table)
+        condition = "s = 'ä' AND d >= DATE '2013-01-01' AND d != DATE '2014-01-01'"
+        assert [row.s for row in frame.where(condition).select("s").collect()] == ["ä"]
+    quoted = TableName(*table.split(".")).quoted
+    [reading] = [sql for sql in statements if f" FROM {quoted}" in sql and "DESCRIBE" not in sql]
+    assert "SELECT `s`, `d` FROM" in reading
+    where = reading[reading.index(" WHERE ") :]
+    for part in ("(b < 0)", "`s` = 'ä'", "`d` >= toDate('2013-01-01')", "NOT (`d` = toDate('2014-01-01'))"):
+        assert part in where

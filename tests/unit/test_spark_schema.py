@@ -139,7 +139,7 @@ def test_several_shards_need_a_key_unless_each_gets_all_rows() -> None:
         ({"url": "h"}, "told the table"),
         ({"path": "t", "url": "h", "jobid": "x"}, "no option jobid"),
         ({"path": "t", "url": "ftp://h"}, "no address of a server"),
-        ({"path": "t", "url": "h", "block_rows": "0"}, "block_rows is a whole number above 0"),
+        ({"path": "t", "url": "h", "block_rows": "0"}, "block_rows is a whole number from 1"),
         ({"path": "t", "url": "h", "delivery": "fast"}, "delivery is staged or direct"),
         ({"path": "t", "shards": "a;b*x"}, "weight of a shard"),
     ],
