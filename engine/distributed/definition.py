@@ -25,6 +25,31 @@ class Kind(enum.Enum):
 
     FLAG = "0 or 1"
     NUMBER = "a whole number"
+    SKIP_MODE = "'unavailable' or 'unavailable_or_table_missing'"
+
+
+class SkipMode(enum.Enum):
+    """Which shards an answer leaves out with `skip_unavailable_shards`."""
+
+    UNREACHABLE = "unavailable"
+    NO_TABLE = "unavailable_or_table_missing"
+
+    @classmethod
+    def of(cls, text: str) -> SkipMode:
+        """By the setting's value. Raises SqlError 36; 48 for the one that is not there yet."""
+        if text == "unavailable_or_exception_before_processing":
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                f"skip_unavailable_shards_mode = '{text}' is not supported.",
+                hint="A shard that fails while it works fails the statement.",
+            )
+        try:
+            return cls(text)
+        except ValueError:
+            raise SqlError(
+                Code.BAD_ARGUMENTS,
+                f"Unexpected value of SkipUnavailableShardsMode: '{text}'. Must be {Kind.SKIP_MODE.value}",
+            ) from None
 
 
 SETTINGS: Mapping[str, Kind] = {
@@ -39,7 +64,7 @@ SETTINGS: Mapping[str, Kind] = {
     "background_insert_sleep_time_ms": Kind.NUMBER,
     "background_insert_max_sleep_time_ms": Kind.NUMBER,
     "flush_on_detach": Kind.FLAG,
-    "skip_unavailable_shards_mode": Kind.NUMBER,
+    "skip_unavailable_shards_mode": Kind.SKIP_MODE,
 }
 _OLD_NAMES = {
     "monitor_batch_inserts": "background_insert_batch",
@@ -54,7 +79,7 @@ class DistributedDefinition:
     """`cluster` may hold macros. An empty `database` is the default one of each replica's address.
 
     `sharding_key` is an expression as text, empty for none. `settings` are the table's own, by their present
-    names, values as they were written.
+    names, values as they were written, without quotes.
     """
 
     cluster: str
@@ -88,7 +113,10 @@ class DistributedDefinition:
             arguments.append(quote_string(self.policy))
         text = f"{ENGINE}({', '.join(arguments)})"
         if self.settings:
-            text += " SETTINGS " + ", ".join(f"{name} = {value}" for name, value in self.settings.items())
+            text += " SETTINGS " + ", ".join(
+                f"{name} = {value if value.isdigit() else quote_string(value)}"
+                for name, value in self.settings.items()
+            )
         return text
 
     @classmethod
@@ -174,7 +202,9 @@ def _settings(c: Cursor) -> dict[str, str]:
         c.at += 1
         text = literal_value(token) if token.kind is TokenKind.STRING else token.text
         value = {"true": "1", "false": "0"}.get(text.lower(), text)
-        if not (value.isascii() and value.isdigit()):
+        if SETTINGS[name] is Kind.SKIP_MODE:
+            value = SkipMode.of(text).value
+        elif not (value.isascii() and value.isdigit()):
             raise SqlError(
                 Code.BAD_ARGUMENTS, f"Setting {given} = {token.text}: expected {SETTINGS[name].value}."
             )

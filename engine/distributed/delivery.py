@@ -21,7 +21,7 @@ from engine.distributed.replica_choice import (
     Candidate,
     ErrorLimits,
     LoadBalancing,
-    ReplicaErrors,
+    ReplicaFailures,
     ReplicaOrder,
 )
 from engine.env import Env
@@ -97,32 +97,17 @@ class AllReplicasFailed(OnclusterError):
 
 
 class Deliveries:
-    """Knows which replicas failed lately, of all clusters of this node."""
+    """Of all clusters of this node. `failures` says which replicas failed lately."""
 
     def __init__(
-        self, sink: Sink, env: Env, *, own_host: str, error_limits: ErrorLimits | None = None
+        self, sink: Sink, env: Env, *, own_host: str, failures: ReplicaFailures | None = None
     ) -> None:
+        self.failures = failures or ReplicaFailures(ErrorLimits(), env.monotonic_s)
         self._sink = sink
-        self._error_limits = error_limits or ErrorLimits()
         self._env = env
         self._own_host = own_host
-        self._errors: dict[HostId, ReplicaErrors] = {}
         self._orders: dict[tuple[HostId, ...], ReplicaOrder] = {}
         self._without_token: set[HostId] = set()
-
-    def errors_count(self, name: HostId) -> int:
-        """Failures of a replica that still count (`system.clusters.errors_count`)."""
-        errors = self._errors.get(name)
-        return 0 if errors is None else errors.count(self._env.monotonic_s())
-
-    def recovery_s(self, name: HostId) -> int:
-        """Seconds until none of them counts any more."""
-        errors = self._errors.get(name)
-        return 0 if errors is None else errors.recovery_s(self._env.monotonic_s())
-
-    def failed(self, name: HostId) -> None:
-        """The replica could not be reached."""
-        self._errors.setdefault(name, ReplicaErrors(self._error_limits)).failed(self._env.monotonic_s())
 
     def in_order(self, peers: Sequence[Peer], policy: Policy) -> Sequence[Peer]:
         """The replicas of one shard, the first choice first."""
@@ -130,7 +115,7 @@ class Deliveries:
         if names not in self._orders:
             self._orders[names] = ReplicaOrder(own_host=self._own_host, rng=self._env.rng)
         candidates = [
-            Candidate(peer.name.host, errors=self.errors_count(peer.name), priority=peer.priority)
+            Candidate(peer.name.host, errors=self.failures.count(peer.name), priority=peer.priority)
             for peer in peers
         ]
         order = self._orders[names].of(
@@ -176,5 +161,5 @@ class Deliveries:
                 self._without_token.add(peer.name)
                 await self._sink.write(peer, block, with_token=False)
         except (NodeUnavailable, ReplyLost):
-            self.failed(peer.name)
+            self.failures.failed(peer.name)
             raise

@@ -10,9 +10,13 @@ Source: ClickHouse's PoolWithFailoverBase and GetPriorityForLoadBalancing.
 from __future__ import annotations
 
 import enum
+import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from engine.errors import Code, SqlError
+from engine.names import HostId
 
 
 class LoadBalancing(enum.Enum):
@@ -21,9 +25,23 @@ class LoadBalancing(enum.Enum):
     RANDOM = "random"
     NEAREST_HOSTNAME = "nearest_hostname"
     HOSTNAME_LEVENSHTEIN_DISTANCE = "hostname_levenshtein_distance"
+    HOSTNAME_LONGEST_COMMON_PREFIX = "hostname_longest_common_prefix"
+    HOSTNAME_LONGEST_COMMON_SUFFIX = "hostname_longest_common_suffix"
     IN_ORDER = "in_order"
     FIRST_OR_RANDOM = "first_or_random"
     ROUND_ROBIN = "round_robin"
+
+    @classmethod
+    def of(cls, text: str) -> LoadBalancing:
+        """By the setting's value. Raises SqlError 212, as ClickHouse does."""
+        try:
+            return cls(text)
+        except ValueError:
+            known = ", ".join(f"'{policy.value}'" for policy in cls)
+            raise SqlError(
+                Code.UNKNOWN_LOAD_BALANCING,
+                f"Unexpected value of LoadBalancing: '{text}'. Must be one of [{known}]",
+            ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +86,31 @@ class ReplicaErrors:
         elif (halvings := int((now_s - self._since_s) / self.limits.half_life_s)) >= 1:
             self._count >>= min(halvings, 64)
             self._since_s = now_s
+
+
+class ReplicaFailures:
+    """Of all replicas that a node reads and writes: an INSERT avoids what a SELECT could not reach, and the
+    other way round. Clusters share them, as they do hosts."""
+
+    def __init__(self, limits: ErrorLimits, now_s: Callable[[], float]) -> None:
+        """`now_s` is a monotonic clock."""
+        self._limits = limits
+        self._now_s = now_s
+        self._errors: dict[HostId, ReplicaErrors] = {}
+
+    def failed(self, name: HostId) -> None:
+        """The replica could not be reached, or broke off."""
+        self._errors.setdefault(name, ReplicaErrors(self._limits)).failed(self._now_s())
+
+    def count(self, name: HostId) -> int:
+        """Failures that still count (`system.clusters.errors_count`)."""
+        errors = self._errors.get(name)
+        return 0 if errors is None else errors.count(self._now_s())
+
+    def recovery_s(self, name: HostId) -> int:
+        """Seconds until none of them counts any more."""
+        errors = self._errors.get(name)
+        return 0 if errors is None else errors.recovery_s(self._now_s())
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +168,10 @@ class ReplicaOrder:
                 return _differing_characters(self._own_host, replicas[index].host)
             case LoadBalancing.HOSTNAME_LEVENSHTEIN_DISTANCE:
                 return _levenshtein(self._own_host, replicas[index].host)
+            case LoadBalancing.HOSTNAME_LONGEST_COMMON_PREFIX:
+                return -_common_beginning(self._own_host, replicas[index].host)
+            case LoadBalancing.HOSTNAME_LONGEST_COMMON_SUFFIX:
+                return -_common_beginning(self._own_host[::-1], replicas[index].host[::-1])
             case LoadBalancing.IN_ORDER:
                 return index
             case LoadBalancing.FIRST_OR_RANDOM:
@@ -136,6 +183,12 @@ class ReplicaOrder:
 def _differing_characters(one: str, other: str) -> int:
     """Position by position, up to the end of the shorter name."""
     return sum(a != b for a, b in zip(one, other, strict=False))
+
+
+def _common_beginning(one: str, other: str) -> int:
+    """Its length."""
+    pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
+    return sum(1 for _ in pairs)
 
 
 def _levenshtein(one: str, other: str) -> int:

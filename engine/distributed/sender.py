@@ -8,6 +8,9 @@ receiver knows what it has. A crash behind 4 does the same once more, or finds t
 A broken file is moved to `broken/` before anything of it is sent; it stays there, counted, until a person
 removes it. When a file of a recorded batch is broken, the batch as it was cannot be sent again, and its other
 files cannot be sent alone without the danger of writing them twice: all of them go to `broken/`.
+A batch that the receiver refuses as too large (`split_on_failure`) is sent file by file, each recorded as a
+batch of its own, with its own token. Only a batch that was never sent before: one of an earlier run, or whose
+answer was lost, may be there, and the receiver would not know its files.
 Never: a file removed without 4; a file sent past an earlier one that failed; a new token for an old file.
 
 Source: ClickHouse's DistributedAsyncInsertDirectoryQueue.
@@ -16,6 +19,7 @@ Source: ClickHouse's DistributedAsyncInsertDirectoryQueue.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -26,9 +30,24 @@ from engine.distributed.spool_file import FileHead, SpoolFile, body_of, check_fi
 from engine.distributed.spool_names import BROKEN, file_name
 from engine.distributed.spool_table import TableSpool, size_of
 from engine.env import Env
-from engine.errors import Code, Corrupt, OnclusterError
+from engine.errors import Code, Corrupt, OnclusterError, SqlError
+
+log = logging.getLogger(__name__)
 
 ERROR_HALVING_S = 300.0
+_TOO_LARGE = frozenset(
+    {
+        Code.ARGUMENT_OUT_OF_BOUND,
+        Code.TOO_MANY_ROWS,
+        Code.MEMORY_LIMIT_EXCEEDED,
+        Code.TOO_MANY_PARTS,
+        Code.TOO_MANY_BYTES,
+        Code.TOO_MANY_ROWS_OR_BYTES,
+        Code.TOO_MANY_PARTITIONS,
+        Code.DISTRIBUTED_TOO_MANY_PENDING_BYTES,
+    }
+)
+"""What a smaller INSERT may be spared. Source: ClickHouse's isSplittableErrorCode."""
 _KEPT_BYTES = 16 << 20
 """Of files that go together, as they are in memory between check and sending; the rest is read again."""
 
@@ -52,12 +71,14 @@ class SenderOptions:
     """`background_insert_*` of the table. `batch` None sends each file alone.
 
     `waits_for_more`: for `sleep_s` after the first new file, so that more of them go together.
+    `splits_on_failure`: files of a batch that is refused as too large go alone.
     """
 
     sleep_s: float = 0.1
     waits_for_more: bool = True
     max_sleep_s: float = 30.0
     batch: BatchLimits | None = None
+    splits_on_failure: bool = False
     fsync_directories: bool = False
 
 
@@ -215,7 +236,16 @@ class DirectorySender:
     async def _send_batch(self, batch: Sequence[tuple[int, SpoolFile]]) -> None:
         numbers = [number for number, _ in batch]
         await self._record.begin(numbers)
-        await self._deliver_batch(numbers, [file for _, file in batch])
+        try:
+            await self._deliver_batch(numbers, [file for _, file in batch])
+        except SqlError as error:
+            if not self._options.splits_on_failure or error.code not in _TOO_LARGE or len(batch) == 1:
+                raise
+            log.info("distributed.split directory=%s files=%s error=%s", self.directory, len(batch), error)
+            self._record.forget()
+            await self._disk.sync_directory(self.directory)
+            for one in batch:
+                await self._send_batch([one])
 
     async def _send_recorded(self, numbers: Sequence[int]) -> None:
         """A batch that may have been sent before."""

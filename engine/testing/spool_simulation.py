@@ -72,6 +72,7 @@ class Scenario:
     limit_bytes: int = 0
     waits_for_more: bool = True
     has_failing_parts: bool = False
+    splits_batches: bool = False
 
     @classmethod
     def of_seed(cls, seed: int) -> Scenario:
@@ -89,6 +90,7 @@ class Scenario:
             limit_bytes=rng.choice((0, 0, 600)),
             waits_for_more=rng.random() < 0.5,
             has_failing_parts=rng.random() < 0.3,
+            splits_batches=rng.random() < 0.5,
         )
 
 
@@ -183,6 +185,7 @@ class _Run:
         self.left = scenario.inserts
         self.acknowledged: dict[str, set[str]] = {directory: set() for directory in DIRECTORIES}
         self.refused: set[str] = set()
+        self.refused_batches: set[str] = set()
         self.rows_of_token: dict[str, tuple[str, ...]] = {}
         self.token_of_inode: dict[int, str] = {}
         self._inodes: list[Inode] = []
@@ -254,12 +257,21 @@ class _Run:
         async def deliver(out: Outgoing) -> None:
             to = destination_of(directory, SHARDS)
             block = Block("", "t", out.head.columns, out.token, out.body, out.rows, out.head.settings)
-            await deliveries.to_any(to.peers, block, Policy())
+            is_batch = out.token not in self.rows_of_token
+            try:
+                await deliveries.to_any(to.peers, block, Policy())
+            except SqlError:
+                if is_batch:
+                    self.refused_batches.add(directory)
+                raise
+            self.report.seen["split"] += not is_batch and directory in self.refused_batches
+            self.refused_batches -= {directory} if is_batch else set()
 
         options = SenderOptions(
             batch=BatchLimits(min_rows=self.env.rng.randint(2, 12)) if self.scenario.is_batch else None,
             fsync_directories=self.scenario.has_power_loss,
             waits_for_more=self.scenario.waits_for_more,
+            splits_on_failure=self.scenario.splits_batches,
         )
         return DirectorySender(spool, directory, deliver, self.env, options)
 

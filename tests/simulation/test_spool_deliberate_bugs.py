@@ -122,6 +122,15 @@ def what_is_left_of_a_recorded_batch_is_sent_alone(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(DirectorySender, "_send_recorded", recorded)
 
 
+@BUGS.add("S3", is_batch=True, has_lost_replies=True, has_refusals=True, splits_batches=True, kills=8)
+def a_batch_that_may_be_there_is_sent_file_by_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def recorded(self: DirectorySender, numbers: Sequence[int]) -> None:
+        files = [await sender_module.check_file(self._disk, self._path(number)) for number in numbers]
+        await self._send_batch(list(zip(numbers, files, strict=True)))
+
+    monkeypatch.setattr(DirectorySender, "_send_recorded", recorded)
+
+
 @BUGS.add("S3", is_batch=True, kills=8)
 def a_batch_goes_without_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     async def deliver(self: DirectorySender, numbers: Sequence[int], files: Sequence[SpoolFile]) -> None:

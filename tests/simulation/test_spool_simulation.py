@@ -22,6 +22,7 @@ SOMETIMES = (
     "refused 225",
     "refused 243",
     "refused 574",
+    "split",
 )
 """A simulation that never reaches these proves nothing."""
 

@@ -41,16 +41,27 @@ class SetClock(SystemEnv):
 
 @dataclass
 class Replicas:
-    """Replicas at 127.0.0.N: each counts N rows, and is as far behind as `delays_s` says."""
+    """Replicas at 127.0.0.N: each counts N rows, and is as far behind as `delays_s` says. `inserted` is who
+    was given rows, and with which settings."""
 
     delays_s: dict[int, int] = field(default_factory=dict)
     hanging_up: set[int] = field(default_factory=set)
+    without_table: set[int] = field(default_factory=set)
     asked_delay: list[int] = field(default_factory=list)
+    inserted: list[tuple[int, frozenset[str]]] = field(default_factory=list)
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
         if number in self.hanging_up and request.transport is not None:
             request.transport.abort()
+        if request.query.get("query", "").startswith("INSERT"):
+            await request.read()
+            self.inserted.append((number, frozenset(request.query)))
+            return web.Response(body=b"")
+        if number in self.without_table:
+            return web.Response(
+                status=404, text="Code: 60. no table", headers={"X-ClickHouse-Exception-Code": "60"}
+            )
         if request.method == "GET":
             return web.Response(body=b"\x01\x01\x04__a0\x06UInt64" + struct.pack("<Q", number))
         if "absolute_delay" not in await request.text():
@@ -113,6 +124,7 @@ def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, in
                 Replica(f"127.0.0.{number}", 9000, http_port=port, default_database="default")
                 for number in numbers
             ),
+            internal_replication=True,
         )
         topology = Topology({"c": Cluster("c", (shard,))})
         pool = await ChdbPool.open(tmp_path_factory.mktemp("node") / "data")

@@ -106,6 +106,12 @@ def test_levenshtein_forgives_a_shift() -> None:
     assert order().of(names, LoadBalancing.HOSTNAME_LEVENSHTEIN_DISTANCE)[0] == 0
 
 
+def test_common_beginnings_and_ends_are_counted_in_characters() -> None:
+    names = hosts("xnode02.east", "node01.north", "n.east")
+    assert order().of(names, LoadBalancing.HOSTNAME_LONGEST_COMMON_PREFIX)[0] == 1
+    assert order().of(names, LoadBalancing.HOSTNAME_LONGEST_COMMON_SUFFIX)[0] == 0
+
+
 def test_first_or_random_begins_with_the_one_at_the_offset() -> None:
     names = hosts("a", "b", "c")
     seconds = Counter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import uuid
 from collections.abc import AsyncIterator
@@ -10,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.distributed.batches import BatchRecord, token_of
+from engine.distributed.batches import BatchLimits, BatchRecord, token_of
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.delivery import AllReplicasFailed, Block, Deliveries, Policy
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.replica_choice import LoadBalancing
+from engine.distributed.sender import DirectorySender, Outgoing, SenderOptions
 from engine.distributed.spool_disk import LocalDisk
 from engine.distributed.spool_file import FileHead, body_of, check_file, write_file
 from engine.distributed.spool_names import destination_of, is_destination, number_of
@@ -22,6 +24,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
 from engine.errors import Code, Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.names import HostId
+from engine.node.distributed.spools import options_of
 
 HEAD = FileHead("token", ("k", "ключ"), 3, {"insert_quorum": "2"})
 
@@ -89,6 +92,41 @@ def test_old_names_of_settings_and_current_database_are_known() -> None:
     text = "Distributed(c, currentDatabase(), t) SETTINGS monitor_batch_inserts = true"
     definition = DistributedDefinition.parse(text, current_database="mine")
     assert (definition.database, definition.settings) == ("mine", {"background_insert_batch": "1"})
+
+
+def test_what_a_table_says_of_its_batches_is_what_its_senders_do() -> None:
+    given = "SETTINGS background_insert_batch = 1, background_insert_split_batch_on_failure = 1"
+    options = options_of(DistributedDefinition.parse(f"Distributed(c, d, t) {given}"))
+    assert options.batch is not None and options.splits_on_failure
+    assert not options_of(DistributedDefinition.parse("Distributed(c, d, t)")).splits_on_failure
+
+
+@pytest.mark.parametrize("splits", [True, False])
+def test_files_of_a_batch_that_is_refused_as_too_large_go_alone_if_the_table_says_so(
+    tmp_path: Path, splits: bool
+) -> None:
+    async def scenario() -> list[tuple[str, int]]:
+        spool, sent = TableSpool(LocalDisk(tmp_path), SpoolOptions()), list[tuple[str, int]]()
+        spool.load()
+        for number in range(3):
+            head = FileHead(f"token {number}", ("k",), 1)
+            await spool.put([SpoolBlock(("shard1_all_replicas",), head, rows(b"x"))])
+
+        async def deliver(out: Outgoing) -> None:
+            sent.append((out.token, out.rows))
+            if out.rows > 1:
+                raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "too much")
+
+        options = SenderOptions(batch=BatchLimits(), splits_on_failure=splits)
+        sender = DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), options)
+        with contextlib.suppress(SqlError):
+            await sender.send_all()
+        assert len(list(spool.pending("shard1_all_replicas"))) == (0 if splits else 3)
+        return sent
+
+    first, *alone = asyncio.run(scenario())
+    assert first[1] == 3
+    assert alone == ([(f"token {number}", 1) for number in range(3)] if splits else [])
 
 
 # -- names ---------------------------------------------------------------------------------------------------
@@ -288,7 +326,7 @@ def test_the_next_replica_gets_what_the_first_certainly_did_not() -> None:
     sink = Answers(host_1_1=NodeUnavailable("down"))
     deliveries = deliver(sink, times=2)
     assert [host for host, _ in sink.asked] == ["host-1-1", "host-1-2", "host-1-2"]
-    assert deliveries.errors_count(HostId("host-1-1", 9000)) == 1
+    assert deliveries.failures.count(HostId("host-1-1", 9000)) == 1
 
 
 def test_a_lost_answer_is_the_callers_to_repeat() -> None:

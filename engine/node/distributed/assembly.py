@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
 from engine.distributed.peers import PeerShard, peers_of
-from engine.distributed.replica_choice import ErrorLimits
+from engine.distributed.replica_choice import ErrorLimits, ReplicaFailures
 from engine.env import Env
 from engine.names import HostId, TableName
 from engine.node.distributed.alter import AlterDistributed
@@ -75,8 +75,8 @@ class DistributedNode:
         if views is not None:
             views.distributed = self.tables.names
         self._sink = NodeSink(pool, env)
-        limits = _error_limits(config)
-        self.deliveries = Deliveries(self._sink, env, own_host=config.host_name, error_limits=limits)
+        self._failures = failures = ReplicaFailures(_error_limits(config), env.monotonic_s)
+        self.deliveries = Deliveries(self._sink, env, own_host=config.host_name, failures=failures)
         self._spools = Spools(
             directory, tables=self.tables, deliveries=self.deliveries, shards_of=self.shards_of, env=env
         )
@@ -84,7 +84,7 @@ class DistributedNode:
         others = run_other or in_chdb
         self._replacing = replacing = Replacing(self.tables, self._spools, others)
         self._stages = stages = Stages(pool, env)
-        self._health = PeerHealth(pool, env, config.host_name, limits)
+        self._health = PeerHealth(pool, env, config.host_name, failures)
         self._inserts = DistributedInserts(
             self.tables,
             stages=stages,
@@ -227,9 +227,7 @@ class DistributedNode:
 
     def failures_of(self, name: HostId) -> tuple[int, int]:
         """How many failed inserts and reads of a host still count, and the seconds until none does."""
-        read, until_s = self._health.failures_of(name)
-        written = self.deliveries.errors_count(name)
-        return read + written, max(until_s, self.deliveries.recovery_s(name))
+        return self._failures.count(name), self._failures.recovery_s(name)
 
     def shards_of(self, cluster: str) -> tuple[PeerShard, ...]:
         """Raises SqlError 701."""

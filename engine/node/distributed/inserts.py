@@ -13,10 +13,9 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from dataclasses import replace
 
-from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries, Policy
+from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import PeerShard
-from engine.distributed.replica_choice import LoadBalancing
 from engine.distributed.sharding import slots
 from engine.distributed.spool_file import FileHead
 from engine.distributed.spool_names import all_replicas, one_replica
@@ -33,6 +32,7 @@ from engine.node.distributed.insert_rows import (
     may_be_staged_in_memory,
 )
 from engine.node.distributed.memory_stage import MemoryStages, TooMuchForMemory
+from engine.node.distributed.policy import policy_of, policy_settings
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
@@ -243,7 +243,8 @@ class DistributedInserts:
         policy = policy_of(settings)
         later: list[SpoolBlock] = []
         if not is_foreground:
-            split = [_split(part, prefers_local=policy.prefer_localhost) for part in work]
+            kept = policy_settings(settings)
+            split = [_split(part, kept, prefers_local=policy.prefer_localhost) for part in work]
             work = [now for now, _ in split if now is not None]
             later = [block for _, blocks in split for block in blocks]
         timeout_s = number(
@@ -293,8 +294,11 @@ def _is_foreground(settings: Mapping[str, str]) -> bool:
     return flag(settings, "distributed_foreground_insert", old)
 
 
-def _split(work: ShardBlocks, *, prefers_local: bool) -> tuple[ShardBlocks | None, list[SpoolBlock]]:
-    """What is written at once, because this node is the replica, and what is kept to be sent."""
+def _split(
+    work: ShardBlocks, kept_settings: Mapping[str, str], *, prefers_local: bool
+) -> tuple[ShardBlocks | None, list[SpoolBlock]]:
+    """What is written at once, because this node is the replica, and what is kept to be sent, with
+    `kept_settings`."""
     shard = work.shard
     here = tuple(peer for peer in shard.peers if prefers_local and peer.is_local)
     now = ShardBlocks(replace(shard, peers=here), work.blocks) if here else None
@@ -307,7 +311,7 @@ def _split(work: ShardBlocks, *, prefers_local: bool) -> tuple[ShardBlocks | Non
     return now, [
         SpoolBlock(
             directories,
-            FileHead(block.token, block.columns, block.rows, block.settings),
+            FileHead(block.token, block.columns, block.rows, {**block.settings, **kept_settings}),
             block.body(),
         )
         for block in work.blocks
@@ -326,22 +330,4 @@ def _block(
         rows=part.rows,
         settings=settings,
         select=stage.select(part),
-    )
-
-
-def policy_of(settings: Mapping[str, str]) -> Policy:
-    """How the settings of a statement order replicas. Raises SqlError 36."""
-    name = settings.get("load_balancing", LoadBalancing.RANDOM.value)
-    try:
-        balancing = LoadBalancing(name.lower())
-    except ValueError:
-        known = ", ".join(policy.value for policy in LoadBalancing)
-        raise SqlError(
-            Code.BAD_ARGUMENTS, f"Setting load_balancing = '{name}' is unknown.", hint=f"There are: {known}."
-        ) from None
-    return Policy(
-        load_balancing=balancing,
-        first_offset=int(number(settings, "load_balancing_first_offset", 0)),
-        max_ignored_errors=int(number(settings, "distributed_replica_max_ignored_errors", 0)),
-        prefer_localhost=flag(settings, "prefer_localhost_replica", True),
     )

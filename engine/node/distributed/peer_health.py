@@ -12,17 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from engine.client import NodeClient
+from engine.distributed.delivery import Policy
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.replica_choice import (
     Candidate,
-    ErrorLimits,
-    LoadBalancing,
-    ReplicaErrors,
+    ReplicaFailures,
     ReplicaOrder,
 )
 from engine.env import Env
 from engine.errors import OnclusterError, SqlError
-from engine.names import HostId, quote_string
+from engine.names import quote_string
 from engine.storage import ChdbPool
 
 _MAX_SEEN = 10_000
@@ -35,9 +34,8 @@ class PeerHealth:
     pool: ChdbPool
     env: Env
     own_host: str
-    error_limits: ErrorLimits = field(default_factory=ErrorLimits)
+    failures: ReplicaFailures
     clients: dict[Peer, NodeClient] = field(default_factory=dict)
-    errors: dict[Peer, ReplicaErrors] = field(default_factory=dict)
     orders: dict[tuple[Peer, ...], ReplicaOrder] = field(default_factory=dict)
     seen_s: dict[tuple[Peer, str, bool], tuple[float, int]] = field(default_factory=dict)
     collections: dict[str, str] = field(default_factory=dict, repr=False)
@@ -93,7 +91,7 @@ class PeerHealth:
 
     def failed(self, peer: Peer) -> None:
         """A connection to the replica failed."""
-        self.errors.setdefault(peer, ReplicaErrors(self.error_limits)).failed(self.env.monotonic_s())
+        self.failures.failed(peer.name)
 
     async def probe(self, peer: Peer, database: str, table: str, *, mark: str, with_delay: bool) -> int:
         """Seconds that the table there is behind, asked now. Raises OnclusterError when it cannot be read.
@@ -120,41 +118,20 @@ class PeerHealth:
         self.note_seen(peer, name, with_delay=with_delay, delay_s=delay_s)
         return delay_s
 
-    def failures_of(self, name: HostId) -> tuple[int, int]:
-        """How many failures of this host still count, and the seconds until none does."""
-        now_s = self.env.monotonic_s()
-        found = [errors for peer, errors in self.errors.items() if peer.name == name]
-        return (
-            sum(errors.count(now_s) for errors in found),
-            max((errors.recovery_s(now_s) for errors in found), default=0),
-        )
-
-    def order(
-        self,
-        shard: PeerShard,
-        policy: str,
-        *,
-        first_offset: int = 0,
-        max_ignored_errors: int = 0,
-    ) -> Sequence[Peer]:
+    def order(self, shard: PeerShard, policy: Policy) -> Sequence[Peer]:
         """The replicas of a shard, the first choice first."""
         if len(shard.peers) == 1:
             return shard.peers
-        now_s = self.env.monotonic_s()
         candidates = [
-            Candidate(
-                peer.name.host, self.errors[peer].count(now_s) if peer in self.errors else 0, peer.priority
-            )
-            for peer in shard.peers
+            Candidate(peer.name.host, self.failures.count(peer.name), peer.priority) for peer in shard.peers
         ]
         if shard.peers not in self.orders:
             self.orders[shard.peers] = ReplicaOrder(own_host=self.own_host, rng=self.env.rng)
-        try:
-            balancing = LoadBalancing(policy)
-        except ValueError:
-            balancing = LoadBalancing.RANDOM
         order = self.orders[shard.peers].of(
-            candidates, balancing, first_offset=first_offset, max_ignored_errors=max_ignored_errors
+            candidates,
+            policy.load_balancing,
+            first_offset=policy.first_offset,
+            max_ignored_errors=policy.max_ignored_errors,
         )
         return [shard.peers[at] for at in order]
 

@@ -20,6 +20,7 @@ from engine.node.distributed.columns import columns_elsewhere, columns_of, elsew
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.merges import Merge, MergeReader, Merges, merge_calls
 from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.policy import skipping_of
 from engine.node.distributed.settings_around import settings_around, settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_filters import filter_of, table_filters
@@ -104,6 +105,7 @@ class References:
                     depth,
                     is_distributed_here=known.__contains__,
                     current_database=asked.current_database,
+                    skipping=skipping_of(settings, None),
                     elsewhere=sql[call.start : call.end],
                 )
                 columns = await columns_elsewhere(self._health, call, reader)
@@ -207,7 +209,7 @@ class References:
             column_types={column.name: column.type for column in table.columns},
             is_distributed_here=known.__contains__,
             current_database=asked.current_database,
-            skips_unavailable=definition.number("skip_unavailable_shards", 0) != 0,
+            skipping=skipping_of(settings, definition),
             elsewhere=elsewhere(table),
             own=table.name,
         )

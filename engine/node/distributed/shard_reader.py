@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
+from engine.distributed.definition import SkipMode
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, TooLong
 from engine.distributed.select.deterministic import is_deterministic
@@ -27,10 +28,11 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.failover import Failover, Read
 from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.policy import policy_of
 from engine.node.distributed.read_settings import forwarded
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
-from engine.node.replicated.waiting import flag, number
+from engine.node.replicated.waiting import flag
 
 MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""
@@ -59,7 +61,8 @@ class ShardReader:
     column_types: Mapping[str, str] = field(default_factory=dict)
     is_distributed_here: Callable[[TableName], bool] = lambda _: False
     current_database: str = "default"
-    skips_unavailable: bool = False
+    skipping: SkipMode | None = None
+    """Which shards the answer may leave out."""
     elsewhere: str = ""
     """What is the same table, with all shards, in a statement on another node."""
     own: TableName | None = None
@@ -205,12 +208,7 @@ class ShardReader:
         return self._orders[shard.number]
 
     def _new_order(self, shard: PeerShard) -> Sequence[Peer]:
-        order = self.health.order(
-            shard,
-            self.settings.get("load_balancing", "random"),
-            first_offset=int(number(self.settings, "load_balancing_first_offset", 0)),
-            max_ignored_errors=int(number(self.settings, "distributed_replica_max_ignored_errors", 0)),
-        )
+        order = self.health.order(shard, policy_of(self.settings))
         here = [peer for peer in order if self._is_here(peer)]
         others = [peer for peer in order if peer not in here and peer not in self.failover.failed]
         return [*here, *others]
@@ -263,6 +261,7 @@ class ShardReader:
     async def _choose(self, shard: PeerShard) -> Peer | None:
         max_delay_s = self._max_delay_s(shard)
         failures: list[str] = []
+        refusal: SqlError | None = None
         stale: list[tuple[int, Peer]] = []
         for peer in self._order(shard):
             try:
@@ -270,6 +269,7 @@ class ShardReader:
             except OnclusterError as error:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
+                refusal = error if isinstance(error, SqlError) else refusal
                 failures.append(f"{peer.name}: {_first_line(error)}")
                 continue
             if not max_delay_s or delay_s < max_delay_s:
@@ -278,13 +278,17 @@ class ShardReader:
         if stale:
             if self._reads_stale:
                 return min(stale, key=lambda one: one[0])[1]
+            if self.skipping is not None and any(not peer.is_local for _, peer in stale):
+                return None
             raise SqlError(
                 Code.ALL_REPLICAS_ARE_STALE,
                 "Could not find enough connections to up-to-date replicas. Got: 0, needed: 1 "
                 f"(shard {shard.number})",
             )
         failures += self.failover.failures_among(shard.peers)
-        if self.skips_unavailable or flag(self.settings, "skip_unavailable_shards", False):
+        if self.skipping is SkipMode.UNREACHABLE and refusal is not None:
+            raise refusal  # it answers, and has no such table
+        if self.skipping is not None:
             return None
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,

@@ -17,7 +17,7 @@ from uuid import UUID
 from engine.distributed import broken_files
 from engine.distributed.batches import BatchLimits
 from engine.distributed.definition import DistributedDefinition
-from engine.distributed.delivery import Block, Deliveries, Policy
+from engine.distributed.delivery import Block, Deliveries
 from engine.distributed.peers import PeerShard
 from engine.distributed.sender import Deliver, DirectorySender, Outgoing, QueueFacts, SenderOptions
 from engine.distributed.spool_disk import LocalDisk
@@ -26,6 +26,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
+from engine.node.distributed.policy import policy_of, without_policy
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 
 log = logging.getLogger(__name__)
@@ -140,10 +141,10 @@ class Spools:
                 token=out.token,
                 body=out.body,
                 rows=out.rows,
-                settings=out.head.settings,
+                settings=without_policy(out.head.settings),
             )
             try:
-                await self._deliveries.to_any(to.peers, block, Policy())
+                await self._deliveries.to_any(to.peers, block, policy_of(out.head.settings))
             except OnclusterError as error:
                 log.warning(
                     "distributed.not_sent directory=%s token=%s error=%s", directory, out.token, error
@@ -291,5 +292,6 @@ def options_of(definition: DistributedDefinition) -> SenderOptions:
         waits_for_more=is_batch or sleep_ms > 0,  # files that go alone gain nothing by it
         max_sleep_s=(definition.number("background_insert_max_sleep_time_ms", 0) or 30_000) / 1000,
         batch=BatchLimits() if is_batch else None,
+        splits_on_failure=bool(definition.number("background_insert_split_batch_on_failure", 0)),
         fsync_directories=bool(definition.number("fsync_directories", 0)),
     )
