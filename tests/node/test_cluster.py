@@ -350,7 +350,9 @@ def test_a_client_that_goes_away_leaves_the_statement_running(cluster: Cluster) 
     port = cluster.local.node("n1").http_port
     sql = "CREATE TABLE abandoned ON CLUSTER gone (a UInt8) ENGINE = Memory"
     with socket.create_connection(("127.0.0.1", port)) as connection:
-        connection.sendall(f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(sql)}\r\n\r\n{sql}".encode())
+        # The node waits so long for `absent`, also at its own end.
+        head = "POST /?distributed_ddl_task_timeout=10 HTTP/1.1\r\nHost: x\r\n"
+        connection.sendall(f"{head}Content-Length: {len(sql)}\r\n\r\n{sql}".encode())
         while cluster["n1"].query("EXISTS TABLE abandoned") != "1\n":
             time.sleep(0.05)
     assert cluster["n1"].query("SELECT 1") == "1\n"
