@@ -110,6 +110,28 @@ def test_the_hosts_of_a_shard_share_one_path_through_all_that_happens_to_the_nam
     assert a1.query("SELECT name FROM system.zookeeper WHERE path = '/clickhouse/tables'") == ""
 
 
+def test_a_path_that_names_no_shard_is_refused_to_the_second_shard(six: Nodes) -> None:
+    create = "CREATE TABLE {} (k UInt64) ENGINE = ReplicatedMergeTree('/one/{}', '{{replica}}') ORDER BY k"
+    first, peer, other = six["a1"], six["a2"], six["b1"]
+    for node in (first, peer):
+        node.query(create.format("one", "one"))
+    reply = other.post(create.format("one", "one"))
+    assert reply.code == 36, reply.text
+    assert "another shard's table" in reply.text and "'all'" in reply.text and "{shard}" in reply.text
+    assert other.query("EXISTS one") == "0\n"
+    replicas = "SELECT name FROM system.zookeeper WHERE path = '/one/one/replicas' ORDER BY name"
+    assert first.query(replicas) == "a1\na2\n"
+    first.query("INSERT INTO one VALUES (1)", insert_quorum="2")
+    reply = first.post(create.format("both ON CLUSTER all", "both"))
+    assert reply.code == 36, reply.text
+    made = {host for host, node in six.items() if node.query("EXISTS both") == "1\n"}
+    assert made in ({"a1", "a2", "a3"}, {"b1", "b2", "b3"}), "of whichever came first"
+    for node in (first, peer):
+        node.query("DROP TABLE one SYNC")
+    first.query("DROP TABLE IF EXISTS both ON CLUSTER all SYNC")
+    first.query(create.format("both ON CLUSTER all", "{shard}/both"))
+
+
 def test_without_on_cluster_the_uuid_has_to_be_given(six: Nodes) -> None:
     made = "(k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k"
     refused = six["a1"].post(f"CREATE TABLE lonely {made}")

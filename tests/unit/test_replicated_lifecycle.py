@@ -259,6 +259,7 @@ class Process:
         self._create = CreateStatements(
             self.life, env=env, topology=Topology, defaults=defaults, run_insert=_no_insert
         )
+        self.life.check_place = self._create.check_place
         self._drop = DropRenameStatements(self.life)
         self._undrop = UndropStatements(self.life, env)
 
@@ -556,24 +557,32 @@ def test_a_replica_of_another_server_is_left_alone(tmp_path: Path) -> None:
     run_simulation(3, main)
 
 
+async def _of_two_shards(
+    env: SimulationEnv, keeper: MemoryKeeperServer, session: Any, directory: Path
+) -> list[Process]:
+    """Two nodes that are alive."""
+    shards = [Shard(n, (Replica(f"n{n}", 9000),), internal_replication=True) for n in (1, 2)]
+    topology = Topology(clusters={"c": Cluster("c", tuple(shards))})
+    await session.create("/alive")
+    nodes = []
+    for number, server in ((1, SERVER), (2, UUID(int=7))):
+        await session.create(f"/alive/n{number}:9000")
+        await session.create(f"/alive/n{number}:9000/active", str(server).encode())
+        node = Process(World(env, keeper, directory / str(number)), Bomb())
+        node.life._server_uuid = server
+        node._create._topology = lambda: topology
+        host = HostId(f"n{number}", 9000)
+        node._create._defaults = Defaults("/x", "r", server, host, ("/alive",))
+        await node.life.start()
+        nodes.append(node)
+    return nodes
+
+
 def test_a_table_of_another_shard_is_refused_while_its_path_names_no_shard(tmp_path: Path) -> None:
     async def main(env: SimulationEnv) -> None:
-        shards = [Shard(n, (Replica(f"n{n}", 9000),), internal_replication=True) for n in (1, 2)]
-        topology = Topology(clusters={"c": Cluster("c", tuple(shards))})
         keeper = MemoryKeeperServer(env)
         session = await keeper.connect(client="observer")
-        for path in ("/alive", "/alive/n1:9000"):
-            await session.create(path)
-        await session.create("/alive/n1:9000/active", str(SERVER).encode())
-        nodes = []
-        for number, server in ((1, SERVER), (2, UUID(int=7))):
-            node = Process(World(env, keeper, tmp_path / str(number)), Bomb())
-            node.life._server_uuid = server
-            node._create._topology = lambda: topology
-            host = HostId(f"n{number}", 9000)
-            node._create._defaults = Defaults("/x", "r", server, host, ("/alive",))
-            await node.life.start()
-            nodes.append(node)
+        nodes = await _of_two_shards(env, keeper, session, tmp_path)
         await nodes[0].run(CREATE)
         with pytest.raises(SqlError, match="another shard's table") as caught:
             await nodes[1].run(CREATE.replace("'r'", "'r2'"))
@@ -593,3 +602,26 @@ def test_a_table_of_another_shard_is_refused_while_its_path_names_no_shard(tmp_p
             await node.end()
 
     run_simulation(4, main)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_of_two_shards_that_create_at_one_path_at_once_one_is_refused(tmp_path: Path, seed: int) -> None:
+    async def main(env: SimulationEnv) -> None:
+        keeper = MemoryKeeperServer(env, latency_s=(0.001, 0.02))
+        session = await keeper.connect(client="observer")
+        nodes = await _of_two_shards(env, keeper, session, tmp_path)
+        creates = [CREATE.replace("'r'", f"'r{number}'") for number in (1, 2)]
+        results = await asyncio.gather(
+            *(node.run(sql) for node, sql in zip(nodes, creates, strict=True)), return_exceptions=True
+        )
+        (refused,) = [result for result in results if result is not None]
+        assert isinstance(refused, SqlError) and "another shard's table" in refused.message
+        made = [not isinstance(result, SqlError) for result in results]
+        assert [bool(node.catalog.all()) for node in nodes] == made
+        assert [bool(node.world.disk.tables) for node in nodes] == made
+        names = (await session.children("/t/replicas")).names
+        assert list(names) == ["r1" if made[0] else "r2"]
+        for node in nodes:
+            await node.end()
+
+    run_simulation(seed, main)

@@ -121,6 +121,7 @@ class ReplicatedNode:
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
+        self.life.check_place = self._create.check_place
         self._converter = Converter(self.life, self._create, env, pool.path)
         self._unconverter = Unconverter(self.life, env)
         self._undrop = UndropStatements(self.life, env)

@@ -163,7 +163,7 @@ class CreateStatements:
         await life.check_new_name(name)
         keeper = await self._keeper()
         await self._clear_place(place, uuid)
-        await check_shard(keeper, place.paths, self._topology(), self._defaults)
+        await self.check_place(keeper, place.paths)  # before anything is made; and again with the replica
         record = place.record(definition, name, uuid, TableState.CREATING)
         life.catalog.put(record)
         try:
@@ -184,6 +184,10 @@ class CreateStatements:
         await life.wait_until_active(table)
         if definition.select is not None:
             await self._fill(asked, table.record, definition.select)
+
+    async def check_place(self, keeper: Keeper, paths: TablePaths) -> None:
+        """Raises SqlError 36 when another shard has the path."""
+        await check_shard(keeper, paths, self._topology(), self._defaults)
 
     async def _is_there(self, name: TableName) -> bool:
         """Whether a table of this name exists; what an earlier CREATE left half done is finished first."""

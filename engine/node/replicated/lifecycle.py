@@ -44,7 +44,7 @@ from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
-from engine.replication.commands.create import create_replica
+from engine.replication.commands.create import CheckPlace, create_replica
 from engine.replication.commands.drop import drop_replica, remove_empty_above, remove_table_without_replicas
 from engine.replication.creation import NewReplica
 from engine.replication.table_definition import TableDefinition, parse_definition
@@ -103,6 +103,7 @@ class TableLifecycle:
         """The rules of GraphiteMergeTree tables, functions by their own names."""
         self.check_new_name: Callable[[TableName], Awaitable[None]] = _nothing_to_check
         """Raises SqlError for a name that a replicated table must not have."""
+        self.check_place: CheckPlace = _nothing_to_check
         self._tasks: set[asyncio.Task[None]] = set()
         tables.recorded = self._recorded
 
@@ -219,7 +220,7 @@ class TableLifecycle:
             raise SqlError(Code.UNKNOWN_TABLE, f"Table {record.name} does not exist.")
         definition = self.definition_of(local)
         new = self.new_replica(record, definition)
-        await create_replica(keeper, record.paths, record.me, new, definition)
+        await create_replica(keeper, record.paths, record.me, new, definition, check_place=self.check_place)
         record = replace(record, state=TableState.ATTACHED, name=local.name)
         self.catalog.put(record)
         table = self.tables.by_uuid(record.uuid)
@@ -370,4 +371,4 @@ class TableLifecycle:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _nothing_to_check(name: TableName) -> None: ...
+async def _nothing_to_check(*_: object) -> None: ...

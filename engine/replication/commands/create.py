@@ -5,9 +5,9 @@ Safety argument.
 1. The nodes above the table's path are made; they stay, whatever happens.
 2. What a DROP that crashed has left at the path is removed first, under its lock (`commands.drop`).
 3. The table with its first replica is one transaction, a further replica another. The second checks that
-   the list of replicas and the table's structure are still what they were when they were compared, and that
-   there is a replica that nobody has begun to drop. A crash before it leaves nothing; after it there is a
-   replica that was never active.
+   the list of replicas and the table's structure are still what they were when they were compared and asked
+   about (`check_place`), and that there is a replica that nobody has begun to drop. A crash before it leaves
+   nothing; after it there is a replica that was never active.
 4. If the reply was lost, or the statement is repeated after a crash, the replica is found, with this table's
    and this server's id in `creator_info` and untouched since: it is ours, and taken as made. A replica with
    another creator, or one that was active, is refused (253).
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import enum
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from engine.errors import (
@@ -85,13 +86,27 @@ class Leadership(enum.Enum):
     """A server before 20.6 takes part; only the leader it knows may assign merges."""
 
 
+CheckPlace = Callable[[Keeper, TablePaths], Awaitable[None]]
+"""Raises what speaks against a replica beside those that are at a path."""
+
+
+async def _anybody(_keeper: Keeper, _paths: TablePaths) -> None: ...
+
+
 async def create_replica(
-    keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewReplica, definition: TableDefinition
+    keeper: Keeper,
+    paths: TablePaths,
+    me: ReplicaPaths,
+    new: NewReplica,
+    definition: TableDefinition,
+    *,
+    check_place: CheckPlace = _anybody,
 ) -> Created:
     """Make the table with this replica, or join the table. Repeatable after a crash with the same `new`.
 
-    Raises SqlError: 253 REPLICA_ALREADY_EXISTS, 122 or 342 for a table of another structure; SessionExpired,
-    ConnectionLoss and OperationTimeout when Keeper does not answer: call it again.
+    `check_place` is called before the replica joins others, and again if one joined since. Raises what it
+    raises, and SqlError: 253 REPLICA_ALREADY_EXISTS, 122 or 342 for a table of another structure;
+    SessionExpired, ConnectionLoss and OperationTimeout when Keeper does not answer: call it again.
     """
     lost = 0
     strangers = 0
@@ -101,7 +116,7 @@ async def create_replica(
             replicas = await keeper.exists(paths.replicas)
             created = None
             if replicas is not None:
-                created = await _join(keeper, paths, me, new, definition)
+                created = await _join(keeper, paths, me, new, definition, check_place)
             elif await keeper.exists(paths.dropped) is not None:
                 await finish_dropping(keeper, paths)
             else:
@@ -206,7 +221,12 @@ async def _found(keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewRe
 
 
 async def _join(
-    keeper: Keeper, paths: TablePaths, me: ReplicaPaths, new: NewReplica, definition: TableDefinition
+    keeper: Keeper,
+    paths: TablePaths,
+    me: ReplicaPaths,
+    new: NewReplica,
+    definition: TableDefinition,
+    check_place: CheckPlace,
 ) -> Created | None:
     """One attempt. None: something changed meanwhile, look again."""
     try:
@@ -225,6 +245,7 @@ async def _join(
                 await drop_replica(keeper, paths, other)
             await remove_table_without_replicas(keeper, paths)
             return None
+        await check_place(keeper, paths)
         metadata, columns = await _checked(keeper, paths, definition)
         ops = replica_ops(
             paths,
