@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
-from tests.node.replicated_pair import Pair, error
+from tests.node.replicated_pair import Pair, error, wait_for
 
 pytestmark = pytest.mark.slow
 
@@ -256,3 +258,64 @@ def test_projections_travel_with_their_parts(pair: Pair) -> None:
     grouped = f"SELECT sum(k) FROM {t} GROUP BY v ORDER BY v LIMIT 1 SETTINGS force_optimize_projection = 1"
     assert pair.same(grouped) == "199000\n"
     pair.rows(t)
+
+
+def _columns(pair: Pair, t: str) -> list[str]:
+    sql = f"SELECT groupArray(name) FROM system.columns WHERE table = '{t}'"
+    return [node.query(sql).strip() for node in pair.both]
+
+
+@pytest.mark.parametrize("name", ["alter_sync", "replication_alter_partitions_sync"])
+def test_who_is_waited_for_says_a_setting_with_two_names(pair: Pair, name: str) -> None:
+    """Nobody, this node's own replica (also without the setting), or all of them."""
+    t = pair.table("k UInt64")
+    add = f"ALTER TABLE {t} ADD COLUMN {{}} UInt8 SETTINGS {name} = {{}}"
+    for node in pair.both:
+        node.query(f"SYSTEM STOP REPLICATION QUEUES {t}")
+    pair.n1.query(add.format("a", 0))
+    assert _columns(pair, t) == ["['k']", "['k']"]
+    pair.n1.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    pair.n1.query(f"SYSTEM SYNC REPLICA {t}")
+    pair.n1.query(add.format("b", 1))
+    assert _columns(pair, t) == ["['k','a','b']", "['k']"]
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN c UInt8")
+    assert _columns(pair, t) == ["['k','a','b','c']", "['k']"]
+
+    waiting = threading.Thread(target=pair.n1.query, args=(add.format("d", 2),))
+    waiting.start()
+    wait_for(lambda: "'d'" in _columns(pair, t)[0])
+    assert waiting.is_alive(), "the other replica has not done it"
+    pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    waiting.join()
+    assert _columns(pair, t) == ["['k','a','b','c','d']"] * 2
+
+    pair.n2.query(f"DETACH TABLE {t}")
+    pair.n1.query(add.format("e", 1))
+    reply = pair.n1.post(f"{add.format('f', 2)}, replication_wait_for_inactive_replica_timeout = 0")
+    assert error(reply) == 341
+    assert "r2" in reply.text
+    pair.n2.query(f"ATTACH TABLE {t}")
+    pair.synced(t)
+    assert _columns(pair, t) == ["['k','a','b','c','d','e','f']"] * 2
+
+
+def test_partition_commands_wait_for_those_that_alter_sync_says(pair: Pair) -> None:
+    t = pair.table("k UInt64", rest="PARTITION BY k ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} SELECT number FROM numbers(4)")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP REPLICATION QUEUES {t}")
+    counts = f"SELECT count() FROM {t}"
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 0 SETTINGS alter_sync = 0")
+    assert [node.query(counts) for node in pair.both] == ["4\n", "4\n"]
+    pair.n1.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 1")
+    assert [node.query(counts) for node in pair.both] == ["2\n", "4\n"]
+    pair.n2.query(f"DETACH TABLE {t}")
+    inactive = (
+        "SETTINGS replication_alter_partitions_sync = 2, replication_wait_for_inactive_replica_timeout = 0"
+    )
+    assert error(pair.n1.post(f"ALTER TABLE {t} DROP PARTITION 2 {inactive}")) == 341
+    pair.n2.query(f"ATTACH TABLE {t}")
+    pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    assert pair.rows(t) == "3\n"

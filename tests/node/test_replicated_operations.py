@@ -136,12 +136,83 @@ def test_commands_about_memory_are_chdbs(pair: Pair) -> None:
 
 
 def test_only_the_replica_of_a_dead_server_is_dropped(pair: Pair) -> None:
+    t, other = pair.table(), pair.table()
+    pair.on_cluster("CREATE DATABASE elsewhere ON CLUSTER all")
+    for number, node in enumerate(pair.both, start=1):
+        node.query(
+            "CREATE TABLE elsewhere.e (k UInt64) "
+            f"ENGINE = ReplicatedMergeTree('/tables/elsewhere', 'r{number}') ORDER BY k"
+        )
+    drop = "SYSTEM DROP REPLICA"
+    scopes = (f"FROM TABLE {t}", "FROM DATABASE elsewhere", f"FROM ZKPATH '/tables/{t}'", "")
+    for replica in ("r1", "r2"):  # this node's own, and one whose server is alive
+        for scope in scopes:
+            assert error(pair.n1.post(f"{drop} '{replica}' {scope}")) == 305, (replica, scope)
+    assert error(pair.n1.post(f"{drop} 'r2' FROM ZKPATH '/tables'")) == 305
+    assert error(pair.n1.post(f"{drop} 'r2' FROM TABLE nosuch")) == 36
+    for table in (t, other, "elsewhere.e"):
+        pair.n2.query(f"DETACH TABLE {table}")
+
+    def replicas(table: str) -> list[str]:
+        return pair.children(f"/tables/{table}/replicas")
+
+    pair.n1.query(f"{drop} 'r2' FROM TABLE {t}")
+    assert (replicas(t), replicas(other), replicas("elsewhere")) == (["r1"], ["r1", "r2"], ["r1", "r2"])
+    pair.n1.query(f"{drop} 'r2' FROM DATABASE elsewhere")
+    assert (replicas(other), replicas("elsewhere")) == (["r1", "r2"], ["r1"])
+    pair.n1.query(f"{drop} 'r2' FROM ZKPATH '/tables/{other}'")
+    assert replicas(other) == ["r1"]
+    pair.n1.query(f"DETACH TABLE {t}")
+    pair.n2.query(f"{drop} 'r1' FROM ZKPATH '/tables/{t}/'")  # the last one takes the table with it
+    assert t not in pair.children("/tables")
+    pair.n1.query("DROP DATABASE elsewhere SYNC")
+
+
+def test_the_replica_of_a_dead_server_is_dropped_from_all_tables_of_a_node(pair: Pair) -> None:
+    """Another node had a replica of each. That node's tables are away, and it is not alive."""
+    tables = [pair.table(), pair.table()]
+    for number in range(2):
+        place = f"'/tables/{tables[number]}', 'r3'"
+        pair.n2.query(
+            f"CREATE TABLE third{number} (k UInt64, v String) ENGINE = ReplicatedMergeTree({place}) "
+            "PARTITION BY k % 2 ORDER BY k"
+        )
+        pair.n2.query(f"DETACH TABLE third{number}")
+    pair.n1.query("SYSTEM DROP REPLICA 'r3'")
+    for table in tables:
+        assert pair.children(f"/tables/{table}/replicas") == ["r1", "r2"]
+
+
+def test_a_stopped_queue_is_filled_and_each_sync_waits_for_what_it_says(pair: Pair) -> None:
     t = pair.table()
-    assert error(pair.n1.post(f"SYSTEM DROP REPLICA 'r1' FROM TABLE {t}")) == 305
-    assert error(pair.n1.post(f"SYSTEM DROP REPLICA 'r2' FROM TABLE {t}")) == 305
-    pair.n2.query(f"DETACH TABLE {t}")
-    pair.n1.query(f"SYSTEM DROP REPLICA 'r2' FROM TABLE {t}")
-    assert pair.n1.query(f"SELECT total_replicas FROM system.replicas WHERE table = '{t}'") == "1\n"
+    soon = {"receive_timeout": "0.3"}
+    sync = f"SYSTEM SYNC REPLICA {t}"
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"INSERT INTO {t} VALUES (3, 'b')")
+    pair.synced(t)
+    queue = f"SELECT type FROM system.replication_queue WHERE table = '{t}'"
+
+    pair.n2.query(f"SYSTEM STOP REPLICATION QUEUES {t}")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 1")
+    pair.n2.query(f"{sync} PULL")
+    assert pair.n2.query(queue) == "MERGE_PARTS\n"
+    pair.n2.query(f"{sync} LIGHTWEIGHT")
+    assert error(pair.n2.post(sync, **soon)) == error(pair.n2.post(f"{sync} STRICT", **soon)) == 159
+
+    pair.n1.query(f"INSERT INTO {t} VALUES (5, 'c')")
+    pair.n2.query(f"{sync} PULL")
+    assert pair.n2.query(queue) == "MERGE_PARTS\nGET_PART\n"
+    assert error(pair.n2.post(f"{sync} LIGHTWEIGHT", **soon)) == 159
+    assert error(pair.n2.post(f"{sync} LIGHTWEIGHT FROM 'r9', 'r1'", **soon)) == 159
+    pair.n2.query(f"{sync} LIGHTWEIGHT FROM 'r2', 'r9'")
+    assert error(pair.n2.post(f"{sync} STRICT FROM 'r1'")) == 62
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
+    assert pair.n2.query(f"SELECT name FROM system.parts WHERE table = '{t}' AND level > 0") == ""
+
+    pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    pair.n2.query(f"{sync} STRICT")
+    assert pair.n2.query(queue) == ""
+    assert pair.rows(t) == "1\ta\n3\tb\n5\tc\n"
 
 
 def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 
-from tests.node.replicated_pair import Pair, error
+from tests.node.replicated_pair import Pair, error, json_rows
 
 pytestmark = pytest.mark.slow
 
@@ -83,14 +86,70 @@ def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:
     assert pair.rows(b) == "1\ta\n"
 
 
-def test_truncate_and_freeze(pair: Pair) -> None:
+def test_truncate(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
-    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'kept'")
-    pair.n1.query(f"ALTER TABLE {t} FREEZE PARTITION 1")
-    pair.n1.query(f"ALTER TABLE {t} UNFREEZE WITH NAME 'kept'")
-    pair.n1.query(f"TRUNCATE TABLE {t}")
+    pair.n2.query(f"TRUNCATE TABLE {t}")
     assert pair.rows(t) == ""
+
+
+def _files(root: Path) -> dict[str, dict[str, bytes]]:
+    """Part → file → content, of all parts somewhere below."""
+    found: dict[str, dict[str, bytes]] = {}
+    for file in root.rglob("*"):
+        if file.is_file():
+            found.setdefault(file.parent.name, {})[file.name] = file.read_bytes()
+    return found
+
+
+def test_frozen_parts_are_those_of_the_replica_and_can_be_attached_again(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'm' IN PARTITION 1 WHERE k = 3 SETTINGS mutations_sync = 2")
+    [data] = json_rows(pair.n1, f"SELECT data_paths[1] AS path FROM system.tables WHERE name = '{t}'")
+    root, _, below = str(data["path"]).partition("/store/")
+    shadow = Path(root, "shadow")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'kept{t}'")
+    kept = _files(shadow / f"kept{t}" / "store" / below)
+    assert sorted(kept) == ["0_0_0_0", "1_0_0_0_1"]
+    for line in json_rows(pair.n1, f"SELECT name, path FROM system.parts WHERE table = '{t}' AND active"):
+        [here] = _files(Path(line["path"])).values()
+        assert kept[line["name"]].items() <= here.items()
+    before = set(shadow.iterdir())
+    pair.n1.query(f"ALTER TABLE {t} FREEZE PARTITION 1")
+    [one] = set(shadow.iterdir()) - before
+    assert _files(one / "store" / below) == {"1_0_0_0_1": kept["1_0_0_0_1"]}
+
+    pair.n1.query(f"TRUNCATE TABLE {t}")
+    for part in kept:
+        shutil.copytree(
+            shadow / f"kept{t}" / "store" / below / part, Path(str(data["path"]), "detached", part)
+        )
+    pair.n1.query(f"ALTER TABLE {t} ATTACH PARTITION ALL")
+    assert pair.rows(t) == "0\tx\n1\tx\n2\tx\n3\tm\n"
+
+    pair.n1.query(f"ALTER TABLE {t} UNFREEZE PARTITION 0 WITH NAME 'kept{t}'")
+    assert sorted(_files(shadow / f"kept{t}" / "store" / below)) == ["1_0_0_0_1"]
+    pair.n1.query(f"ALTER TABLE {t} UNFREEZE WITH NAME 'kept{t}'")
+    assert _files(shadow / f"kept{t}") == {}
+    assert _files(one / "store" / below) != {}
+
+
+def test_fetching_a_partition_is_tried_as_often_as_the_statement_says(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n2.query(f"INSERT INTO {a} VALUES (1, 'a')")
+    pair.n1.query(f"DETACH TABLE {a}")
+    pair.n2.query(f"SYSTEM STOP REPLICATED SENDS {a}")
+    fetch = f"ALTER TABLE {b} FETCH PARTITION 1 FROM '/tables/{a}'"
+    log = pair.local.node("n1").process.log_file
+    for given in (1, 2):
+        assert error(pair.n1.post(f"{fetch} SETTINGS max_fetch_partition_retries_count = {given}")) != 0
+        tried = sum(f"replication.fetch_again table=default.{b} " in line for line in log.open())
+        assert tried == {1: 1, 2: 3}[given]
+    pair.n2.query(f"SYSTEM START REPLICATED SENDS {a}")
+    pair.n1.query(f"{fetch} SETTINGS max_fetch_partition_retries_count = 1")
+    assert pair.n1.query(f"SELECT name FROM system.detached_parts WHERE table = '{b}'") == "1_0_0_0\n"
+    pair.n1.query(f"ATTACH TABLE {a}")
 
 
 def test_detached_parts_are_dropped_only_if_that_is_allowed(pair: Pair) -> None:

@@ -58,6 +58,73 @@ def test_the_same_block_and_the_same_token_are_stored_once(pair: Pair) -> None:
     assert pair.n1.query("SELECT count() FROM d.once") == "3\n"
 
 
+@pytest.mark.parametrize(
+    "window",
+    ["replicated_deduplication_window = 1", "replicated_deduplication_window_seconds = 0"],
+)
+def test_blocks_are_known_within_the_window_that_the_table_says(pair: Pair, window: str) -> None:
+    """By number, or by seconds before the newest one."""
+    soon = "cleanup_delay_period = 0.1, cleanup_delay_period_random_add = 0, max_cleanup_delay_period = 1"
+    name = pair.table("k UInt64", rest=f"ORDER BY k SETTINGS {window}")
+    insert = f"INSERT INTO {name} VALUES ({{}})"
+    pair.n1.query(insert.format(1))
+    pair.n1.query(insert.format(2), insert_deduplication_token="x")
+    pair.n2.query(insert.format(1))
+    pair.n2.query(insert.format(9), insert_deduplication_token="x")
+    pair.synced(name)
+    assert pair.same(f"SELECT groupArray(k) FROM (SELECT k FROM {name} ORDER BY k)") == "[1,2]\n"
+    for node in pair.both:
+        node.query(f"ALTER TABLE {name} MODIFY SETTING {soon}")
+        node.query(f"SYSTEM RESTART REPLICA {name}")
+    eventually(lambda: len(pair.children(f"/tables/{name}/blocks")), 1)
+    pair.n1.query(insert.format(9), insert_deduplication_token="x")  # the newest stays
+    pair.n2.query(insert.format(1))
+    pair.synced(name)
+    assert pair.same(f"SELECT groupArray(k) FROM (SELECT k FROM {name} ORDER BY k)") == "[1,1,2]\n"
+
+
+def test_without_a_window_nothing_is_deduplicated(pair: Pair) -> None:
+    name = pair.table("k UInt64", rest="ORDER BY k SETTINGS replicated_deduplication_window = 0")
+    for node in pair.both:
+        node.query(f"INSERT INTO {name} VALUES (1)")
+        node.query(f"INSERT INTO {name} VALUES (1)", insert_deduplication_token="x")
+    pair.synced(name)
+    assert pair.same(f"SELECT count() FROM {name}") == "4\n"
+    assert pair.children(f"/tables/{name}/blocks") == []
+
+
+def test_too_many_parts_are_refused_by_the_tables_limit_or_the_statements(pair: Pair) -> None:
+    limits = "parts_to_delay_insert = 2, parts_to_throw_insert = 3, max_delay_to_insert = 1"
+    name = pair.table("k UInt64", rest=f"PARTITION BY k % 2 ORDER BY k SETTINGS {limits}")
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {name}")
+    insert = f"INSERT INTO {name} {{}} VALUES ({{}})"
+    for number in range(2):
+        pair.n1.query(insert.format("", 2 * number))
+    started_s = time.monotonic()
+    pair.n1.query(insert.format("", 4))
+    assert time.monotonic() - started_s >= 1, "it was delayed"
+    refused(pair.n1.post(insert.format("", 6)), 252, "Too many parts (3")
+    refused(pair.n1.post(insert.format("", 7)), 252)  # whatever its partition
+    pair.synced(name)
+    refused(pair.n2.post(f"INSERT INTO {name} FORMAT TSV\n8\n"), 252)
+
+    more = {"parts_to_delay_insert": "100", "parts_to_throw_insert": "200"}
+    pair.n1.query(insert.format("", 6), **more)
+    pair.n1.query(insert.format("SETTINGS parts_to_throw_insert = 6, parts_to_delay_insert = 100", 8))
+    refused(pair.n1.post(insert.format("SETTINGS parts_to_throw_insert = 5", 9)), 252, "Too many parts (5")
+    one_block = {"max_block_size": "1", "min_insert_block_size_rows": "1", "min_insert_block_size_bytes": "1"}
+    sql = f"INSERT INTO {name} SELECT 2 * number + 1 FROM numbers(100)"
+    refused(pair.n1.post(sql, **one_block, parts_to_throw_insert="5"), 252)
+    pair.n1.query("SET parts_to_throw_insert = 6, parts_to_delay_insert = 100", session_id="limits")
+    pair.n1.query(sql, session_id="limits", **one_block)  # more parts than that, not in the table before
+    refused(pair.n1.post(sql, session_id="limits"), 252)
+    pair.n1.query(
+        f"ALTER TABLE {name} MODIFY SETTING parts_to_throw_insert = 300, parts_to_delay_insert = 200"
+    )
+    pair.n1.query(insert.format("", 10))
+
+
 def test_everybody_is_shown_the_table_as_it_was_made(pair: Pair) -> None:
     pair.on_cluster(
         "CREATE TABLE d.shown ON CLUSTER all (a UInt64, v UInt8) ENGINE = ReplicatedReplacingMergeTree(v) "
