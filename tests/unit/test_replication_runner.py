@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from engine.keeper.base import CreateMode
 from engine.keeper.session import RequestKind
 from engine.replication.log_actions import (
     AlterMetadata,
@@ -14,7 +15,9 @@ from engine.replication.log_actions import (
     MergeParts,
     RangeFate,
     ReplaceRange,
+    SyncPinnedPartUuids,
 )
+from engine.replication.log_entry import LogEntry
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions, Part
@@ -280,6 +283,28 @@ async def test_an_unknown_entry_stops_the_pull_and_is_shown(bench: Bench) -> Non
     await bench.admin.create(PATHS.log_prefix + "0000000000", b"format version: 99\n")
     await bench.until(lambda: "99" in two.table.status.last_queue_update_exception)
     assert not two.ctx.is_readonly and not one.ctx.queue.entries
+
+
+@simulated
+async def test_what_comes_before_an_unknown_entry_is_done_and_the_rest_when_somebody_has_mended_it(
+    bench: Bench,
+) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.PULLING)
+    await one.insert(1)
+    await bench.until(lambda: not one.ctx.own_inserts)
+    poison = await bench.admin.create(
+        PATHS.log_prefix, b"format version: 99\n", mode=CreateMode.PERSISTENT_SEQUENTIAL
+    )
+    await one.insert(2)
+    two.ctx.switches.start(Activity.PULLING)
+    two.ctx.log_changed.set()
+    await bench.until(lambda: two.values == [1] and "version" in two.ctx.last_pull_error)
+    harmless = LogEntry(SyncPinnedPartUuids(), "", "2026-11-21 12:00:00")
+    await bench.admin.set(poison, harmless.to_bytes())
+    await bench.quiet(one, two)
+    assert two.values == one.values == [1, 2]
+    assert (one.ctx.last_pull_error, two.ctx.last_pull_error) == ("", "")
 
 
 @simulated

@@ -21,8 +21,9 @@ new; whoever calls `pull` gets all there is.
 Nor are those of which the loop can have the parts at once (`direct_fetch`): there, too, the pointer passes
 them in the transaction that makes their parts the replica's.
 
-It never passes over any other entry: one that does not parse stops the pull for good and its error is shown,
-one that is missing although it was not copied ends the term (the replica was given up as lost).
+It never passes over any other entry: one that does not parse stops the pull behind what comes before it, and
+its error is shown until somebody mends it; one that is missing although it was not copied ends the term (the
+replica was given up as lost).
 
 Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
 """
@@ -37,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from engine.errors import NoNode, OnclusterError
+from engine.errors import MalformedEntry, NoNode, OnclusterError
 from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, SetData, Watch, WatchEvent
 from engine.replication.log_actions import AttachPart, GetPart
 from engine.replication.log_entry import LogEntry
@@ -216,8 +217,15 @@ async def _read(
         if entries and size_bytes > MAX_BATCH_BYTES:
             count = at
             break
+        try:
+            entry = LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}")
+        except MalformedEntry:
+            if not at:
+                raise
+            count = at
+            break
         nodes[name] = node
-        entries.append((LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}"), node.data))
+        entries.append((entry, node.data))
     passed = {name: own[name] for name in names[:count] if name in own}
     return _Batch(count, passed, entries, nodes, (sequence_number(names[count - 1]) or 0) + 1)
 
