@@ -54,7 +54,7 @@ class OutputMode(enum.StrEnum):
     @property
     def is_nullable(self) -> bool:
         """Whether `status` and `error` are Nullable."""
-        return self not in (OutputMode.THROW, OutputMode.NONE)
+        return self.has_rows and self is not OutputMode.THROW
 
     @property
     def waits_for_active_only(self) -> bool:

@@ -73,7 +73,7 @@ def cluster_name(cluster: str) -> str:
 def expand_macros(text: str, macros: Mapping[str, str]) -> str:
     """`text` with every `{name}` replaced by the macro's value; values are not expanded again.
 
-    Raises SqlError 36 on an unknown macro, naming the known ones.
+    Raises SqlError 139 on an unknown macro, naming the known ones.
     """
 
     def value(match: re.Match[str]) -> str:
@@ -82,7 +82,10 @@ def expand_macros(text: str, macros: Mapping[str, str]) -> str:
         except KeyError:
             known = ", ".join(sorted(macros)) or "none"
             raise SqlError(
-                Code.BAD_ARGUMENTS, f"No macro '{match.group(1)}' in config.", hint=f"Known macros: {known}."
+                Code.NO_ELEMENTS_IN_CONFIG,
+                f"No macro '{match.group(1)}' in config while processing substitutions in '{text}' "
+                f"at '{match.start(1)}' or macro is not supported here.",
+                hint=f"Known macros: {known}.",
             ) from None
 
     return _MACRO.sub(value, text)

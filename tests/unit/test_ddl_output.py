@@ -20,7 +20,6 @@ NULLABLE = [
     OutputMode.NEVER_THROW,
     OutputMode.THROW_ONLY_ACTIVE,
     OutputMode.NULL_STATUS_ON_TIMEOUT_ONLY_ACTIVE,
-    OutputMode.NONE_ONLY_ACTIVE,
 ]
 
 Answer = tuple[list[tuple[object, ...]], SqlError | None, float]

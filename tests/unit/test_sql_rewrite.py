@@ -209,9 +209,9 @@ def test_output_clauses_go_and_their_settings_are_kept_apart(
 def test_macros_are_expanded_once() -> None:
     macros = {"a": "{b}", "b": "x"}
     assert expand_macros("{a}-{b}", macros) == "{b}-x"
-    with pytest.raises(SqlError, match=r"No macro 'c' in config\. Known macros: a, b\.") as caught:
-        expand_macros("{c}", macros)
-    assert caught.value.code == Code.BAD_ARGUMENTS
+    with pytest.raises(SqlError, match=r"No macro 'c' in config while .* in 'x\{c\}' at '2' or") as caught:
+        expand_macros("x{c}", macros)
+    assert caught.value.code == Code.NO_ELEMENTS_IN_CONFIG
 
 
 def test_the_package_shows_its_public_names_and_no_others() -> None:
