@@ -19,8 +19,8 @@ from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig
 from engine.env import Env
 from engine.names import HostId
-from engine.node.conversion_flags import take_flags
 from engine.node.directory import NodeDirectory
+from engine.node.start_flags import take_flags
 from engine.storage import ChdbPool, ChdbSettings
 from engine.tls import authorities_on_demand
 

@@ -1,7 +1,8 @@
-"""What a start finds, and conversions of tables: two real nodes and ZooKeeper."""
+"""What a start finds, what it may not settle by itself, and conversions: two real nodes and ZooKeeper."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from uuid import UUID
 
@@ -139,3 +140,68 @@ def test_a_table_that_cannot_be_replicated_stays_detached(pair: Pair) -> None:
     refused(pair.n1.post("ATTACH TABLE d.a_log AS REPLICATED"), 36)
     pair.n1.query("ATTACH TABLE d.a_log")
     pair.n1.query("DROP TABLE d.a_log SYNC")
+
+
+# -- sanity checks -------------------------------------------------------------------------------------------
+
+
+async def _forget_parts(pair: Pair, table: str, parts: Iterable[str]) -> None:
+    """Keeper does not know parts of n1 any more."""
+    async with pair.local.keeper() as keeper:
+        for part in parts:
+            await keeper.remove(f"/tables/{table}/replicas/r1/parts/{part}")
+
+
+def test_a_start_that_finds_too_much_wrong_waits_for_somebody_to_force_it(pair: Pair) -> None:
+    """Of three parts of four tables on n1, Keeper has forgotten two, or two are damaged on the disk. How much
+    of that may be is a setting of the table."""
+    n1, parts = pair.n1, ("all_0_0_0", "all_1_1_0")
+    strange, strange_allowed, damaged, damaged_allowed = tables = [
+        pair.table("k UInt64", rest=f"ORDER BY k {settings}")
+        for settings in (
+            "",
+            "SETTINGS replicated_max_ratio_of_wrong_parts = 0.9",
+            "SETTINGS max_suspicious_broken_parts = 1",
+            "",
+        )
+    ]
+    for table in tables:
+        n1.query(f"SYSTEM STOP MERGES {table}")
+        for number in range(3):
+            n1.query(f"INSERT INTO {table} VALUES ({number})")
+        pair.synced(table)
+    names = ", ".join(f"'{table}'" for table in (damaged, damaged_allowed))
+    paths = n1.query(
+        f"SELECT path FROM system.parts WHERE table IN ({names}) AND active AND min_block_number < 2"
+    ).split()
+    assert len(paths) == 4
+    pair.call(pair.local.node("n1").stop())
+    for table in (strange, strange_allowed):
+        pair.call(_forget_parts(pair, table, parts))
+    for path in paths:
+        Path(path, "data.bin").write_bytes(b"")
+
+    pair.call(pair.local.node("n1").start())
+    where = "SELECT table FROM system.replicas WHERE is_readonly ORDER BY table"
+    eventually(lambda: n1.query(where), f"{strange}\n{damaged}\n")
+    for table, reason in ((strange, "2 rows of 3 total rows"), (damaged, "Suspiciously many (2) broken")):
+        refused(n1.post(f"INSERT INTO {table} VALUES (9)"), 242, reason)
+    assert n1.query(f"SELECT count() FROM {strange}") == "3\n", "nothing was touched"
+    detached = "SELECT name FROM system.detached_parts WHERE table = '{}' ORDER BY name"
+    assert n1.query(detached.format(strange)) == ""
+    assert len(n1.query(detached.format(damaged)).split()) == 2, "chDB has them no more"
+    ignored = "".join(f"ignored_{part}\n" for part in parts)
+    assert n1.query(detached.format(strange_allowed)) == ignored
+    assert n1.query(f"SELECT k FROM {strange_allowed}") == "2\n"
+    assert pair.rows(damaged_allowed) == "0\n1\n2\n", "fetched again"
+
+    flag = pair.local.files.node_directory("n1") / "data" / "flags" / "force_restore_data"
+    flag.parent.mkdir(exist_ok=True)
+    flag.touch()
+    pair.restart("n1")
+    assert not flag.exists(), "it is for one start"
+    eventually(lambda: n1.query(where), "")
+    assert n1.query(detached.format(strange)) == ignored
+    assert n1.query(f"SELECT k FROM {strange}") == "2\n"
+    assert pair.rows(damaged) == "0\n1\n2\n"
+    assert n1.query(detached.format(damaged)) == ignored.replace("ignored", "broken-on-start")

@@ -48,6 +48,7 @@ from engine.node.replicated.unconvert import Unconverter
 from engine.node.replicated.undrop import UndropStatements
 from engine.node.replicated.view_catalog import read_links
 from engine.node.replicated.views import ViewGraph, ViewPush
+from engine.node.start_flags import is_forced
 from engine.node.statement import Answer, Asked
 from engine.node.system_tables import SystemTable, SystemView
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, open_plain, settings_of
@@ -64,7 +65,6 @@ from engine.storage.layout import private_directory
 from engine.storage.local_executor import ChdbExecutor
 from engine.storage.statement_text import InsertText
 
-_FORCE_FLAG = "flags/force_restore_data"
 _OF_THE_PROFILE = ("max_fetch_partition_retries_count",)
 """Settings of queries, by which also goes what no query asks for: the default profile's."""
 
@@ -159,9 +159,9 @@ class ReplicatedNode:
                 hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
             ) from error
         self.life.rollups = await with_own_names(self._config.graphite, self._local)
-        flag = Path(self._config.path) / _FORCE_FLAG
-        await self.life.start(force=flag.exists())
-        flag.unlink(missing_ok=True)
+        forced = is_forced(Path(self._config.path))
+        await self.life.start(force=forced.exists())
+        forced.unlink(missing_ok=True)
         self.life.later(drop_leftovers(self.life), "drop what replacements left")
         self.life.later(self._undrop.forget_regularly(), "forget what was dropped long ago")
         await self._unconverter.finish_interrupted()

@@ -3,7 +3,7 @@
 Safety argument. It runs at the node's start. No part is copied or deleted, and no step is lost by a crash.
 
 1. Before chDB starts, which would act on the file itself, the file is moved to `oncluster/replicated/convert`
-   under the table's UUID (`conversion_flags`). A crash between copy and removal leaves both; the next start
+   under the table's UUID (`start_flags`). A crash between copy and removal leaves both; the next start
    removes the second.
 2. A record CONVERTING, with path and replica name of the configuration's defaults. From here on every start
    goes on with the table, and the file of 1 is not needed any more.
@@ -32,13 +32,13 @@ from uuid import UUID
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.names import TableName
-from engine.node.conversion_flags import taken_flags
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
 from engine.node.replicated.runtime import RunningTable
+from engine.node.start_flags import to_be_converted
 from engine.node.whole_files import write_whole
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
@@ -59,7 +59,7 @@ class Converter:
         self._life = life
         self._create = create
         self._env = env
-        self._wanted = taken_flags(path)
+        self._wanted = to_be_converted(path)
 
     async def run(self) -> None:
         """Steps 2 to 4 for all tables that are due; the rest goes on in the background. What cannot be
