@@ -183,6 +183,10 @@ class LoadOperator(SparkSubmitOperator):
         hook = super()._get_hook()
         if self._master:
             hook._connection["master"] = self._master
+            # The hook took YARN for the master, and would put the environment, password and all, on the
+            # command line, which is YARN's way.
+            hook._is_yarn = "yarn" in self._master
+            hook._is_yarn_cluster_mode &= hook._is_yarn
         return hook
 
 
