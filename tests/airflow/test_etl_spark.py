@@ -134,17 +134,16 @@ def test_the_spark_connection_names_the_master(
     assert list((tmp_path / "spark" / "work").glob("app-*/*/stderr"))
 
 
-async def test_the_command_line_starts_the_same(application: Path, tmp_path: Path) -> None:
+async def test_an_application_that_fails_is_an_error_with_its_exit_code(
+    application: Path, tmp_path: Path
+) -> None:
+    """As the command line starts it, which is how the task starts it, too."""
     request = LoadRequest(
         cluster="c", first=parse_day("2013-01-01", what="first"), last=parse_day("2013-01-02", what="last")
     )
     settings = SparkSettings(
         tmp_path / "etl", tmp_path / "cluster.xml", application=application, master="local[2]"
     )
-    report = await run_load(settings, request)
-
-    assert (report.job_id, report.written) == (request.job_id, 1000)
-    assert facts(tmp_path)["master"] == "local[2,4]"
     application.write_text("raise SystemExit('the table is gone')")
     with pytest.raises(SparkFailed, match="exit code 1") as failed:
         await run_load(settings, request)

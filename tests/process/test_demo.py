@@ -11,11 +11,13 @@ import os
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.load import load_topology
+from engine.migrations.files import load_folder
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE
 from engine.testing.ports import is_free
 from tests.node.http_client import HttpAt
@@ -23,11 +25,10 @@ from tests.process.support import Home, home_in, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
+ROOT = Path(__file__).resolve().parents[2]
 CLUSTERS = load_topology(DEFAULT_CLUSTER_FILE).clusters
 HOSTS = {name: {replica.host for replica in cluster.replicas} for name, cluster in CLUSTERS.items()}
 NODES = tuple(f"node0{number}" for number in range(1, 7))
-STATEMENTS = {"order_cluster": (1, 3, 2, 1, 2, 1, 1, 1, 2, 3), "log_cluster": (1, 2, 2)}
-"""How many each migration has, the first one first."""
 UP = ("up", "--no-airflow", "--port-base", "0", "--json")
 
 
@@ -62,6 +63,12 @@ def shard_of(host: str) -> int:
     return next(shard.number for shard in shards if host in {replica.host for replica in shard.replicas})
 
 
+def statements_of(cluster: str) -> dict[int, int]:
+    """Version → how many statements its file has."""
+    folder = load_folder(ROOT / "migrations" / cluster)
+    return {migration.version: len(migration.up.statements) for migration in folder.migrations}
+
+
 def test_the_demo_succeeds_while_a_node_is_away_and_leaves_nothing_running(demo: Demo) -> None:
     assert demo.code == 0, demo.progress
     assert demo.left == []
@@ -76,7 +83,7 @@ def test_every_statement_of_every_migration_is_done_on_every_host_of_its_cluster
     for cluster, rows in demo.facts["ledger"].items():
         expected = {
             (version, number, host)
-            for version, count in enumerate(STATEMENTS[cluster], start=1)
+            for version, count in statements_of(cluster).items()
             for number in range(1, count + 1)
             for host in HOSTS[cluster]
         }
@@ -132,8 +139,8 @@ async def test_up_goes_on_with_its_data_and_starts_what_was_killed_again_and_dow
     assert up.returncode == 0, up.stdout + up.stderr
     told, status = json.loads(up.stdout), home.status()
     assert told | status == told, "what status says, and more"
-    assert (told["airflow"], told["demo"]) == (None, None)
     assert (status["phase"], status["complete"]) == ("ready", True)
+    assert (told["airflow"], told["demo"]) == (None, None)
     assert [p["name"] for p in status["processes"]] == ["ZooKeeper", *NODES]
     ports = [int(p["address"].rpartition(":")[2]) for p in status["processes"]]
     assert not any(is_free(port) for port in ports)
