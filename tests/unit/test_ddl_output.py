@@ -143,6 +143,13 @@ def test_if_all_hosts_look_away_all_are_waited_for() -> None:
     assert took_s == pytest.approx(2.0, abs=0.1)
 
 
+@pytest.mark.parametrize("mode", list(OutputMode))
+def test_a_host_that_was_not_asked_is_neither_shown_nor_counted(mode: OutputMode) -> None:
+    """Somebody else wrote an outcome for it."""
+    rows, error, _ = answer(mode, finished=[("stranger", 57, "no"), *OK], alive="a b")
+    assert (rows, error) == (DONE_ROWS if mode.has_rows else [], None)
+
+
 def test_a_host_error_is_not_replaced_by_the_timeout() -> None:
     _, error, _ = answer(OutputMode.THROW, finished=FAILS[:1])
     assert error is not None and error.code == 57
