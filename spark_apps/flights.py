@@ -1,9 +1,11 @@
-"""Raw lines of flights as frames: cut, cast, judged, aggregated. No line is lost on the way.
+"""Raw lines of flights as frames: cut, cast, judged, joined, aggregated. No line is lost on the way.
 
 A line that is a flight has no `reason`; any other says the first thing that is wrong with it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
@@ -82,9 +84,13 @@ def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFram
     problems.append((F.col("dest").isNull(), "no dest"))
     reason = F.coalesce(*(F.when(wrong, F.lit(text)) for wrong, text in problems))
     known = cast.join(
-        F.broadcast(airlines.select("carrier", F.lit(1).alias("is_carrier"))), "carrier", "left"
+        F.broadcast(airlines.select("carrier").distinct().withColumn("is_carrier", F.lit(1))),
+        "carrier",
+        "left",
     ).join(
-        F.broadcast(airports.select(F.col("faa").alias("origin"), F.lit(1).alias("is_origin"))),
+        F.broadcast(
+            airports.select(F.col("faa").alias("origin")).distinct().withColumn("is_origin", F.lit(1))
+        ),
         "origin",
         "left",
     )
@@ -117,8 +123,54 @@ def first_of_each_flight(lines: DataFrame) -> DataFrame:
     return lines.withColumn("reason", reason)
 
 
+JOINED = (
+    "airline",
+    "dest_name",
+    "plane_year",
+    "plane_model",
+    "seats",
+    "temp",
+    "wind_speed",
+    "precip",
+    "visib",
+)
+"""What is known of a flight from the small files."""
+
+
+def joined(flights: DataFrame, references: Mapping[str, DataFrame]) -> DataFrame:
+    """The flights with `JOINED`: names, the plane, and the weather at the airport in the hour of departure.
+
+    None is lost and none is there twice, whatever the small files have: what is not known is NULL, or an
+    empty text, and of lines with equal keys one is taken, always the same.
+    """
+    airlines = references["airlines"].select("carrier", F.col("name").alias("airline"))
+    airports = references["airports"].select(F.col("faa").alias("dest"), F.col("name").alias("dest_name"))
+    planes = references["planes"].select(
+        "tailnum", F.col("year").alias("plane_year"), F.col("model").alias("plane_model"), "seats"
+    )
+    weather = references["weather"].select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+    for other, key in (
+        (airlines, ["carrier"]),
+        (airports, ["dest"]),
+        (planes, ["tailnum"]),
+        (weather, ["origin", "time_hour"]),
+    ):
+        flights = flights.join(F.broadcast(one_of_each(other, *key)), key, "left")
+    return flights.select(*COLUMNS, *JOINED).fillna("", ["airline", "dest_name", "plane_model"])
+
+
+def one_of_each(frame: DataFrame, *key: str) -> DataFrame:
+    """One row of each key: the least, by its other columns."""
+    others = [name for name in frame.columns if name not in key]
+    if not others:
+        return frame.distinct()
+    least = F.min(F.struct(*others)).alias("least")
+    return frame.groupBy(*key).agg(least).select(*key, "least.*")
+
+
 def daily_delays(flights: DataFrame) -> DataFrame:
-    """By day, airport and airline: flights, cancelled, late, and the minutes of delay at departure."""
+    """By day, airport and airline, of flights with what was joined: flights, cancelled, late, the minutes of
+    delay at departure, seats of the planes that left, and departures in an hour with rain or snow."""
 
     def number(condition: str) -> Column:
         return F.count_if(F.expr(condition))
@@ -128,4 +180,6 @@ def daily_delays(flights: DataFrame) -> DataFrame:
         number("dep_time IS NULL").alias("cancelled"),
         number("coalesce(arr_delay, 0) > 15").alias("late"),
         F.coalesce(F.sum(F.col("dep_delay").cast("long")), F.lit(0)).alias("delay_sum"),
+        F.coalesce(F.sum(F.expr("if(dep_time IS NULL, 0, seats)").cast("long")), F.lit(0)).alias("seats"),
+        number("dep_time IS NOT NULL AND precip > 0").alias("in_rain"),
     )

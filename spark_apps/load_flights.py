@@ -3,10 +3,10 @@
     spark-submit spark_apps/load_flights.py --config cluster.xml --cluster order_cluster --from 2013-01-01 \
         --to 2013-03-31 --mode overwrite --job-id first-quarter --report report.json
 
-Raw lines are checked, cleaned and joined with airlines and airports; those that are no flights go to
-`flights_quarantine` with the reason. Every raw flight of the days asked for is in one of the two, or the load
-fails. `daily_delays` is aggregated from the clean ones. The small files have no quarantine: a line without a
-key, or with a text in place of a number, fails the load.
+Raw lines are checked and cleaned; those that are no flights go to `flights_quarantine` with the reason. Every
+raw flight of the days asked for is in one of the two, or the load fails. The clean ones are written with what
+the small files know of them: names, the plane, the weather. `daily_delays` is aggregated from that. The small
+files have no quarantine: a line without a key, or with a text in place of a number, fails the load.
 
 Safety. Each table has a commit of its own under the job's id (`spark_apps.clickhouse_cluster.commit`), and
 they are written beside one another. A load that ends between two of them is run again with the same id:
@@ -41,7 +41,15 @@ from spark_apps.clickhouse_cluster import register
 from spark_apps.clickhouse_cluster.options import FORMAT, Options
 from spark_apps.clickhouse_cluster.outcome import Outcome, outcome_of
 from spark_apps.clickhouse_cluster.target import Target
-from spark_apps.flights import COLUMNS, counted, daily_delays, first_of_each_flight, judged, raw_flights
+from spark_apps.flights import (
+    COLUMNS,
+    counted,
+    daily_delays,
+    first_of_each_flight,
+    joined,
+    judged,
+    raw_flights,
+)
 
 _ROWS_PER_TASK = 1_000_000
 _AT_ONCE = 4
@@ -177,6 +185,7 @@ class Load:
             wanted = first_of_each_flight(wanted).cache()
             kept.append(wanted)
         right = wanted.where("reason IS NULL").select(*COLUMNS).fillna({"tailnum": ""})
+        right = joined(right, references)
         # Each task's rows are parts of their own in every partition, and each replica fetches every part.
         flights = right.coalesce(1 + read // _ROWS_PER_TASK)
         month = F.coalesce(F.trunc("time_hour", "month"), F.lit(request.first.replace(day=1)))

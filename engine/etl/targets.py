@@ -1,4 +1,4 @@
-"""The tables that the sample load writes to, and whether they are there."""
+"""The tables and columns that the sample load writes to, and whether they are there."""
 
 from __future__ import annotations
 
@@ -9,26 +9,35 @@ CLUSTER = "order_cluster"
 # All of the sample data. Its last evening in New York is the next year in UTC.
 FIRST_DAY, LAST_DAY = "2013-01-01", "2014-01-01"
 TARGETS = ("flights.flights_all", "flights.flights_quarantine_all", "flights.daily_delays_all")
+# Of the last migration that the load needs.
+COLUMNS = ("flights.flights_all.airline", "flights.daily_delays_all.seats")
 
 
 class TargetsMissing(ConfigError):
-    """`missing` are the tables that the host does not have."""
+    """`missing` are the tables that the host does not have, or else the columns."""
 
     def __init__(self, missing: tuple[str, ...], host: str) -> None:
+        what = "column" if missing[0].count(".") == 2 else "table"
         super().__init__(
-            f"{host} has no table {', '.join(missing)} to load into.",
+            f"{host} has no {what} {', '.join(missing)} to load into.",
             hint=f"Apply the migrations of {CLUSTER} first: oncluster migrate apply --cluster {CLUSTER}.",
         )
         self.missing = missing
 
 
-async def require_targets(counts: Counts, host: str, targets: tuple[str, ...] = TARGETS) -> None:
+async def require_targets(counts: Counts, host: str) -> None:
     """Raises TargetsMissing, and what asking raises."""
-    missing = []
-    for target in targets:
-        database, _, table = target.partition(".")
-        sql = f"SELECT count() FROM system.tables WHERE database = '{database}' AND name = '{table}'"
-        if not await counts.count(host, sql):
-            missing.append(target)
-    if missing:
-        raise TargetsMissing(tuple(missing), host)
+    for targets in (TARGETS, COLUMNS):
+        missing = tuple([target for target in targets if not await _is_there(counts, host, target)])
+        if missing:
+            raise TargetsMissing(missing, host)
+
+
+async def _is_there(counts: Counts, host: str, target: str) -> bool:
+    """`database.table`, or `database.table.column`."""
+    database, table, *column = target.split(".")
+    where = f"database = '{database}' AND {'table' if column else 'name'} = '{table}'"
+    if column:
+        where += f" AND name = '{column[0]}'"
+    of = "columns" if column else "tables"
+    return bool(await counts.count(host, f"SELECT count() FROM system.{of} WHERE {where}"))

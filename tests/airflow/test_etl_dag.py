@@ -162,6 +162,9 @@ def test_tables_that_are_missing_skip_the_run_after_a_migration_and_fail_the_one
     with pytest.raises(TaskRefused, match=r"no table flights\.flights_all"):
         targets().execute(context())
     nodes["system.tables"] = 1
+    with pytest.raises(AirflowSkipException, match=r"no column flights\.flights_all\.airline"):
+        targets().execute(context("asset_triggered"))
+    nodes["system.columns"] = 1
     targets().execute(context())
 
 

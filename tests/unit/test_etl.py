@@ -216,15 +216,20 @@ async def test_a_report_that_contradicts_itself_or_names_a_strange_shard_fails_a
             check.require_passed()
 
 
-async def test_tables_that_are_not_there_are_named() -> None:
+async def test_tables_and_columns_that_are_not_there_are_named() -> None:
     class Tables:
         async def count(self, host: str, sql: str) -> int:
-            return int("name = 'there'" in sql)
+            return int(not any(name in sql for name in gone))
 
-    await require_targets(Tables(), "a1", ("d.there",))
-    with pytest.raises(TargetsMissing, match=r"a1 has no table d\.gone to load into") as missing:
-        await require_targets(Tables(), "a1", ("d.there", "d.gone"))
-    assert missing.value.missing == ("d.gone",)
+    gone: tuple[str, ...] = ()
+    await require_targets(Tables(), "a1")
+    gone = ("name = 'daily_delays_all'", "name = 'airline'")
+    with pytest.raises(TargetsMissing, match=r"a1 has no table flights\.daily_delays_all to load into"):
+        await require_targets(Tables(), "a1")
+    gone = ("name = 'airline'",)
+    with pytest.raises(TargetsMissing, match="a1 has no column") as missing:
+        await require_targets(Tables(), "a1")
+    assert missing.value.missing == ("flights.flights_all.airline",)
 
 
 # --- launching ----------------------------------------------------------------------------------------------
