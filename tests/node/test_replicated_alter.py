@@ -319,3 +319,33 @@ def test_partition_commands_wait_for_those_that_alter_sync_says(pair: Pair) -> N
     pair.n2.query(f"ATTACH TABLE {t}")
     pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
     assert pair.rows(t) == "3\n"
+
+
+def test_mutations_sync_says_which_replicas_are_waited_for(pair: Pair) -> None:
+    t = pair.table("k UInt64, v UInt8", rest="ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 0 FROM numbers(4)")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP REPLICATION QUEUES {t}")
+    update = f"ALTER TABLE {t} UPDATE v = {{}} WHERE true SETTINGS mutations_sync = {{}}"
+    values = f"SELECT DISTINCT v FROM {t}"
+    pair.n1.query(update.format(1, 0))
+    assert [node.query(values) for node in pair.both] == ["0\n", "0\n"]
+    pair.n1.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    pair.n1.query(update.format(2, 1))
+    assert [node.query(values) for node in pair.both] == ["2\n", "0\n"]
+    inactive = "replication_wait_for_inactive_replica_timeout = 0"
+    waiting = threading.Thread(target=pair.n1.query, args=(f"{update.format(3, 2)}, {inactive}",))
+    waiting.start()
+    wait_for(lambda: pair.n1.query(values) == "3\n")
+    assert waiting.is_alive(), "the other replica has not done it, and is active"
+    pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    waiting.join()
+    assert [node.query(values) for node in pair.both] == ["3\n", "3\n"]
+    pair.n2.query(f"DETACH TABLE {t}")
+    reply = pair.n1.post(f"DELETE FROM {t} WHERE k = 0", replication_wait_for_inactive_replica_timeout="0")
+    assert error(reply) == 341, "all replicas are waited for by default"
+    assert "r2" in reply.text
+    pair.n1.query(f"DELETE FROM {t} WHERE k = 1 SETTINGS lightweight_deletes_sync = 1, {inactive}")
+    pair.n2.query(f"ATTACH TABLE {t}")
+    assert pair.rows(t) == "2\t3\n3\t3\n"

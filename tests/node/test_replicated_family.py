@@ -215,6 +215,30 @@ def test_a_replica_without_a_part_of_the_quorum_refuses_to_read(pair: Pair) -> N
     pair.n1.query(f"DROP TABLE {t}_third SYNC")
 
 
+def test_a_quorum_that_cannot_be_had_is_refused_before_anything_is_written(pair: Pair) -> None:
+    t = pair.table("k UInt64", rest="ORDER BY k")
+    insert = f"INSERT INTO {t} VALUES ({{}})"
+    reply = pair.n1.post(insert.format(1), insert_quorum="3")
+    assert error(reply) == 285
+    assert "(2) is less than requested quorum (3/2)" in reply.text
+    pair.n2.query(f"DETACH TABLE {t}")
+    for quorum in ("2", "auto"):
+        assert error(pair.n1.post(insert.format(1), insert_quorum=quorum)) == 285
+    assert error(pair.n1.post(insert.format(1), insert_quorum="two")) == 36
+    pair.n1.query(insert.format(1), insert_quorum="1")
+    pair.n2.query(f"ATTACH TABLE {t}")
+    pair.n1.query(insert.format(2), insert_quorum="auto")
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
+
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    serial = {"insert_quorum": "2", "insert_quorum_parallel": "0"}
+    assert error(pair.n1.post(insert.format(3), insert_quorum_timeout="100", **serial)) == 319
+    assert error(pair.n1.post(insert.format(4), **serial)) == 286, "one after another"
+    assert error(pair.n1.post(insert.format(5), insert_quorum="2", insert_quorum_timeout="100")) == 319
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    assert pair.rows(t) == "1\n2\n3\n5\n"
+
+
 # -- TTL -----------------------------------------------------------------------------------------------------
 
 SOON = "merge_selecting_sleep_ms = 50, max_merge_selecting_sleep_ms = 100, merge_with_ttl_timeout = 0"

@@ -1,0 +1,257 @@
+"""SYSTEM commands about replicated tables, on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tests.node.replicated_pair import Pair, error, json_rows, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+def test_stopped_fetches_wait_until_they_are_started(pair: Pair) -> None:
+    t = pair.table()
+    pair.n2.query(f"SYSTEM STOP FETCHES {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    assert error(pair.n2.post(f"SYSTEM SYNC REPLICA {t}", receive_timeout="1")) == 159
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "0\n"
+    [entry] = json_rows(pair.n2, f"SELECT * FROM system.replication_queue WHERE table = '{t}'")
+    assert (entry["type"], entry["new_part_name"], entry["source_replica"]) == ("GET_PART", "1_0_0_0", "r1")
+    pair.n2.query(f"SYSTEM START FETCHES {t}")
+    assert pair.rows(t) == "1\ta\n"
+
+
+def test_merges_are_stopped_for_all_tables(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query("CREATE TABLE not_replicated (a UInt8) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query("INSERT INTO not_replicated VALUES (1)")
+    pair.n1.query("SYSTEM STOP MERGES")
+    try:
+        assert error(pair.n1.post("OPTIMIZE TABLE not_replicated FINAL")) == 236
+        pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8, RENAME COLUMN v TO w")
+        pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a', 2)")
+    finally:
+        pair.n1.query("SYSTEM START MERGES")
+    pair.n1.query("OPTIMIZE TABLE not_replicated FINAL")
+    assert pair.rows(t) == "1\ta\t2\n"
+
+
+def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.synced(t)
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {t}")
+    pair.n1.query(f"ALTER TABLE {t} RENAME COLUMN v TO w SETTINGS alter_sync = 0")
+    for node in pair.both:
+        wait_for(lambda at=node: at.post(f"SELECT w FROM {t}").text == "a\n")  # type: ignore[misc]
+    names = f"SELECT name FROM system.parts WHERE table = '{t}'"
+    assert pair.same(names) == "1_0_0_0\n"
+    for node in pair.both:
+        node.query(f"SYSTEM START MERGES {t}")
+        wait_for(lambda at=node: at.query(names) == "1_0_0_0_1\n")  # type: ignore[misc]
+    assert pair.rows(t) == "1\ta\n"
+
+
+def test_a_replica_is_restarted(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"SYSTEM RESTART REPLICA {t}")
+    pair.n1.query("SYSTEM RESTART REPLICAS")
+    pair.n1.query(f"INSERT INTO {t} VALUES (2, 'b')")
+    assert pair.rows(t) == "1\ta\n2\tb\n"
+
+
+def test_commands_about_memory_are_chdbs(pair: Pair) -> None:
+    t = pair.table()
+    for command in ("UNLOAD PRIMARY KEY", "LOAD PRIMARY KEY", "WAIT LOADING PARTS"):
+        pair.n1.query(f"SYSTEM {command} {t}")
+
+
+def test_only_the_replica_of_a_dead_server_is_dropped(pair: Pair) -> None:
+    t, other = pair.table(), pair.table()
+    pair.on_cluster("CREATE DATABASE elsewhere ON CLUSTER all")
+    for number, node in enumerate(pair.both, start=1):
+        node.query(
+            "CREATE TABLE elsewhere.e (k UInt64) "
+            f"ENGINE = ReplicatedMergeTree('/tables/elsewhere', 'r{number}') ORDER BY k"
+        )
+    drop = "SYSTEM DROP REPLICA"
+    scopes = (f"FROM TABLE {t}", "FROM DATABASE elsewhere", f"FROM ZKPATH '/tables/{t}'", "")
+    for replica in ("r1", "r2"):  # this node's own, and one whose server is alive
+        for scope in scopes:
+            assert error(pair.n1.post(f"{drop} '{replica}' {scope}")) == 305, (replica, scope)
+    assert error(pair.n1.post(f"{drop} 'r2' FROM ZKPATH '/tables'")) == 305
+    assert error(pair.n1.post(f"{drop} 'r2' FROM TABLE nosuch")) == 36
+    for table in (t, other, "elsewhere.e"):
+        pair.n2.query(f"DETACH TABLE {table}")
+
+    def replicas(table: str) -> list[str]:
+        return pair.children(f"/tables/{table}/replicas")
+
+    pair.n1.query(f"{drop} 'r2' FROM TABLE {t}")
+    assert (replicas(t), replicas(other), replicas("elsewhere")) == (["r1"], ["r1", "r2"], ["r1", "r2"])
+    pair.n1.query(f"{drop} 'r2' FROM DATABASE elsewhere")
+    assert (replicas(other), replicas("elsewhere")) == (["r1", "r2"], ["r1"])
+    pair.n1.query(f"{drop} 'r2' FROM ZKPATH '/tables/{other}'")
+    assert replicas(other) == ["r1"]
+    pair.n1.query(f"DETACH TABLE {t}")
+    pair.n2.query(f"{drop} 'r1' FROM ZKPATH '/tables/{t}/'")  # the last one takes the table with it
+    assert t not in pair.children("/tables")
+    pair.n1.query("DROP DATABASE elsewhere SYNC")
+
+
+def test_the_replica_of_a_dead_server_is_dropped_from_all_tables_of_a_node(pair: Pair) -> None:
+    """Another node had a replica of each. That node's tables are away, and it is not alive."""
+    tables = [pair.table(), pair.table()]
+    for number in range(2):
+        place = f"'/tables/{tables[number]}', 'r3'"
+        pair.n2.query(
+            f"CREATE TABLE third{number} (k UInt64, v String) ENGINE = ReplicatedMergeTree({place}) "
+            "PARTITION BY k % 2 ORDER BY k"
+        )
+        pair.n2.query(f"DETACH TABLE third{number}")
+    pair.n1.query("SYSTEM DROP REPLICA 'r3'")
+    for table in tables:
+        assert pair.children(f"/tables/{table}/replicas") == ["r1", "r2"]
+
+
+def test_a_stopped_queue_is_filled_and_each_sync_waits_for_what_it_says(pair: Pair) -> None:
+    t = pair.table()
+    soon = {"receive_timeout": "0.3"}
+    sync = f"SYSTEM SYNC REPLICA {t}"
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"INSERT INTO {t} VALUES (3, 'b')")
+    pair.synced(t)
+    queue = f"SELECT type FROM system.replication_queue WHERE table = '{t}'"
+
+    pair.n2.query(f"SYSTEM STOP REPLICATION QUEUES {t}")
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL SETTINGS alter_sync = 1")
+    pair.n2.query(f"{sync} PULL")
+    assert pair.n2.query(queue) == "MERGE_PARTS\n"
+    pair.n2.query(f"{sync} LIGHTWEIGHT")
+    assert error(pair.n2.post(sync, **soon)) == error(pair.n2.post(f"{sync} STRICT", **soon)) == 159
+
+    pair.n1.query(f"INSERT INTO {t} VALUES (5, 'c')")
+    pair.n2.query(f"{sync} PULL")
+    assert pair.n2.query(queue) == "MERGE_PARTS\nGET_PART\n"
+    assert error(pair.n2.post(f"{sync} LIGHTWEIGHT", **soon)) == 159
+    assert error(pair.n2.post(f"{sync} LIGHTWEIGHT FROM 'r9', 'r1'", **soon)) == 159
+    pair.n2.query(f"{sync} LIGHTWEIGHT FROM 'r2', 'r9'")
+    assert error(pair.n2.post(f"{sync} STRICT FROM 'r1'")) == 62
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
+    assert pair.n2.query(f"SELECT name FROM system.parts WHERE table = '{t}' AND level > 0") == ""
+
+    pair.n2.query(f"SYSTEM START REPLICATION QUEUES {t}")
+    pair.n2.query(f"{sync} STRICT")
+    assert pair.n2.query(queue) == ""
+    assert pair.rows(t) == "1\ta\n3\tb\n5\tc\n"
+
+
+def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:
+    """1. Its server is away and somebody drops the replica. 2. It comes back, reads and does not write.
+    3. It is restored, and takes what it has instead of fetching it."""
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.synced(t)
+    assert error(pair.n2.post(f"SYSTEM RESTORE REPLICA {t}")) == 36
+    pair.n2.query(f"DETACH TABLE {t}")
+    pair.n1.query(f"SYSTEM DROP REPLICA 'r2' FROM ZKPATH '/tables/{t}'")
+    pair.n2.query(f"ATTACH TABLE {t}")
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "2\n"
+    assert error(pair.n2.post(f"INSERT INTO {t} VALUES (3, 'c')")) == 242
+    assert pair.n2.query(f"SELECT is_readonly FROM system.replicas WHERE table = '{t}'") == "1\n"
+    pair.n2.query(f"SYSTEM RESTORE REPLICA {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (3, 'c')")
+    assert pair.rows(t) == "1\ta\n2\tb\n3\tc\n"
+
+
+def test_a_dropped_table_is_undropped_with_what_the_others_did_meanwhile(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'a' FROM numbers(6)")
+    pair.n2.query(f"ALTER TABLE {t} DROP PARTITION 1")
+    pair.n2.query(f"INSERT INTO {t} VALUES (7, 'b')")
+    pair.synced(t)
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n1.query(f"ALTER TABLE {t} ADD COLUMN n UInt8 DEFAULT 1")
+    pair.n1.query(f"INSERT INTO {t} VALUES (9, 'c', 2)")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    rows = "0\ta\t1\n2\ta\t1\n4\ta\t1\n7\tb\t1\n9\tc\t2\n"
+    assert pair.rows(t) == rows
+    assert pair.n1.query(f"SELECT total_replicas FROM system.replicas WHERE table = '{t}'") == "2\n"
+    # The last replica takes the table in Keeper with it, and makes it again.
+    pair.n1.query(f"DROP TABLE {t} SYNC")
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    pair.n2.query(f"INSERT INTO {t} VALUES (11, 'd', 3)")
+    assert pair.n2.query(f"SELECT * FROM {t} ORDER BY ALL") == rows + "11\td\t3\n"
+    # In the meantime somebody has taken its place.
+    pair.n2.query(f"DROP TABLE {t}")
+    pair.n2.query(
+        f"CREATE TABLE {t}_2 (k UInt64) ENGINE = ReplicatedMergeTree('/tables/{t}', 'r2') ORDER BY k"
+    )
+    assert error(pair.n2.post(f"UNDROP TABLE {t}")) == 253
+    pair.n2.query(f"DROP TABLE {t}_2 SYNC")
+    pair.n2.query(f"UNDROP TABLE {t}")
+    pair.n2.query(f"DROP TABLE {t} SYNC")
+    assert error(pair.n2.post(f"UNDROP TABLE {t}")) == 60
+
+
+def test_a_table_of_a_backup_is_attached_with_its_whole_definition_and_restored(pair: Pair) -> None:
+    """1. Data directory and definition come from a backup. 2. Keeper knows nothing of the table. 3. RESTORE
+    makes the replica of the parts that are there; after that ATTACH finds it in Keeper."""
+    t, uuid = pair.table(), "0a1b2c3d-0000-4000-8000-000000000077"
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'a' FROM numbers(4)")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = 'm' WHERE k = 1 SETTINGS mutations_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} FREEZE WITH NAME 'b{t}'")
+    [data] = json_rows(pair.n1, f"SELECT data_paths FROM system.tables WHERE name = '{t}'")
+    root, _, below = str(data["data_paths"][0]).partition("/store/")
+    shutil.copytree(f"{root}/shadow/b{t}/store/{below}", f"{root}/store/{uuid[:3]}/{uuid}")
+    place = "'/tables/restored', '{replica}'"
+    definition = f"(k UInt64, v String) ENGINE = ReplicatedMergeTree({place}) PARTITION BY k % 2 ORDER BY k"
+    assert error(pair.n1.post(f"ATTACH TABLE a{t} {definition}")) == 80
+    attach = f"ATTACH TABLE a{t} UUID '{uuid}' {definition}"
+    pair.n1.query(attach)
+    assert pair.n1.query(f"SELECT * FROM a{t} ORDER BY k") == "0\ta\n1\tm\n2\ta\n3\ta\n"
+    assert error(pair.n1.post(f"INSERT INTO a{t} VALUES (9, 'c')")) == 242
+    pair.n1.query(f"SYSTEM RESTORE REPLICA a{t}")
+    pair.n1.query(f"INSERT INTO a{t} VALUES (9, 'c')")
+    assert (
+        error(pair.n2.post(f"ATTACH TABLE b{t} UUID '{uuid}' {definition.replace('{replica}', 'n1')}")) == 253
+    )
+    pair.n1.query(f"DETACH TABLE a{t}")
+    pair.n1.query(f"ATTACH TABLE a{t}")
+    assert pair.n1.query(f"SELECT count() FROM a{t}") == "5\n"
+    pair.n1.query(f"DROP TABLE a{t} SYNC")
+
+
+def test_stops_that_name_no_table_hold_for_all_replicated_ones(pair: Pair) -> None:
+    tables = pair.table(), pair.table()
+    entries = f"SELECT count() FROM system.replication_queue WHERE table IN {tables}"
+    for number, what in enumerate(("FETCHES", "REPLICATION QUEUES")):
+        pair.n2.query(f"SYSTEM STOP {what}")
+        for table in tables:
+            pair.n1.query(f"INSERT INTO {table} VALUES ({number}, 'a')")
+        wait_for(lambda: pair.n2.query(entries) == "2\n")
+        for table in tables:
+            assert pair.n2.query(f"SELECT count() FROM {table}") == f"{number}\n"
+        pair.n2.query(f"SYSTEM START {what}")
+        for table in tables:
+            pair.synced(table)
+            assert pair.same(f"SELECT count() FROM {table}") == f"{number + 1}\n"
+
+
+def test_a_fetch_that_fails_is_tried_again_and_shown_with_its_reason(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query("SYSTEM STOP REPLICATED SENDS")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    queue = f"SELECT * FROM system.replication_queue WHERE table = '{t}'"
+    wait_for(lambda: any(int(row["num_tries"]) > 1 for row in json_rows(pair.n2, queue)))
+    [row] = json_rows(pair.n2, queue)
+    assert (row["type"], row["replica_name"], row["source_replica"]) == ("GET_PART", "r2", "r1")
+    assert "1_0_0_0" in row["last_exception"]
+    assert row["create_time"] <= row["last_exception_time"] <= row["last_attempt_time"]
+    pair.n1.query("SYSTEM START REPLICATED SENDS")
+    assert pair.rows(t) == "1\ta\n"
