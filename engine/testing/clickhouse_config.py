@@ -98,6 +98,7 @@ def _cluster(cluster: Cluster) -> _Tree:
     return {
         "shard": [
             {
+                "weight": shard.weight,
                 "internal_replication": "true" if shard.internal_replication else "false",
                 "replica": [{"host": replica.host, "port": replica.port} for replica in shard.replicas],
             }

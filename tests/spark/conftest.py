@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrameWriter, SparkSession
 
+from engine.config.model import Cluster
 from engine.env import SystemEnv
-from engine.names import TableName
+from engine.names import HostId, TableName
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
@@ -51,12 +52,30 @@ def staging_of(server: Server) -> list[str]:
     return [name for name in staging.tables(server, "%") if name.startswith(("s_", "c_"))]
 
 
+def with_http_ports(cluster: Cluster, ports: Mapping[HostId, int]) -> str:
+    """A cluster file that also says where HTTP is, which servers do not."""
+    shards = [
+        f"<shard><weight>{shard.weight}</weight>"
+        + "".join(
+            f"<replica><host>{one.host}</host><port>{one.port}</port>"
+            f"<http_port>{ports[one.host_id]}</http_port></replica>"
+            for one in shard.replicas
+        )
+        + "</shard>"
+        for shard in cluster.shards
+    ]
+    name = cluster.name
+    return f"<yandex><remote_servers><{name}>{''.join(shards)}</{name}></remote_servers></yandex>"
+
+
 @dataclass
 class Servers:
-    """Two shards. `shards` are the replicas of each; `kind` is nodes or real."""
+    """Two shards. `shards` are the replicas of each; `kind` is nodes or real. `cluster_file` says where the
+    HTTP interfaces of the cluster `weighted` are."""
 
     kind: str
     shards: list[list[Server]]
+    cluster_file: str = ""
 
     @property
     def all(self) -> list[Server]:
@@ -173,7 +192,7 @@ def local(running: tuple[LocalCluster, Call[Any]]) -> LocalCluster:
 def nodes(local: LocalCluster) -> Servers:
     n1, n2, n3 = (Server("127.0.0.1", local.node(name).http_port) for name in ("n1", "n2", "n3"))
     STARTED.extend((n1, n2, n3))
-    return Servers("nodes", [[n1, n2], [n3]])
+    return Servers("nodes", [[n1, n2], [n3]], cluster_file=str(local.config_file))
 
 
 @pytest.fixture(scope="session")
@@ -183,13 +202,16 @@ def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     env = SystemEnv()
     specs = plan_servers(2, env=env)
     cluster = make_cluster("two", [[spec.host_id] for spec in specs])
+    first, second = cluster.shards
+    weighted = Cluster("weighted", (first, replace(second, weight=2)))
+    behind = make_cluster("second", [[specs[1].host_id]])
     # A server ends with the thread that started it: the loop lives as long as the tests.
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     run = RealCluster(
         specs,
-        clusters=[cluster],
+        clusters=[cluster, weighted, behind],
         zookeeper=local.zookeeper_config,
         directory=tmp_path_factory.mktemp("real"),
         env=env,
@@ -197,7 +219,9 @@ def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     asyncio.run_coroutine_threadsafe(run.start(), loop).result()
     servers = [Server("127.0.0.1", spec.http_port) for spec in specs]
     STARTED.extend(servers)
-    yield Servers("real", [[server] for server in servers])
+    file = tmp_path_factory.mktemp("real_clusters") / "clusters.xml"
+    file.write_text(with_http_ports(weighted, {spec.host_id: spec.http_port for spec in specs}))
+    yield Servers("real", [[server] for server in servers], cluster_file=str(file))
     asyncio.run_coroutine_threadsafe(run.stop(), loop).result()
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
