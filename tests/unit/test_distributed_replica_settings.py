@@ -144,3 +144,20 @@ async def test_a_mode_that_is_not_there_is_refused(reading: Open, mode: str, cod
             with pytest.raises(SqlError) as refused:
                 await one.ask(sql, settings)
             assert refused.value.code == code
+
+
+@pytest.mark.parametrize("name", ["insert_distributed_timeout", "distributed_background_insert_timeout"])
+async def test_a_foreground_insert_that_takes_longer_than_it_may_says_what_was_written(
+    reading: Open, name: str
+) -> None:
+    async with reading(2, 3) as one:
+
+        def five_seconds() -> None:
+            one.clock.at_s += 5
+
+        one.replicas.on_insert = five_seconds
+        for limit in ("0", "6"):
+            await one.ask("INSERT INTO d VALUES (1)", FOREGROUND | {name: limit})
+        with pytest.raises(SqlError, match="Wrote 1 blocks and 1 rows on shard 1") as late:
+            await one.ask("INSERT INTO d VALUES (1)", FOREGROUND | {name: "4"})
+        assert late.value.code == Code.TIMEOUT_EXCEEDED

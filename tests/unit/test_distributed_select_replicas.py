@@ -49,6 +49,7 @@ class Replicas:
     without_table: set[int] = field(default_factory=set)
     asked_delay: list[int] = field(default_factory=list)
     inserted: list[tuple[int, frozenset[str]]] = field(default_factory=list)
+    on_insert: Callable[[], None] = lambda: None
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
@@ -56,6 +57,7 @@ class Replicas:
             request.transport.abort()
         if request.query.get("query", "").startswith("INSERT"):
             await request.read()
+            self.on_insert()
             self.inserted.append((number, frozenset(request.query)))
             return web.Response(body=b"")
         if number in self.without_table:

@@ -24,7 +24,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
 from engine.errors import Code, Corrupt, NodeUnavailable, ReplyLost, SqlError
 from engine.names import HostId
-from engine.node.distributed.spools import options_of
+from engine.node.distributed.spools import options_of, spool_options_of
 
 HEAD = FileHead("token", ("k", "ключ"), 3, {"insert_quorum": "2"})
 
@@ -94,11 +94,20 @@ def test_old_names_of_settings_and_current_database_are_known() -> None:
     assert (definition.database, definition.settings) == ("mine", {"background_insert_batch": "1"})
 
 
-def test_what_a_table_says_of_its_batches_is_what_its_senders_do() -> None:
+def test_what_a_table_s_settings_say_is_what_its_files_and_senders_do() -> None:
     given = "SETTINGS background_insert_batch = 1, background_insert_split_batch_on_failure = 1"
     options = options_of(DistributedDefinition.parse(f"Distributed(c, d, t) {given}"))
     assert options.batch is not None and options.splits_on_failure
-    assert not options_of(DistributedDefinition.parse("Distributed(c, d, t)")).splits_on_failure
+    usual = DistributedDefinition.parse("Distributed(c, d, t)")
+    assert options_of(usual) == SenderOptions(waits_for_more=False)
+    assert spool_options_of(usual) == SpoolOptions()
+    given = "SETTINGS background_insert_sleep_time_ms = 50, monitor_max_sleep_time_ms = 2000"
+    slow = options_of(DistributedDefinition.parse(f"Distributed(c, d, t) {given}"))
+    assert (slow.sleep_s, slow.max_sleep_s, slow.waits_for_more) == (0.05, 2.0, True)
+    given = "SETTINGS fsync_after_insert = 1, fsync_directories = 1"
+    forced = DistributedDefinition.parse(f"Distributed(c, d, t) {given}")
+    assert spool_options_of(forced) == SpoolOptions(fsync_files=True, fsync_directories=True)
+    assert options_of(forced).fsync_directories
 
 
 @pytest.mark.parametrize("splits", [True, False])

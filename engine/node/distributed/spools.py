@@ -101,13 +101,7 @@ class Spools:
         if found is None:
             definition = table.definition
             disk = LocalDisk(self._directory / str(table.uuid))
-            spool = TableSpool(
-                disk,
-                SpoolOptions(
-                    fsync_files=bool(definition.number("fsync_after_insert", 0)),
-                    fsync_directories=bool(definition.number("fsync_directories", 0)),
-                ),
-            )
+            spool = TableSpool(disk, spool_options_of(definition))
             found = self._open[table.uuid] = _Open(disk, spool)
             for directory in spool.load():
                 if is_destination(directory):
@@ -281,6 +275,14 @@ def _disk_errors(directory: str) -> Iterator[None]:
             f"Cannot work on the broken files of {directory}: {error.strerror or error}",
             hint="Look at the disk of the node; files that were not worked on are still in broken/.",
         ) from error
+
+
+def spool_options_of(definition: DistributedDefinition) -> SpoolOptions:
+    """What a table's settings say of its files."""
+    return SpoolOptions(
+        fsync_files=bool(definition.number("fsync_after_insert", 0)),
+        fsync_directories=bool(definition.number("fsync_directories", 0)),
+    )
 
 
 def options_of(definition: DistributedDefinition) -> SenderOptions:
