@@ -11,7 +11,7 @@ from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts, RangeFate
 from engine.replication.part_name import drop_range
 from engine.replication.part_store import MergeOptions
-from engine.replication.replica import part_check
+from engine.replication.replica import log_puller, part_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
 from engine.replication.replica.queue_view import delays_s, queue_rows
@@ -271,6 +271,28 @@ async def test_a_broken_part_is_moved_aside_and_fetched_again(bench: Bench) -> N
     assert (await part_check.check_part(two.ctx, P("all_0_0_0"))).verdict is Verdict.FETCHED
     await bench.quiet(one, two)
     assert two.values == [1] and two.detached == ["broken_all_0_0_0"]
+
+
+@simulated
+async def test_a_part_that_comes_while_it_is_looked_for_stays_the_replicas_own(bench: Bench) -> None:
+    """1. r2 lacks a part, and checks it. 2. It is fetched and committed. 3. The check asks Keeper, which says
+    that the replica has it. Taken out of `parts/` and put there again it would count for nobody meanwhile."""
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    part = await one.insert(1)
+    await bench.until(lambda: bool(two.ctx.queue.entries))
+
+    async def pull(ctx: ReplicaContext) -> None:
+        ctx.switches.start(Activity.FETCHES)
+        ctx.queue_changed.set()
+        await bench.until(lambda: part in ctx.store.active)
+
+    with pytest.MonkeyPatch.context() as slow:
+        slow.setattr(log_puller, "pull", pull)
+        checked = await part_check.check_part(two.ctx, part)
+    assert checked.verdict is Verdict.AGAIN
+    stat = await bench.admin.exists(two.ctx.me.parts)
+    assert stat is not None and stat.cversion == 1, "it was made once and never removed"
 
 
 @simulated

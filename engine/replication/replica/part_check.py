@@ -175,6 +175,8 @@ async def _check_missing(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
     if ctx.queue.is_to_be_dropped(part):
         return Checked(part, Verdict.FINE)
     if await keeper.exists(ctx.me.part(part)) is not None:
+        if part in ctx.store.active or part in ctx.store.staged or part in ctx.in_flight:
+            return Checked(part, Verdict.AGAIN)  # It came while it was looked for.
         await _enqueue_fetch(ctx, keeper, part)
         return Checked(part, Verdict.FETCHED, "it is not on the disk")
     if not _is_needed(ctx, part):
