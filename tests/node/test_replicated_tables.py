@@ -156,7 +156,7 @@ def test_an_error_of_create_leaves_nothing(pair: Pair) -> None:
         ("(a Int16) ENGINE = ReplicatedMergeTree('/f', 'r2') ORDER BY a", 122),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/f', 'r2') ORDER BY -a", 342),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/f', 'r1') ORDER BY a", 253),
-        ("(a Int8) ENGINE = ReplicatedMergeTree('/x/{nothing}', 'r') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/x/{nothing}', 'r') ORDER BY a", 139),
         ("(a Int8) ENGINE = ReplicatedMergeTree ORDER BY a", 36),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY nothing", 47),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r/../r') ORDER BY a", 36),
