@@ -9,6 +9,9 @@ R4  block numbers and part names are used once; merges cover neighbours; nothing
 R5  what readers see is whole, and is what its name says
 R6  without Keeper nothing is acknowledged and reads are answered; in the end every replica takes inserts
 R7  in the end no queue has an entry left
+R8  in the end all replicas have the definition that Keeper has, which is that of all ALTERs one after
+    another, the acknowledged ones among them; parts have the columns that they were inserted with, and ALTERs
+    made of them
 """
 
 from __future__ import annotations
@@ -21,11 +24,12 @@ from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName, merged
 from engine.replication.part_set import ActivePartSet, PartsIntersect
+from engine.testing.replication_alter_checker import check_r8
 from engine.testing.replication_epochs import check_restored, epochs
 from engine.testing.replication_history import History, Insert, Outcome
 from engine.testing.replication_model import Block, Drop, TableModel
 from engine.testing.replication_rows import Rows
-from engine.testing.replication_store import Origin
+from engine.testing.replication_store_events import Origin
 from engine.testing.simulation_report import Violation
 
 
@@ -277,6 +281,7 @@ CHECKERS: dict[str, Checker] = {
     "R5": check_r5,
     "R6": check_r6,
     "R7": check_r7,
+    "R8": check_r8,
 }
 
 

@@ -7,10 +7,9 @@ calls `finish`, which ends the faults, waits until the replicas are quiet and re
 from __future__ import annotations
 
 import asyncio
-import enum
 import random
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from uuid import UUID
 
 from engine.errors import OnclusterError
@@ -27,21 +26,24 @@ from engine.replication.creation import NewReplica, later_nodes, leader_election
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
-from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.paths import TablePaths
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.keeper_history import ObservedTree
-from engine.testing.replication_disk import Damage, StoreDisk, model_definition
-from engine.testing.replication_history import History, SeenStaged, SeenVisible
+from engine.testing.replication_disk import StoreDisk, model_definition
+from engine.testing.replication_history import Definition, History, SeenStaged, SeenVisible
 from engine.testing.replication_isolation import Isolation
 from engine.testing.replication_loss import KeeperLoss
+from engine.testing.replication_mishaps import Mishaps
 from engine.testing.replication_network import MemoryPartNetwork, NetworkFaults
+from engine.testing.replication_node import Recreation, SimulatedNode
 from engine.testing.replication_quiet import damaged_parts, final_state, unrest
 from engine.testing.replication_rows import Rows
 from engine.testing.replication_scenario import Scenario
-from engine.testing.replication_store import MemoryPartStore, Origin, Staged, StoreFaults, Visible
+from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication_store_events import Origin, Staged, StoreFaults, Visible
 from engine.testing.simulated_process import GatedEnv, Process, gated_factory
 from engine.testing.simulation import SimulationEnv
 
@@ -50,43 +52,6 @@ ROOT = "/clickhouse/tables/t"
 TABLE = TableName("d", "t")
 SOURCE_TABLE = TableName("d", "source")
 _SETTLING_S = 2 * 3600.0
-
-
-class Recreation(enum.Enum):
-    """What is left to do of a DROP TABLE with a CREATE TABLE behind it."""
-
-    NOTHING = "nothing"
-    DROP = "drop"
-    CREATE = "create"
-
-
-@dataclass(slots=True)
-class SimulatedNode:
-    """A machine: its disks, and the process that runs now, if any."""
-
-    name: str
-    number: int
-    me: ReplicaPaths
-    env: SimulationEnv
-    disk: StoreDisk
-    source_disk: StoreDisk
-    faults: StoreFaults
-    process: Process | None = None
-    ctx: ReplicaContext | None = None
-    table: ReplicatedTable | None = None
-    store: MemoryPartStore | None = None
-    incarnation: int = 0
-    recreation: Recreation = Recreation.NOTHING
-    cut_off_since: int | None = None
-    """Since when (a moment of the history) Keeper cannot be reached."""
-
-    @property
-    def is_being_recreated(self) -> bool:
-        return self.recreation is not Recreation.NOTHING
-
-    @property
-    def is_running(self) -> bool:
-        return self.process is not None and self.process.is_alive
 
 
 class ReplicationCluster:
@@ -104,16 +69,20 @@ class ReplicationCluster:
             env, faults=self.plan, latency_s=(scenario.keeper_latency_s / 20, scenario.keeper_latency_s)
         )
         self.server.tree = ObservedTree(self.history, env.now_s)
-        self.network = MemoryPartNetwork(env, NetworkFaults(random.Random(f"network {scenario.seed}")))
+        faults = NetworkFaults(random.Random(f"network {scenario.seed}"), seen=self._note)
+        self.network = MemoryPartNetwork(env, faults)
         if scenario.has_damaged_transfers:
             self.network.faults.damaged = self.network.faults.broken_off = 0.1
         self.settings = settings_of(scenario)
         self.kills = list(scenario.kill_gates)
+        self.away_s = (0.1, 20.0)
+        """How long a process that was killed is away, at least and at most."""
         self.is_calm = False
         self.zombies: list[asyncio.Task[object]] = []
         self.inserted: dict[tuple[str, Rows], list[PartName]] = {}
         self.nodes: dict[str, SimulatedNode] = {}
         self.loss = KeeperLoss(self)
+        self.mishaps = Mishaps(self)
         self.isolation = Isolation(self)
         for number in range(1, scenario.replicas + 1):
             self._make_node(number)
@@ -124,8 +93,11 @@ class ReplicationCluster:
     def _make_node(self, number: int) -> None:
         name = f"n{number}"
         faults = StoreFaults(random.Random(f"disk {self.scenario.seed} {name}"))
+        faults.seen = self._note
         if self.scenario.has_full_disks and number == 1:
             faults.disk_full = 0.1
+        if self.scenario.has_io_errors and number == 3:
+            faults.io_error = 0.1
         if self.scenario.has_killed_publishers:
             faults.kill_at_publish = 0.2
         if self.scenario.has_slow_replica and number == 2:
@@ -141,6 +113,9 @@ class ReplicationCluster:
             StoreDisk(model_definition()),
             faults,
         )
+
+    def _note(self, what: str) -> None:
+        self.reached[what] += 1
 
     def new_replica(self, node: SimulatedNode) -> NewReplica:
         definition = node.disk.definition
@@ -290,76 +265,11 @@ class ReplicationCluster:
         self.server.crash_client(node.process.name)
         node.process.cancel_tasks(self.env.loop)
         if not self.is_calm:
-            asyncio.get_running_loop().call_later(self.rng.uniform(0.1, 20.0), self.restart, node)
+            asyncio.get_running_loop().call_later(self.rng.uniform(*self.away_s), self.restart, node)
 
     def restart(self, node: SimulatedNode) -> None:
-        if not node.is_running:
+        if not node.is_running and not node.is_kept_down:
             self.start(node)
-
-    # --- what goes wrong ----------------------------------------------------------------------------------
-
-    def stop_for_a_while(self, node: SimulatedNode, for_s: float) -> None:
-        """SIGSTOP, and SIGCONT later: its session may be over by then, and it does not know."""
-        process = node.process
-        assert process is not None
-        self.reached["stopped"] += 1
-        process.stop()
-        self.cut_off_from_keeper(node, for_s)
-        asyncio.get_running_loop().call_later(for_s, process.go_on)
-
-    def cut_off_from_keeper(self, node: SimulatedNode, for_s: float) -> None:
-        process = node.process
-        assert process is not None
-        if node.cut_off_since is not None:
-            return
-        self.server.partition(process.name)
-        node.cut_off_since = self.history.tick()
-
-        def heal() -> None:
-            self.server.heal(process.name)
-            if node.process is process:
-                node.cut_off_since = None
-
-        asyncio.get_running_loop().call_later(for_s, heal)
-
-    async def restart_keeper(self, down_s: float) -> None:
-        self.reached["keeper restart"] += 1
-        for node in self.nodes.values():
-            node.cut_off_since = node.cut_off_since or self.history.tick()
-        await self.server.restart(down_s=down_s)
-        for node in self.nodes.values():
-            if node.process is None or node.process.name not in self.server.network.partitions:
-                node.cut_off_since = None
-
-    def harm(self, node: SimulatedNode) -> None:
-        """A part on this disk is damaged, if another replica has it whole."""
-        names = [
-            name
-            for name in sorted(node.disk.active)
-            if any(
-                name in other.disk.active
-                and name not in damaged_parts(other)
-                and other.me.part(name) in self.server.tree.nodes
-                for other in self.nodes.values()
-                if other is not node
-            )
-        ]
-        if names:
-            name = self.rng.choice(names)
-            self.reached["damaged on disk"] += 1
-            node.disk.damage(name, self.rng.choice(list(Damage)), self.rng.getrandbits(30))
-            self.history.harmed.append((self.history.tick(), node.me.name, name))
-
-    def lose_disk(self, node: SimulatedNode) -> None:
-        """All parts of a node are gone, and its process with them."""
-        self.reached["disk lost"] += 1
-        self.history.wiped.append((self.history.tick(), node.me.name))
-        self.history.disks_lost.setdefault(node.me.name, []).append(self.history.clock)
-        node.disk.active.clear()
-        node.disk.staged.clear()
-        node.disk.detached.clear()
-        if node.process is not None:
-            node.process.kill()
 
     # --- what can be seen from outside --------------------------------------------------------------------
 
@@ -393,6 +303,11 @@ class ReplicationCluster:
         self.loss.stop()
         for node in self.nodes.values():
             self.history.final[node.me.name] = final_state(self, node)
+        nodes = self.server.tree.nodes
+        if self.paths.columns in nodes:
+            self.history.definition = Definition(
+                nodes[self.paths.columns].data, nodes[self.paths.metadata].data
+            )
         for node in self.nodes.values():
             if node.process is not None:
                 node.process.is_alive = False
@@ -403,6 +318,9 @@ class ReplicationCluster:
         self.is_calm = True
         self.isolation.stop()
         self.plan.calm()
+        for fault, count in self.plan.happened.items():
+            self.reached[fault.value] += count
+        self.mishaps.cure_log()
         self.network.faults.calm()
         self.network.heal_all()
         if not self.server.is_up:

@@ -127,7 +127,9 @@ def _part(history: History, begins: int, ends: int | None) -> History:
         sequential_reads=[
             each for each in history.sequential_reads if inside(each.started_at) and inside(each.ended_at)
         ],
+        alters=[each for each in history.alters if inside(each.started_at) and inside(each.ended_at)],
         final=history.final if ends is None else {},
+        definition=history.definition if ends is None else None,
         lost=[each for each in history.lost if inside(each.at)],
         wiped=[each for each in history.wiped if inside(each[0])],
         harmed=[each for each in history.harmed if inside(each[0])],

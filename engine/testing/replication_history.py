@@ -6,11 +6,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from engine.errors import MalformedEntry
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
@@ -18,7 +20,7 @@ from engine.replication.paths import TablePaths
 from engine.testing.keeper_history import Created, Event, Removed, Transaction
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_rows import Row, Rows
-from engine.testing.replication_store import Origin
+from engine.testing.replication_store_events import Origin
 
 
 class Outcome(enum.Enum):
@@ -93,8 +95,27 @@ class SequentialRead:
 
 
 @dataclass(frozen=True, slots=True)
+class Alter:
+    """An ALTER of columns by a user."""
+
+    commands: str
+    started_at: int
+    ended_at: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What `columns` and `metadata` hold in Keeper."""
+
+    columns: bytes
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class FinalReplica:
-    """A replica when all is quiet. `in_keeper` are the children of its `parts/`; `damaged` active parts."""
+    """A replica when all is quiet. `in_keeper` are the children of its `parts/`; `damaged` active parts;
+    `part_columns` what `columns.txt` of its parts says."""
 
     parts: dict[PartName, str]
     rows: Counter[Row]
@@ -102,6 +123,8 @@ class FinalReplica:
     is_readonly: bool = False
     queue: tuple[str, ...] = ()
     damaged: tuple[PartName, ...] = ()
+    definition: Definition | None = None
+    part_columns: dict[PartName, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +159,10 @@ class History:
     inserts: list[Insert] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
     sequential_reads: list[SequentialRead] = field(default_factory=list)
+    alters: list[Alter] = field(default_factory=list)
     final: dict[str, FinalReplica] = field(default_factory=dict)
+    definition: Definition | None = None
+    """The table's, in Keeper, in the end."""
     lost: list[LostReplica] = field(default_factory=list)
     wiped: list[tuple[int, str]] = field(default_factory=list)
     harmed: list[tuple[int, str, PartName]] = field(default_factory=list)
@@ -184,11 +210,12 @@ class History:
         )
 
     def log(self) -> list[Logged]:
-        """Every entry that the log ever had, in order."""
-        return [
-            Logged(at, int(name[-10:]), LogEntry.from_bytes(data, where=name))
-            for at, name, data in self.created_below(self.paths.log)
-        ]
+        """Every entry that the log ever had, in order, but for those that are none."""
+        found = []
+        for at, name, data in self.created_below(self.paths.log):
+            with contextlib.suppress(MalformedEntry):
+                found.append(Logged(at, int(name[-10:]), LogEntry.from_bytes(data, where=name)))
+        return found
 
     def mutations(self) -> list[tuple[int, int, MutationEntry]]:
         """(moment, number of the znode, entry) of every mutation that ever was."""

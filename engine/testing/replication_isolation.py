@@ -14,7 +14,8 @@ from engine.replication.part_name import PartName
 from engine.replication.quorum import QuorumStatus
 
 if TYPE_CHECKING:
-    from engine.testing.replication_cluster import ReplicationCluster, SimulatedNode
+    from engine.testing.replication_cluster import ReplicationCluster
+    from engine.testing.replication_node import SimulatedNode
 
 _LOOKING_S = 0.05
 _LONGEST_INSERT_S = 20.0
@@ -73,7 +74,7 @@ class Isolation:
             if rng.random() < absence.kill_rate:
                 process.kill()
             else:
-                cluster.cut_off_from_keeper(node, for_s)
+                cluster.mishaps.cut_off_from_keeper(node, for_s)
                 for session_id in cluster.server.session_ids(process.name):
                     cluster.server.expire_session(session_id)
             await cluster.env.sleep(for_s)

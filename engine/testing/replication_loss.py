@@ -18,7 +18,8 @@ from engine.testing.replication_history import LostReplica
 from engine.testing.replication_rows import Row
 
 if TYPE_CHECKING:
-    from engine.testing.replication_cluster import ReplicationCluster, SimulatedNode
+    from engine.testing.replication_cluster import ReplicationCluster
+    from engine.testing.replication_node import SimulatedNode
 
 _ACTIVE_WAIT_S = 30.0
 
@@ -38,8 +39,12 @@ class KeeperLoss:
         chosen = nodes if is_everything else cluster.rng.sample(nodes, cluster.rng.randint(1, len(nodes)))
         if not self._can_go_on([node for node in nodes if node not in chosen]):
             is_everything, chosen = True, nodes
+        self.lose(chosen, is_everything=is_everything, are_sessions_lost=cluster.rng.random() < 0.6)
+
+    def lose(self, chosen: list[SimulatedNode], *, is_everything: bool, are_sessions_lost: bool) -> None:
+        """The nodes of these replicas, or the table with all of them."""
+        cluster = self._cluster
         nodes = [node for node in chosen if node.me.root in cluster.server.tree.nodes]
-        are_sessions_lost = cluster.rng.random() < 0.6
         roots = [cluster.paths.root] if is_everything else [node.me.root for node in nodes]
         cluster.reached["keeper lost the table" if is_everything else "keeper lost replicas"] += 1
         for node in nodes:

@@ -16,7 +16,7 @@ from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.testing.replication_history import History, Logged, SeenStaged
 from engine.testing.replication_rows import Row, Rows, mutated
-from engine.testing.replication_store import Origin
+from engine.testing.replication_store_events import Origin
 
 _FIRST_CONTENTS = (Origin.INSERTED, Origin.ATTACHED, Origin.COPIED)
 
@@ -26,12 +26,14 @@ Staged = dict[tuple[str, PartName], list[SeenStaged]]
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`at` is when the log got its entry; `origin` None if nobody ever staged its rows."""
+    """`at` is when the log got its entry; `origin` None if nobody ever staged its rows; `columns` are those
+    that they were staged with."""
 
     at: int
     part: PartName
     rows: Rows
     origin: Origin | None
+    columns: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ class TableModel:
         origin = before[-1].origin if before else None
         if before and isinstance(logged.entry.action, AttachPart):
             origin = Origin.ATTACHED  # also where a number was taken away and the part got another name
-        block = Block(logged.at, part, rows, origin)
+        block = Block(logged.at, part, rows, origin, before[-1].content.columns if before else b"")
         if (part.partition_id, part.min_block) in self.blocks:
             self.repeated.append(block)
         else:

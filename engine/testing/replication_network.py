@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from engine.env import Env
@@ -24,6 +24,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Part, PartStore
 from engine.replication.paths import ReplicaPaths
 from engine.testing.replication_disk import Damage, damaged_bytes
+from engine.testing.replication_store_events import nobody_counts
 from engine.testing.simulated_process import Process
 
 _TIMEOUT_S = 5.0
@@ -31,12 +32,15 @@ _TIMEOUT_S = 5.0
 
 @dataclass(slots=True)
 class NetworkFaults:
-    """How often a transfer breaks off, and how often a file arrives damaged; `latency_s` for each file."""
+    """How often a transfer breaks off, and how often a file arrives damaged; `latency_s` for each file.
+
+    `seen` is told of each that happens."""
 
     rng: random.Random = field(default_factory=lambda: random.Random("network faults"))
     broken_off: float = 0.0
     damaged: float = 0.0
     latency_s: tuple[float, float] = (0.0, 0.0)
+    seen: Callable[[str], None] = nobody_counts
 
     def calm(self) -> None:
         self.broken_off = self.damaged = 0.0
@@ -109,6 +113,7 @@ class MemoryPartNetwork:
                     for file in outgoing.files:
                         await self._pass_time()
                         if self._server(node, replica) is not server or self._draws(self.faults.broken_off):
+                            self.faults.seen("transfer broken off")
                             raise PartUnavailable(f"the connection to {replica.root} broke")
                         await incoming.write(file, self._carried(outgoing.read(file)))
             except SqlError as error:
@@ -132,6 +137,7 @@ class MemoryPartNetwork:
         async for piece in content:
             if is_damaged and piece:
                 damage = self.faults.rng.choice([Damage.BIT_FLIP, Damage.TRUNCATION])
+                self.faults.seen(f"{damage.value} in transfer")
                 piece, is_damaged = damaged_bytes(piece, damage, self.faults.rng.getrandbits(30)), False
             yield piece
 

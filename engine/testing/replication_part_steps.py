@@ -7,9 +7,10 @@ from engine.replication.commands import alter, mutate, optimize, partitions
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.replica.switches import Activity
-from engine.testing.replication_cluster import SOURCE_TABLE, Recreation, SimulatedNode
+from engine.testing.replication_cluster import SOURCE_TABLE
 from engine.testing.replication_disk import StoredPart
-from engine.testing.replication_history import Outcome
+from engine.testing.replication_history import Alter, Outcome
+from engine.testing.replication_node import Recreation, SimulatedNode
 from engine.testing.replication_rows import rows_of
 from engine.testing.replication_steps import Block, Steps
 
@@ -83,11 +84,11 @@ class PartSteps(Steps):
             commands = self._rng.choice(
                 [f"DROP COLUMN {extra[0]}", f"MODIFY COLUMN {extra[0]} UInt{self._rng.choice([8, 16, 32])}"]
             )
-        await self._on(
-            node,
-            "alter",
-            alter.alter_table(node.ctx, commands, sync=self._sync(), inactive_timeout_s=10.0),
-        )
+        history = self._cluster.history
+        began = history.tick()
+        work = alter.alter_table(node.ctx, commands, sync=self._sync(), inactive_timeout_s=10.0)
+        outcome, _ = await self._on(node, "alter", work)
+        history.alters.append(Alter(commands, began, history.tick(), outcome))
 
     async def drop_partition(self) -> None:
         node = self._node()

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
-from engine.testing.replication_history import FinalReplica
+from engine.testing.replication_history import Definition, FinalReplica
 
 if TYPE_CHECKING:
-    from engine.testing.replication_cluster import ReplicationCluster, SimulatedNode
+    from engine.testing.replication_cluster import ReplicationCluster
+    from engine.testing.replication_node import SimulatedNode
 
 
 def damaged_parts(node: SimulatedNode) -> list[PartName]:
@@ -66,11 +67,13 @@ def final_state(cluster: ReplicationCluster, node: SimulatedNode) -> FinalReplic
     """What is written down of a replica when all is over."""
     damaged = damaged_parts(node)
     rows: Counter[tuple[tuple[str, int | str], ...]] = Counter()
-    parts = {}
+    parts, part_columns = {}, {}
     for name, stored in sorted(node.disk.active.items()):
         if name not in damaged:
             rows.update(stored.rows(str(name)))
             parts[name] = stored.digest(str(name)).hash_text
+            part_columns[name] = stored.columns
+    definition = node.disk.definition
     queue = []
     for entry in cluster.children(node.me.queue):
         text = cluster.server.tree.nodes[f"{node.me.queue}/{entry}"].data.decode()
@@ -82,4 +85,6 @@ def final_state(cluster: ReplicationCluster, node: SimulatedNode) -> FinalReplic
         is_readonly=node.ctx is None or node.ctx.is_readonly,
         queue=tuple(queue),
         damaged=tuple(damaged),
+        definition=Definition(definition.columns.to_bytes(), definition.metadata.to_bytes()),
+        part_columns=part_columns,
     )

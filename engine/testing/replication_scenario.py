@@ -25,6 +25,7 @@ class Scenario:
     has_damaged_transfers: bool = False
     has_damaged_disks: bool = False
     has_full_disks: bool = False
+    has_io_errors: bool = False
     has_lost_disk: bool = False
     has_slow_replica: bool = False
     has_short_log: bool = False
@@ -50,6 +51,8 @@ class Scenario:
     """Servers are cut off with rows that nobody else has got yet."""
     has_long_absence: bool = False
     """One replica is away from Keeper for so long that a very short log goes on without it."""
+    has_poison: bool = False
+    """Somebody writes an entry into the log that nobody can read, and a person takes it out."""
     has_killed_publishers: bool = False
     """Each process is killed once between what Keeper has and what readers see."""
     partitions: int = 1
@@ -68,8 +71,8 @@ class Scenario:
         kills = () if calm else tuple(rng.randint(1, reach) for _ in range(rng.choice([0, 1, 1, 2, 3])))
         return cls(
             seed,
-            replicas=rng.choice([2, 3, 3, 3, 4]),
-            steps=rng.randint(4, 14),
+            replicas=rng.choice([3, 3, 3, 4, 5]),
+            steps=rng.randint(3, 11),
             fault_rate=rng.choice([0.0, 0.005, 0.01, 0.03]) if not calm else 0.0,
             kill_gates=kills,
             is_keeper_restarted=sometimes(0.15),
@@ -101,4 +104,6 @@ class Scenario:
             has_absent_holders=sometimes(0.25),
             has_killed_publishers=sometimes(0.25),
             has_long_absence=sometimes(0.15),
+            has_io_errors=sometimes(0.1),
+            has_poison=sometimes(0.1),
         )

@@ -1,9 +1,10 @@
 """A seeded simulation of replicated tables under faults: `simulate(seed)` runs one world and judges it.
 
-A world is two to four replicas of one table on machines whose disks outlive their processes, a Keeper, and a
-network. While users insert, optimize, mutate and drop, things go wrong: lost requests and replies, sessions
-that end, stopped and killed processes, partitions from Keeper and between replicas, damaged transfers and
-disks, full disks, lost disks, a short log. Then the faults stop, everything is started, and the replicas have
+A world is three to five replicas of one table on machines whose disks outlive their processes, a Keeper, and
+a network. While users insert, optimize, mutate and drop, things go wrong: lost requests and replies, sessions
+that end, stopped and killed processes, partitions from Keeper and between replicas, also one-way, damaged
+transfers and disks, full disks, errors of the disk, lost disks, a short log, entries of the log that nobody
+can read. Then the faults stop, everything is started, and the replicas have
 time to become quiet. Last the checkers of `engine.testing.replication_checkers` read the history.
 
 `Scenario.of_seed` says what a seed stands for.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 
+from engine.keeper.faults import Direction
 from engine.testing.replication_checkers import violations
 from engine.testing.replication_cluster import ReplicationCluster
 from engine.testing.replication_history import History
@@ -52,7 +54,8 @@ async def _run(cluster: ReplicationCluster) -> History:
 
 async def _nemesis(cluster: ReplicationCluster) -> None:
     """Things that go wrong by themselves, until cancelled."""
-    scenario, rng = cluster.scenario, cluster.rng
+    scenario, rng, mishaps = cluster.scenario, cluster.rng, cluster.mishaps
+    entries_to_poison = 1 if scenario.has_poison else 0
     disks_to_lose = 1 if scenario.has_lost_disk else 0
     absences = 1 if scenario.has_long_absence else 0
     trees_to_lose = rng.choice([1, 1, 2]) if scenario.has_keeper_loss else 0
@@ -70,29 +73,32 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
             cluster.reached["clock jump"] += 1
             node.env.jump_clock(rng.choice([-3600.0, 3600.0]))
         if scenario.is_keeper_restarted and cluster.server.is_up and rng.random() < 0.15:
-            await cluster.restart_keeper(rng.choice([0.1, 3.0, 15.0]))
+            await mishaps.restart_keeper(rng.choice([0.1, 3.0, 15.0]))
         if trees_to_lose and cluster.server.is_up and rng.random() < 0.2:
             trees_to_lose -= 1
             cluster.loss.lose_some()
+        if entries_to_poison and rng.random() < 0.3:
+            entries_to_poison -= 1
+            mishaps.poison_log(rng.uniform(1.0, 30.0))
         if node.process is None or not node.is_running:
             continue
         if scenario.is_partitioned and rng.random() < 0.3:
-            cluster.reached["partition from Keeper"] += 1
-            cluster.cut_off_from_keeper(node, rng.uniform(0.5, 20.0))
+            direction = rng.choice(list(Direction))
+            mishaps.cut_off_from_keeper(node, rng.uniform(0.5, 20.0), direction=direction)
         if absences and rng.random() < 0.4:
             absences -= 1
-            cluster.cut_off_from_keeper(node, rng.uniform(40.0, 120.0))
+            mishaps.cut_off_from_keeper(node, rng.uniform(40.0, 120.0))
         if scenario.is_stopped and rng.random() < 0.25:
-            cluster.stop_for_a_while(node, rng.uniform(0.5, 20.0))
+            mishaps.stop_for_a_while(node, rng.uniform(0.5, 20.0))
         if scenario.is_expired and rng.random() < 0.25:
             for session_id in cluster.server.session_ids(node.process.name):
                 cluster.reached["session ended"] += 1
                 cluster.server.expire_session(session_id)
         if scenario.has_damaged_disks and rng.random() < 0.2:
-            cluster.harm(node)
+            mishaps.harm(node)
         if disks_to_lose and rng.random() < 0.15:
             disks_to_lose -= 1
-            cluster.lose_disk(node)
+            mishaps.lose_disk(node)
 
 
 __all__ = ["Report", "Scenario", "simulate"]

@@ -12,8 +12,9 @@ from typing import Any, TypedDict, TypeVar
 from engine.errors import Code, OnclusterError, UnknownOutcome
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.waiting import Sync
-from engine.testing.replication_cluster import ReplicationCluster, SimulatedNode
+from engine.testing.replication_cluster import ReplicationCluster
 from engine.testing.replication_history import Outcome
+from engine.testing.replication_node import SimulatedNode
 from engine.testing.replication_rows import Value
 
 T = TypeVar("T")
@@ -69,6 +70,8 @@ class Steps:
             case OnclusterError(code=code):
                 outcome = Outcome.UNKNOWN if code in _UNKNOWN else Outcome.FAILED
                 self._reached[f"{what} failed with {code}"] += 1
+            case OSError():
+                outcome = Outcome.UNKNOWN
             case BaseException():
                 raise done
             case _:

@@ -8,28 +8,22 @@
 
 What is durable is on a `StoreDisk`, which outlives the store: a new store on the same disk is the process
 after a crash. Each durable step has a gate of the process before and after it, so a kill can fall between any
-two. Faults: a full disk (243), a slow one, damage when a part is sent, damage where it lies
-(`StoreDisk.damage`).
+two. Faults: a full disk (243), one that gives errors (EIO) or is slow, damage when a part is sent, damage
+where it lies (`StoreDisk.damage`).
 """
 
 from __future__ import annotations
 
-import asyncio
-import enum
-import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import replace
 
 from engine.env import Env
 from engine.errors import Code, SqlError
-from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import (
-    AlterPlan,
     DetachedPart,
     Fate,
     IncomingPart,
@@ -41,66 +35,19 @@ from engine.replication.part_store import (
     PartStore,
 )
 from engine.replication.siphash import siphash128_bytes
-from engine.replication.table_definition import TableDefinition
-from engine.replication.table_metadata import TableMetadata
-from engine.testing.replication_alter import partition_ids_of, planned
+from engine.testing.replication_alter import partition_ids_of
 from engine.testing.replication_disk import COUNT, DATA, Damage, StoreDisk, StoredPart
 from engine.testing.replication_rows import Row, Rows, Value, mutated, rows_of
+from engine.testing.replication_store_events import Origin, Staged, StoreFaults, Visible
+from engine.testing.replication_store_steps import StoredDefinition
 from engine.testing.replication_transfer import Incoming, Outgoing
 from engine.testing.simulated_process import Process
-
-
-@dataclass(slots=True)
-class StoreFaults:
-    """How often a write meets a full disk, a part is damaged when it is sent, and the process is killed when
-    Keeper has a part and readers have not; how long a write takes."""
-
-    rng: random.Random = field(default_factory=lambda: random.Random("store faults"))
-    disk_full: float = 0.0
-    damage_sent: float = 0.0
-    kill_at_publish: float = 0.0
-    write_s: tuple[float, float] = (0.0, 0.0)
-
-    def calm(self) -> None:
-        self.disk_full = self.damage_sent = self.kill_at_publish = 0.0
-        self.write_s = (0.0, 0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Visible:
-    """What readers see of a partition changed: `added` came, `removed` went, `active` is there now."""
-
-    added: tuple[PartName, ...]
-    removed: tuple[PartName, ...]
-    active: tuple[PartName, ...]
-
-
-class Origin(enum.Enum):
-    """Where a staged part came from."""
-
-    INSERTED = "inserted"
-    MERGED = "merged"
-    MUTATED = "mutated"
-    COPIED = "copied"
-    ATTACHED = "attached"
-    RECEIVED = "received"
-    EMPTY = "empty"
-
-
-@dataclass(frozen=True, slots=True)
-class Staged:
-    """A part is complete and durable under its name."""
-
-    name: PartName
-    origin: Origin
-    content: StoredPart
-
 
 _View = tuple[list[tuple[PartName, StoredPart]], Mapping[PartName, Part]]
 """What lies in a directory, and its parts in order."""
 
 
-class MemoryPartStore:
+class MemoryPartStore(StoredDefinition):
     """Implements `PartStore`. One process's way to its disk; the observers hear of every change."""
 
     def __init__(
@@ -113,10 +60,7 @@ class MemoryPartStore:
         on_visible: Callable[[Visible], None] | None = None,
         on_staged: Callable[[Staged], None] | None = None,
     ) -> None:
-        self.disk = disk
-        self._env = env
-        self._process = process
-        self.faults = faults or StoreFaults()
+        super().__init__(disk, env, process, faults or StoreFaults())
         self._on_visible = on_visible
         self._on_staged = on_staged
         self._parts: dict[PartName, tuple[StoredPart, Part]] = {}
@@ -128,7 +72,9 @@ class MemoryPartStore:
     # -- what is there -------------------------------------------------------------------------------------
 
     async def load(self) -> LoadedParts:
-        await self._step()
+        await self._pass_time()
+        if self.disk.temporary:
+            self.faults.seen("unforced writes forgotten")
         self.disk.temporary.clear()
         for place, prefix in ((self.disk.active, ""), (self.disk.staged, "staged_")):
             for name in list(place):
@@ -162,9 +108,6 @@ class MemoryPartStore:
             return before
         return there, {name: self._part(name, stored) for name, stored in sorted(there)}
 
-    async def definition(self) -> TableDefinition:
-        return self.disk.definition
-
     # -- as a user sees it ---------------------------------------------------------------------------------
 
     def rows(self) -> Counter[Row]:
@@ -180,7 +123,7 @@ class MemoryPartStore:
         columns = self.disk.definition.columns.to_bytes()
         stored = StoredPart.of_rows(content, columns, (), self._env.now_s())
         await self._step()
-        self._need_space()
+        self.faults.need_space()
         handle = self.disk.new_handle()
         self.disk.temporary[handle] = stored
         await self._after()
@@ -201,7 +144,7 @@ class MemoryPartStore:
         return part
 
     async def discard_inserted(self, new: NewPart) -> None:
-        await self._step()
+        await self._pass_time()  # what is left of it would be forgotten by the next start
         self.disk.temporary.pop(new.handle, None)
 
     async def rename_staged(self, staged: PartName, name: PartName) -> Part:
@@ -273,8 +216,7 @@ class MemoryPartStore:
     # -- what readers see ----------------------------------------------------------------------------------
 
     async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
-        rate = self.faults.kill_at_publish
-        if rate and self._process is not None and self.faults.rng.random() < rate:
+        if self._process is not None and self.faults.draws(self.faults.kill_at_publish):
             self.faults.kill_at_publish = 0.0
             self._process.kill()
             await self._after()
@@ -300,36 +242,6 @@ class MemoryPartStore:
             self._switch([], going)
             await self._after()
 
-    async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
-        return planned(self.disk.definition, commands)
-
-    async def apply_alter(
-        self,
-        columns: Columns,
-        metadata: TableMetadata,
-        renames: Mapping[str, str],
-        mutation: Mapping[str, int] = MappingProxyType({}),
-    ) -> None:
-        await self._step()
-        self.disk.definition = replace(self.disk.definition, columns=columns, metadata=metadata)
-        await self._after()
-
-    async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
-        await self._step()
-        settings = dict(self.disk.definition.settings)
-        for name, value in changes.items():
-            if value is None:
-                settings.pop(name, None)
-            else:
-                settings[name] = value
-        self.disk.definition = replace(self.disk.definition, settings=tuple(settings.items()))
-        await self._after()
-
-    async def apply_comment(self, comment: str) -> None:
-        await self._step()
-        self.disk.definition = replace(self.disk.definition, comment=comment)
-        await self._after()
-
     # -- the rest ------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -339,9 +251,10 @@ class MemoryPartStore:
         if stored is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in the table")
         part = self._part(name, stored)
-        if self.faults.rng.random() < self.faults.damage_sent:
+        if self.faults.draws(self.faults.damage_sent):
             damage = self.faults.rng.choice([Damage.BIT_FLIP, Damage.TRUNCATION, Damage.EMPTY_FILE])
             file = self.faults.rng.choice([DATA, COUNT])
+            self.faults.seen(f"{damage.value} in transfer")
             stored = stored.damaged(damage, self.faults.rng.getrandbits(30), file=file)
         yield Outgoing(part, stored, self._pause)
 
@@ -391,33 +304,9 @@ class MemoryPartStore:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
-        """Time passes; a kill may fall here. What follows happens at one moment."""
-        least, most = self.faults.write_s
-        if most > 0:
-            await self._env.sleep(self.faults.rng.uniform(least, most))
-        else:
-            await asyncio.sleep(0)
-        await self._after()
-
-    async def _pause(self) -> None:
-        """In the receiver's task: a stopped sender keeps it waiting, and no gate of the sender ends it."""
-        await asyncio.sleep(0)
-        if self._process is not None:
-            await self._process.while_it_runs()
-
-    async def _after(self) -> None:
-        if self._process is not None:
-            await self._process.while_it_runs()
-            self._process.gate()
-
-    def _need_space(self) -> None:
-        if self.faults.rng.random() < self.faults.disk_full:
-            raise SqlError(Code.NOT_ENOUGH_SPACE, "Cannot reserve space, not enough space on the disk")
-
     async def _stage(self, name: PartName, stored: StoredPart, origin: Origin) -> Part:
         """Complete and durable at one moment; a part that is active already stays as it is."""
-        self._need_space()
+        self.faults.need_space()
         if name in self.disk.active:
             return self._part(name, self.disk.active[name])
         self.disk.staged[name] = stored
@@ -435,7 +324,7 @@ class MemoryPartStore:
 
     async def _detach_received(self, name: PartName, stored: StoredPart) -> Part:
         await self._step()
-        self._need_space()
+        self.faults.need_space()
         self.disk.detach(str(name), stored)
         await self._after()
         return stored.part(name)

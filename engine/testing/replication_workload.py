@@ -4,6 +4,7 @@ all that changes parts (`replication_part_steps`)."""
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -12,8 +13,9 @@ from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.replica.context import ReplicaContext
-from engine.testing.replication_cluster import SimulatedNode
+from engine.testing.replication_cluster import ReplicationCluster
 from engine.testing.replication_history import Insert, Outcome, Read, SequentialRead
+from engine.testing.replication_node import SimulatedNode
 from engine.testing.replication_part_steps import PartSteps
 from engine.testing.replication_rows import rows_of
 from engine.testing.replication_steps import Block, Rowset
@@ -25,6 +27,11 @@ _STEPS_OF_AN_ABSENCE = 6
 
 class Workload(PartSteps):
     """Uses the table as the scenario says."""
+
+    def __init__(self, cluster: ReplicationCluster) -> None:
+        super().__init__(cluster)
+        self._sending: Counter[int] = Counter()
+        """Blocks that are being inserted, by their numbers."""
 
     async def run(self) -> None:
         """Steps one after another and side by side."""
@@ -120,7 +127,13 @@ class Workload(PartSteps):
                 inserted = await inserter.commit([new], block.options)
                 return inserted[0].is_duplicate
 
-        outcome, is_duplicate = await self._on(node, "insert", insert())
+        if block.number in self._sending:
+            self._reached["the same insert at once"] += 1
+        self._sending[block.number] += 1
+        try:
+            outcome, is_duplicate = await self._on(node, "insert", insert())
+        finally:
+            self._sending -= Counter([block.number])
         if outcome is Outcome.OK and is_duplicate:
             self._reached["duplicate insert"] += 1
         rows = rows_of(block.rows)

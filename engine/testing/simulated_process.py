@@ -46,6 +46,8 @@ class Process:
         self.kill_at = kill_at
         self.is_alive = True
         self.gates = 0
+        self.on_gate: Callable[[int], None] | None = None
+        """Told the number of each gate that is passed, or at which the process dies."""
         self._on_kill = on_kill
         self._runs = asyncio.Event()
         self._runs.set()
@@ -55,6 +57,8 @@ class Process:
         if not self.is_alive:
             raise asyncio.CancelledError
         self.gates += 1
+        if self.on_gate is not None:
+            self.on_gate(self.gates)
         if self.kill_at is not None and self.gates >= self.kill_at:
             self.kill()
             raise asyncio.CancelledError

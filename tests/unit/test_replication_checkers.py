@@ -25,7 +25,7 @@ from engine.testing.replication_history import (
 )
 from engine.testing.replication_model import Block, TableModel
 from engine.testing.replication_rows import mutated, rows_of
-from engine.testing.replication_store import Origin
+from engine.testing.replication_store_events import Origin
 
 COLUMNS = model_definition().columns.to_bytes()
 
