@@ -25,7 +25,7 @@ from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 1.0
 
 
 class ReplicasDiffer(OnclusterError):
@@ -39,32 +39,41 @@ class Likeness(enum.Enum):
     DIFFERENT = "different"
     """Parts are absent, or there are others: a replica that is behind, or merges, looks so."""
     CONTRADICTING = "contradicting"
-    """A part of the same name has other content, or it is a replica of another table."""
+    """A part of the same name has other content."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A replica's active parts, by partition id and name their content; and whether it has nothing to do."""
+    """A replica's active parts: by partition id and name their rows and what tells their content."""
 
-    parts: Mapping[tuple[str, str], str]
-    rows: Mapping[str, int]
+    parts: Mapping[tuple[str, str], tuple[int, str]]
+
+    @property
+    def rows(self) -> dict[str, int]:
+        """By partition id."""
+        found: dict[str, int] = {}
+        for (partition_id, _), (rows, _) in self.parts.items():
+            found[partition_id] = found.get(partition_id, 0) + rows
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Of a replica: its table's path in Keeper, and whether it has nothing to do."""
+
     keeper_path: str
     is_in_sync: bool
 
 
 def likeness(written: Contents, other: Contents) -> Likeness:
     common = written.parts.keys() & other.parts.keys()
-    if written.keeper_path != other.keeper_path or any(
-        written.parts[key] != other.parts[key] for key in common
-    ):
+    if any(written.parts[key] != other.parts[key] for key in common):
         return Likeness.CONTRADICTING
     return Likeness.ALIKE if written.parts == other.parts else Likeness.DIFFERENT
 
 
 def contents(server: Server, target: Target, partitions: Collection[str] | None) -> Contents:
     """Of these partitions, or of all."""
-    table = target.table
-    named = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
     chosen = (
         "" if partitions is None else f" AND partition_id IN ({', '.join(map(quote_string, partitions))})"
     )
@@ -75,22 +84,22 @@ def contents(server: Server, target: Target, partitions: Collection[str] | None)
     )
     rows = server.rows(
         f"SELECT partition_id, name, toString(rows) AS n, {content} AS content FROM system.parts "
-        f"WHERE active AND {named}{chosen}"
+        f"WHERE active AND {_is(target)}{chosen}"
     )
-    by_partition: dict[str, int] = {}
-    for row in rows:
-        by_partition[row["partition_id"]] = by_partition.get(row["partition_id"], 0) + int(row["n"])
-    # Asked afterwards: who has nothing to do now had all of that.
-    state = server.rows(
+    return Contents({(row["partition_id"], row["name"]): (int(row["n"]), row["content"]) for row in rows})
+
+
+def state_of(server: Server, target: Target) -> State:
+    rows = server.rows(
         "SELECT zookeeper_path, toUInt8(NOT is_readonly AND NOT is_session_expired AND queue_size = 0 AND "
-        f"log_pointer > log_max_index) AS is_in_sync FROM system.replicas WHERE {named}"
+        f"log_pointer > log_max_index) AS is_in_sync FROM system.replicas WHERE {_is(target)}"
     )
-    return Contents(
-        {(row["partition_id"], row["name"]): f"{row['n']} {row['content']}" for row in rows},
-        {one: count for one, count in by_partition.items() if count},
-        state[0]["zookeeper_path"] if state else "",
-        bool(state and state[0]["is_in_sync"]),
-    )
+    return State(rows[0]["zookeeper_path"], bool(rows[0]["is_in_sync"])) if rows else State("", False)
+
+
+def _is(target: Target) -> str:
+    table = target.table
+    return f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
 
 
 def require_equal_replicas(
@@ -128,44 +137,57 @@ def _require_alike(
     deadline_s: float,
 ) -> None:
     before: tuple[Contents, Contents] | None = None
+    looks_in_sync = 0
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
-            ours, theirs = (contents(one, target, partitions) for one in (written, other))
+            seen = contents(written, target, partitions), contents(other, target, partitions)
+            like = likeness(*seen)
+            if like is Likeness.CONTRADICTING:
+                raise _differ(target, written, other, *seen)
+            if like is Likeness.ALIKE:
+                return
+            # Who is behind changes, or has something to do; who has nothing to do twice has everything.
+            if before == seen:
+                states = state_of(written, target), state_of(other, target)
+                if states[0].keeper_path != states[1].keeper_path:
+                    raise _two_tables(target, written, other, *states)
+                looks_in_sync = looks_in_sync + 1 if all(state.is_in_sync for state in states) else 0
+                if looks_in_sync > 1:
+                    raise _differ(target, written, other, *seen)
+            else:
+                looks_in_sync = 0
         except (NodeUnavailable, ReplyLost, SqlError) as error:
             # Rows are where they were written, and come to the others by replication.
             log.warning("spark.replica_not_checked replica=%s error=%s", other, error.message)
             return
-        match likeness(ours, theirs):
-            case Likeness.ALIKE:
-                return
-            case Likeness.CONTRADICTING:
-                raise _differ(target, written, other, ours, theirs)
-            case Likeness.DIFFERENT:
-                # Nothing changed between two looks, and neither has anything to do.
-                if before == (ours, theirs) and ours.is_in_sync and theirs.is_in_sync:
-                    raise _differ(target, written, other, ours, theirs)
         if time.monotonic() >= deadline_s:
             log.warning("spark.replica_behind replica=%s table=%s", other, target.table)
             return
-        before = (ours, theirs)
+        before = seen
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _two_tables(target: Target, written: Server, other: Server, ours: State, theirs: State) -> ReplicasDiffer:
+    return ReplicasDiffer(
+        f"{target.table} on {written} and {other} are replicas of two tables, "
+        f"{ours.keeper_path} and {theirs.keeper_path or 'none'}.",
+        hint="Look at the macros of both servers: one path of Keeper is one shard.",
+    )
 
 
 def _differ(
     target: Target, written: Server, other: Server, ours: Contents, theirs: Contents
 ) -> ReplicasDiffer:
-    if ours.keeper_path != theirs.keeper_path:
-        why = f"they are replicas of two tables, {ours.keeper_path} and {theirs.keeper_path or 'none'}"
-        hint = "Look at the macros of both servers: one path of Keeper is one shard."
-    else:
-        ids = sorted(
-            one
-            for one in ours.rows.keys() | theirs.rows.keys()
-            if ours.rows.get(one, 0) != theirs.rows.get(one, 0)
-        )
-        shown = [f"{one}: {ours.rows.get(one, 0)} and {theirs.rows.get(one, 0)}" for one in ids[:5]]
-        why = f"rows by partition {'; '.join(shown)}" if shown else "equal names of parts, other content"
-        hint = "The load has written its rows. `oncluster health` says which replica is wrong and repairs it."
-    return ReplicasDiffer(f"{target.table} differs between {written} and {other}: {why}.", hint=hint)
+    ids = sorted(
+        one
+        for one in ours.rows.keys() | theirs.rows.keys()
+        if ours.rows.get(one, 0) != theirs.rows.get(one, 0)
+    )
+    shown = [f"{one}: {ours.rows.get(one, 0)} and {theirs.rows.get(one, 0)}" for one in ids[:5]]
+    why = f"rows by partition {'; '.join(shown)}" if shown else "equal numbers of rows, other parts"
+    return ReplicasDiffer(
+        f"{target.table} differs between {written} and {other}: {why}.",
+        hint="The load has written its rows. `oncluster health` says which replica is wrong and repairs it.",
+    )

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from engine.errors import UnknownOutcome
-from spark_apps.clickhouse_cluster import direct
+from spark_apps.clickhouse_cluster import direct, replicas
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.proof import PartSeen, RowsOnWrongShard, RowsTooMany, twins
 from spark_apps.clickhouse_cluster.records import Mode, Progress
-from spark_apps.clickhouse_cluster.replicas import Contents, Likeness, ReplicasDiffer, likeness
+from spark_apps.clickhouse_cluster.replicas import Contents, Likeness, ReplicasDiffer, State, likeness
 from spark_apps.clickhouse_cluster.split import Splitter
 from spark_apps.clickhouse_cluster.writer import Attempt, TaskStaged, finish, give_up
 from tests.spark.conftest import Servers
@@ -210,8 +210,8 @@ def test_a_replica_that_is_behind_fails_no_load(nodes: Servers) -> None:
     assert is_once(nodes, table)
 
 
-def contents(parts: Mapping[str, str], *, path: str = "/t") -> Contents:
-    return Contents({("p", name): content for name, content in parts.items()}, {}, path, is_in_sync=True)
+def contents(parts: Mapping[str, str]) -> Contents:
+    return Contents({("p", name): (1, content) for name, content in parts.items()})
 
 
 @pytest.mark.parametrize(
@@ -221,11 +221,29 @@ def contents(parts: Mapping[str, str], *, path: str = "/t") -> Contents:
         (contents({"a": "1"}), Likeness.DIFFERENT),
         (contents({"a": "1", "c": "2"}), Likeness.DIFFERENT),
         (contents({"a": "1", "b": "3"}), Likeness.CONTRADICTING),
-        (contents({"a": "1", "b": "2"}, path="/other"), Likeness.CONTRADICTING),
     ],
 )
 def test_replicas_are_compared_by_parts_and_their_content(other: Contents, expected: Likeness) -> None:
     assert likeness(contents({"a": "1", "b": "2"}), other) is expected
+
+
+def test_a_replica_that_says_it_has_everything_and_has_not_is_found(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica that is kept from fetching, and a bug for which it has nothing to do."""
+    table = make_table(nodes)
+    second = nodes.shards[0][1]
+    second.execute(f"SYSTEM STOP REPLICATION QUEUES {table}")
+    job = begin(nodes, table)
+    message = attempt(job, task=0, number=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(replicas, "state_of", lambda *_: State("/one", is_in_sync=True))
+        with pytest.raises(ReplicasDiffer, match=r"rows by partition 0: .* and 0; 1: .* and 0"):
+            finish(job, [message])
+    assert begin(nodes, table).before is Progress.DECIDED
+    second.execute(f"SYSTEM START REPLICATION QUEUES {table}")
+    finish(begin(nodes, table), [])
+    assert is_once(nodes, table)
 
 
 def part(name: str, digest: str, *, partition: str = "p") -> PartSeen:
