@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.errors import OnclusterError
+from engine.migrations.errors import TableNotMade
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, Step
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import MigrationRecord
@@ -51,6 +52,9 @@ async def drive(
                 break
             told.on_migration(step, await runner.finish_migration(run, step.version))
         return await runner.finish(run)
+    except TableNotMade:
+        await runner.finish(run)
+        raise
     except OnclusterError:
         await runner.abandon(run)
         raise

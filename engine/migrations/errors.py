@@ -1,7 +1,8 @@
 """What can go wrong with migrations, as branches of the error tree in `engine.errors`.
 
 Unavailable
-└─ LedgerUnavailable      the ledger's database cannot be reached; every write may be repeated
+├─ LedgerUnavailable      the ledger's database cannot be reached; every write may be repeated
+└─ TableNotMade           a host that is away has still to make what a statement changes
 Refused
 ├─ MigrationFilesError    a folder that cannot be used: every problem with its file and line
 ├─ MigrationRefused       the plan, the lint or the state of the ledger forbids it
@@ -45,6 +46,12 @@ class LedgerUnavailable(Unavailable):
     Whether the last write took effect may be unknown; that does no harm, because every write of the ledger
     is keyed by what it says and repeating it adds nothing.
     """
+
+
+class TableNotMade(Unavailable):
+    """A statement waits for hosts that have still to make the table which it changes (`order`)."""
+
+    default_code = Code.UNFINISHED
 
 
 class MigrationFilesError(Refused):

@@ -14,6 +14,7 @@ from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt
 from engine.migrations.files import Direction
 from engine.migrations.ledger_store import LedgerStore
+from engine.migrations.model import Step
 from engine.migrations.states import CellState, Event, RunState
 from engine.names import HostId
 
@@ -98,6 +99,19 @@ class LedgerWriter:
                 "done_by": done_by,
                 "note": note,
             },
+        )
+
+    def record_step(self, event: Event, step: Step, file_checksum: str, done_by: str) -> None:
+        """As `record_event`."""
+        self.record_event(
+            event,
+            version=step.version,
+            title=step.title,
+            direction=step.direction,
+            generation=step.generation,
+            statements=step.statements,
+            file_checksum=file_checksum,
+            done_by=done_by,
         )
 
     def record_attempt(self, attempt: Attempt) -> None:

@@ -65,6 +65,7 @@ from engine.migrations.lock import Binding, Lease
 from engine.migrations.locked_ledger import LockedLedger
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
 from engine.migrations.observe import targets_of
+from engine.migrations.order import check_order, creations_before, require_made
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
@@ -192,8 +193,8 @@ class MigrationRunner:
         """Send the statement if it is to be sent; attach to it if it was.
 
         A statement that is done, or whose migration is in the state the run wants, is not touched. Raises
-        MigrationRefused (out of order, or another run changed the migration meanwhile), StaleFence, Keeper's
-        errors; after UnknownOutcome call it again.
+        MigrationRefused (out of order, or another run changed the migration meanwhile), TableNotMade,
+        StaleFence, Keeper's errors; after UnknownOutcome call it again.
         """
         lease = self._lease(run)
         step, script = self._step(run, ref)
@@ -202,10 +203,12 @@ class MigrationRunner:
             return Progress(ref, Verdict.DONE, record.rows_of(ref.statement))
         check_unchanged(record, step)
         self._check_order(run, ref)
+        if not is_begun(record, step) or not record.rows_of(ref.statement):
+            await self._check_made(run, ref)
         writer = self.locked.writer(run.request.run_id, lease)
         statement = script.statements[ref.statement - 1]
         if not is_begun(record, step):
-            self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
+            writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
         for attempt in self._attempts(run, step, script, statement):
             await self._send(run, lease, writer, statement, attempt)
         return self._progress(run, ref)
@@ -229,7 +232,6 @@ class MigrationRunner:
         _, script = self._step(run, ref)
         patience = run.request.patience(script.statements[ref.statement - 1].options)
         observer = self.locked.observer(run.request.run_id, lease)
-        progress = self._progress(run, ref)
         deadline_s = None if patience.timeout_s < 0 else self.env.monotonic_s() + patience.timeout_s
 
         def judged(*, is_time_over: bool) -> Progress:
@@ -238,6 +240,8 @@ class MigrationRunner:
                 on_progress(now)
             return now
 
+        if self._progress(run, ref).verdict is Verdict.PARTIAL and patience.timeout_s != 0:
+            await self.collect(run, ref)  # a host may have come back since it was recorded
         progress = judged(is_time_over=False)
         if progress.verdict is not Verdict.WAIT:
             return progress
@@ -267,11 +271,11 @@ class MigrationRunner:
         writer = self.locked.writer(run.request.run_id, lease)
         if not script.statements and not is_begun(record, step):
             check_unchanged(record, step)
-            self._record_event(writer, Event.STARTED, step, script, run.request.requested_by)
+            writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
             record = self.locked.record(version)
         if is_begun(record, step) and is_complete(record, len(script.statements)):
             event = Event.APPLIED if step.direction is Direction.UP else Event.ROLLED_BACK
-            self._record_event(writer, event, step, script, run.request.requested_by)
+            writer.record_step(event, step, script.checksum, run.request.requested_by)
             logger.info("migration.%s version=%d cluster=%s", event.value, version, self.cluster)
         return self.locked.record(version)
 
@@ -329,20 +333,33 @@ class MigrationRunner:
         return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
 
     def _check_order(self, run: Run, ref: StatementRef) -> None:
-        """The statement before this one was sent (and so those before it), and none has failed since."""
-        earlier = run.refs[: run.refs.index(ref)]
-        if not earlier:
+        if ref == run.refs[0]:
             return
+        has_failures = self.ledger.has_failures(self.cluster)
         records: Mapping[int, MigrationRecord] = {}
-        suspects = earlier[-1:]
-        if self.ledger.has_failures(self.cluster):
-            records, suspects = self.ledger.records(self.cluster), earlier
-        for suspect in suspects:
-            progress = self._progress(run, suspect, record=records.get(suspect.version), is_time_over=True)
-            if progress.failures or (not progress.rows and progress.verdict is not Verdict.DONE):
-                raise MigrationRefused(
-                    f"{ref} cannot be sent: {suspect} comes before it and {describe(progress)}."
-                )
+        if has_failures:
+            records = self.ledger.records(self.cluster)
+
+        def standing(earlier: StatementRef) -> Progress:
+            return self._progress(run, earlier, record=records.get(earlier.version), is_time_over=True)
+
+        check_order(run, ref, standing, looks_at_all=has_failures)
+
+    async def _check_made(self, run: Run, ref: StatementRef) -> None:
+        """Raises TableNotMade. Who does not wait at all has said that he knows better."""
+
+        def statement_of(each: StatementRef) -> ScriptStatement:
+            return self._step(run, each)[1].statements[each.statement - 1]
+
+        statement = statement_of(ref)
+        if run.request.patience(statement.options).timeout_s == 0:
+            return
+        for creation in creations_before(run, ref, statement_of):
+            progress = self._progress(run, creation)
+            if progress.rows and progress.verdict is not Verdict.DONE:
+                progress = await self.collect(run, creation)
+            cluster = self.topology.cluster(statement.options.cluster or self.cluster)
+            require_made(ref, creation, progress, cluster)
 
     def _attempts(self, run: Run, step: Step, script: Script, statement: ScriptStatement) -> list[Attempt]:
         """The attempts that must stand in the queue now."""
@@ -380,17 +397,3 @@ class MigrationRunner:
         )
         submission = await client.submit(prepared)
         writer.record_submission(attempt.token, entry=submission.entry, outcome=submission.outcome.value)
-
-    def _record_event(
-        self, writer: LedgerWriter, event: Event, step: Step, script: Script, done_by: str
-    ) -> None:
-        writer.record_event(
-            event,
-            version=step.version,
-            title=step.title,
-            direction=step.direction,
-            generation=step.generation,
-            statements=len(script.statements),
-            file_checksum=script.checksum,
-            done_by=done_by,
-        )

@@ -15,6 +15,7 @@ from engine.migrations.errors import (
     ChangedMigration,
     MigrationFilesError,
     MigrationRefused,
+    TableNotMade,
 )
 from engine.migrations.files import load_folder
 from engine.migrations.gather import make_plan
@@ -198,6 +199,59 @@ def test_only_active_modes_go_on_without_a_host_that_is_away_and_the_ledger_show
         world.check()
 
     in_world(tmp_path, scenario)
+
+
+REPLICATED = {
+    "1_table.up.sql": "CREATE TABLE s.r (x Int8) ENGINE = ReplicatedMergeTree ORDER BY x;\n"
+    "CREATE TABLE s.p (x Int8) ENGINE = Memory;\n",
+    "2_change.up.sql": "ALTER TABLE s.p ADD COLUMN y Int8;\nALTER TABLE s.r DELETE WHERE x = 1;\n"
+    "ALTER TABLE s.r ADD COLUMN y Int8;\n",
+}
+
+
+def test_a_replicated_table_is_not_changed_while_a_host_that_is_away_has_still_to_make_it(
+    tmp_path: Path,
+) -> None:
+    """It could not make it afterwards: ClickHouse refuses a replica with other columns."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        request = world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        with pytest.raises(
+            TableNotMade, match=r"2\.up statement 3 .* node02:9000 has still to make \(1\.up st"
+        ):
+            await drive(await world.runner(), request)
+        assert len(world.entries()) == 4, "what changes no definition, and tables of each host's own, go on"
+        assert world.states() == {1: "waiting", 2: "running"}
+        assert world.ledger.runs("shop")[-1].state is RunState.UNFINISHED
+
+        # It comes back. Nobody has looked since, and the next run looks before it refuses.
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        summary = await drive(await world.runner(), world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE))
+        assert summary.state is RunState.DONE
+        assert len(world.entries()) == 5
+        world.check()
+
+    in_world(tmp_path, scenario, files=REPLICATED)
+
+
+@pytest.mark.parametrize(("shards", "replicas", "timeout_s"), [(2, 1, None), (1, 2, 0)])
+def test_it_is_changed_where_nobody_else_has_made_it_and_where_nothing_is_waited_for(
+    tmp_path: Path, shards: int, replicas: int, timeout_s: int | None
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        more = {} if timeout_s is None else {"timeout_s": timeout_s}
+        summary = await drive(
+            await world.runner(), world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE, **more)
+        )
+        assert summary.state is RunState.PARTIAL
+        assert len(world.entries()) == 5
+
+    in_world(tmp_path, scenario, files=REPLICATED, shards=shards, replicas=replicas)
 
 
 def test_what_a_late_host_did_is_recorded_even_when_the_migration_was_rolled_back_meanwhile(

@@ -1,0 +1,103 @@
+"""What has to have happened before a statement may be sent. Pure; `engine.migrations.runner` asks.
+
+A replicated table is changed once per shard. A replica that makes it after that, because its host was off
+line when it was created, is refused by ClickHouse (122 INCOMPATIBLE_COLUMNS): the columns of its CREATE are
+not the table's any more. So who goes on without hosts that are off line stops before changing a table that
+one of them has still to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from engine.config.model import Cluster
+from engine.migrations.decide import describe
+from engine.migrations.errors import MigrationRefused, TableNotMade
+from engine.migrations.files import ScriptStatement
+from engine.migrations.model import Progress, Run, RunRequest, StatementRef
+from engine.migrations.states import CellState
+from engine.migrations.verdict import Verdict
+from engine.names import TableName
+from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
+
+_A = AlterCommand
+_LEAVE_THE_DEFINITION = frozenset(
+    {
+        *(_A.CLEAR_COLUMN, _A.MATERIALIZE_COLUMN, _A.MATERIALIZE_TTL, _A.CLEAR_INDEX, _A.MATERIALIZE_INDEX),
+        *(_A.CLEAR_STATISTICS, _A.MATERIALIZE_STATISTICS, _A.CLEAR_PROJECTION, _A.MATERIALIZE_PROJECTION),
+        *(_A.MODIFY_SETTING, _A.RESET_SETTING, _A.REFRESH),
+        *(command for command in _A if "PARTITION" in command),
+        *(_A.FREEZE, _A.UNFREEZE, _A.UNLOCK_SNAPSHOT),
+        *(_A.DELETE, _A.UPDATE, _A.APPLY_DELETED_MASK, _A.APPLY_PATCHES, _A.REWRITE_PARTS),
+    }
+)
+
+
+def check_order(
+    run: Run, ref: StatementRef, standing: Callable[[StatementRef], Progress], *, looks_at_all: bool
+) -> None:
+    """The statement before `ref` was sent (and so those before it), and none has failed since.
+
+    `looks_at_all`: something has failed, here or elsewhere. Raises MigrationRefused.
+    """
+    earlier = run.refs[: run.refs.index(ref)]
+    for suspect in earlier if looks_at_all else earlier[-1:]:
+        progress = standing(suspect)
+        if progress.failures or (not progress.rows and progress.verdict is not Verdict.DONE):
+            raise MigrationRefused(
+                f"{ref} cannot be sent: {suspect} comes before it and {describe(progress)}."
+            )
+
+
+def creations_before(
+    run: Run, ref: StatementRef, statement_of: Callable[[StatementRef], ScriptStatement]
+) -> Iterator[StatementRef]:
+    """The statements of the run that make the replicated tables whose definition `ref` changes."""
+    changed = _changed_by(statement_of(ref), run.request)
+    if changed is None:
+        return
+    for earlier in run.refs[: run.refs.index(ref)]:
+        if _made_by(statement_of(earlier), run.request) == changed:
+            yield earlier
+
+
+def require_made(ref: StatementRef, creation: StatementRef, progress: Progress, cluster: Cluster) -> None:
+    """Raises TableNotMade when a replica has still to carry out `creation`, where another may have."""
+    of_several = {
+        replica.host_id for shard in cluster.shards if len(shard.replicas) > 1 for replica in shard.replicas
+    }
+    lacking = [
+        row.host for row in progress.rows if row.state is not CellState.DONE and row.host in of_several
+    ]
+    if lacking:
+        hosts = ", ".join(host.readable for host in lacking)
+        raise TableNotMade(
+            f"{ref} is not sent: it changes a replicated table that {hosts} has still to make ({creation}), "
+            "and could not make after that.",
+            hint="Repeat the command when the host is back; what was sent goes on.",
+        )
+
+
+def _made_by(statement: ScriptStatement, request: RunRequest) -> TableName | None:
+    parsed = parse_statement(statement.sql)
+    if parsed.kind is not StatementKind.CREATE_TABLE or not (parsed.engine or "").startswith("Replicated"):
+        return None
+    return _table(parsed, statement, request)
+
+
+def _changed_by(statement: ScriptStatement, request: RunRequest) -> TableName | None:
+    parsed = parse_statement(statement.sql)
+    match parsed.kind:
+        case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
+            return _table(parsed, statement, request)
+        case StatementKind.ALTER_TABLE if not _LEAVE_THE_DEFINITION.issuperset(parsed.alter_commands):
+            return _table(parsed, statement, request)
+        case _:
+            return None
+
+
+def _table(parsed: Statement, statement: ScriptStatement, request: RunRequest) -> TableName | None:
+    if not parsed.tables:
+        return None
+    table = parsed.tables[0]
+    return TableName(table.database or statement.options.database or request.database, table.table)
