@@ -27,7 +27,14 @@ from engine.cli.migrate_place import (
     request_for,
     run_options,
 )
-from engine.cli.migrate_show import Reporter, show_lint, show_plan, show_rehearsal, show_summary
+from engine.cli.migrate_show import (
+    Reporter,
+    show_lint,
+    show_plan,
+    show_rehearsal,
+    show_summary,
+    telling,
+)
 from engine.config.graphite import sections_xml
 from engine.env import SystemEnv
 from engine.migrations.drive import drive
@@ -85,6 +92,7 @@ def lint_command(
 
     async def judge() -> LintReport:
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(telling("judging the files"))
             scratch = None if no_parser else await stack.enter_async_context(ScratchChdb())
             findings: list[Finding] = []
             for folder in folders:
@@ -165,7 +173,8 @@ def rehearse_command(
 
 async def _rehearse(place: Place, request: RunRequest) -> Rehearsal:
     async with ScratchChdb(graphite=sections_xml(place.config.graphite)) as scratch:
-        return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
+        with telling("rehearsing"):
+            return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
 
 
 # --- doing ------------------------------------------------------------------------------------------------

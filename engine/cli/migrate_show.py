@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
@@ -12,6 +13,7 @@ import click
 
 from engine.cli.common import console, print_json, print_table
 from engine.ddl.output import DEFAULT_TIMEOUT_S
+from engine.local.progress import ConsoleSink, Steps
 from engine.migrations.decide import describe
 from engine.migrations.files import MigrationSet
 from engine.migrations.ledger import RunRow
@@ -30,33 +32,49 @@ from engine.migrations.states import (
 )
 from engine.migrations.verdict import Verdict
 
+_RUN = "migrating"
 _MOST_HOST_COLUMNS = 8
 _SQL_CHARS = 90
 
 
+_PATIENCE_S = 2.0
+"""Whatever takes no longer needs no word."""
+
+
+@contextlib.contextmanager
+def telling(step: str) -> Iterator[Steps]:
+    """Tells on standard error what goes on, where it takes its time; inside a running event loop."""
+    with ConsoleSink(console(stderr=True), first_word_s=_PATIENCE_S) as sink:
+        steps = Steps(sink)
+        steps.running(step)
+        yield steps
+
+
 class Reporter:
-    """Tells on standard error how a run goes: a spinner on a terminal, a line for each statement anywhere."""
+    """Tells on standard error how a run goes: a line for each statement, and what is waited for meanwhile."""
 
     def __init__(self) -> None:
         self._console = console(stderr=True)
-        self._status = self._console.status("Taking the lock …")
+        self._sink = ConsoleSink(self._console, first_word_s=_PATIENCE_S)
+        self._steps = Steps(self._sink)
         self._told: set[StatementRef] = set()
 
     def __enter__(self) -> Reporter:
-        self._status.start()
+        self._sink.__enter__()
+        self._steps.running(_RUN, "taking the lock")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._status.stop()
+        self._sink.__exit__(kind, error, trace)
 
     def on_begin(self, run: Run) -> None:
-        self._status.update(f"{len(run.steps)} migrations, {len(run.refs)} statements")
+        self._steps.running(_RUN, f"{len(run.steps)} migrations, {len(run.refs)} statements")
 
     def on_statement(self, progress: Progress) -> None:
         if progress.verdict is Verdict.WAIT:
-            self._status.update(describe(progress))
+            self._steps.running(_RUN, describe(progress))
         elif progress.ref not in self._told:
             self._told.add(progress.ref)
             self._console.print(f"  {describe(progress)}", markup=False, highlight=False)

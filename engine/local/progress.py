@@ -127,19 +127,20 @@ class _Running:
 
     event: StepEvent
     heard_s: float
-    said: str
+    said: str | None
     said_s: float
 
 
 class ConsoleSink:
     """Shows events to a person; `with ConsoleSink(console) as sink`, inside a running event loop.
 
-    A screen has spinners. Anything else gets lines: a step's first word and its end at once, new words of it
-    a few seconds apart, and a sign of life when it has been silent.
+    A screen has spinners. Anything else gets lines: a step's first word (after `first_word_s`, if it lasts
+    so long) and its end at once, new words of it a few seconds apart, and a sign of life after a silence.
     """
 
-    def __init__(self, console: Console, *, env: Env | None = None) -> None:
+    def __init__(self, console: Console, *, first_word_s: float = 0.0, env: Env | None = None) -> None:
         self._console = console
+        self._first_word_s = first_word_s
         self._env = env or SystemEnv()
         self._progress: Progress | None = None
         self._tasks: dict[str, TaskID] = {}
@@ -197,8 +198,8 @@ class ConsoleSink:
             known.event, known.heard_s = event, now_s
             self._say_if_due(known)
         else:
-            self._running[event.step] = _Running(event, now_s, event.text, now_s)
-            self._line(event)
+            known = self._running[event.step] = _Running(event, now_s, None, now_s)
+            self._say_if_due(known)
 
     async def _look(self) -> None:
         while True:
@@ -208,7 +209,10 @@ class ConsoleSink:
 
     def _say_if_due(self, known: _Running) -> None:
         now_s, event = self._env.monotonic_s(), known.event
-        due_after_s = _SAME_WORD_S if event.text == known.said else _NEW_WORD_S
+        if known.said is None:
+            due_after_s = self._first_word_s
+        else:
+            due_after_s = _SAME_WORD_S if event.text == known.said else _NEW_WORD_S
         if now_s - known.said_s >= due_after_s:
             known.said, known.said_s = event.text, now_s
             self._line(replace(event, seconds=event.seconds + now_s - known.heard_s))

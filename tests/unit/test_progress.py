@@ -88,6 +88,20 @@ def test_the_seconds_are_those_of_who_told_and_go_on_here() -> None:
     assert [line.split()[2] for line in file.getvalue().splitlines()] == ["5.0", "15.0"]
 
 
+def test_what_is_over_soon_needs_no_word() -> None:
+    async def main(env: SimulationEnv) -> None:
+        with ConsoleSink(Console(file=file, width=200), first_word_s=2.0, env=env) as sink:
+            steps = Steps(sink, env=env)
+            steps.running("wait", "for a")
+            await env.sleep(1.5)
+            steps.running("wait", "for b")
+            await env.sleep(6)
+
+    file = io.StringIO()
+    run_simulation(1, main)
+    assert [line.split()[1:] for line in file.getvalue().splitlines()] == [["wait", "2.0", "s", "for", "b"]]
+
+
 def test_a_run_of_tasks_is_told_in_words() -> None:
     def tasks(*states: str | None) -> list[TaskInstance]:
         return [
