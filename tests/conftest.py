@@ -43,6 +43,8 @@ LONG_FILES = (
     "simulation/test_replication_deliberate_bugs.py",
     "migrations/test_command_line.py",
     "node/test_replicated_tables.py",
+    "node/test_replicated_starts.py",
+    "node/test_replicated_readers.py",
     "process/test_kill9.py",
     "simulation/test_ddl_deliberate_bugs.py",
     "node/test_replication_streams.py",

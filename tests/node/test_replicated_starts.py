@@ -1,14 +1,19 @@
-"""What a start finds, what it may not settle by itself, and conversions: two real nodes and ZooKeeper."""
+"""What a start finds and finishes, what it may not settle by itself, and conversions: two real nodes and
+ZooKeeper."""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from tests.node.replicated_pair import Pair, eventually, refused
+from tests.node.http_client import HttpAt
+from tests.node.replicated_pair import OWN_PATH, Pair, eventually, refused
 
 pytestmark = pytest.mark.slow
 
@@ -205,3 +210,82 @@ def test_a_start_that_finds_too_much_wrong_waits_for_somebody_to_force_it(pair: 
     assert n1.query(f"SELECT k FROM {strange}") == "2\n"
     assert pair.rows(damaged) == "0\n1\n2\n"
     assert n1.query(detached.format(damaged)) == ignored.replace("ignored", "broken-on-start")
+
+
+# -- kill -9 -------------------------------------------------------------------------------------------------
+
+
+def test_what_a_crash_left_of_a_replacement_goes_at_the_next_start(pair: Pair) -> None:
+    before = pair.catalog("n1")
+    left = f"_tmp_replace_{uuid4().hex}"
+    pair.n1.query(
+        f"CREATE TABLE d.{left} (a Int8) ENGINE = ReplicatedMergeTree('/unfinished', 'r') ORDER BY a"
+    )
+    pair.restart("n1")
+    eventually(lambda: pair.catalog("n1"), before)
+    assert pair.n1.query(f"EXISTS d.{left}") == "0\n"
+    assert "unfinished" not in pair.children("/")
+
+
+def test_on_cluster_takes_effect_once_though_a_replica_is_killed_meanwhile(pair: Pair) -> None:
+    for number, after_s in enumerate((0.03, 0.1)):
+        name = f"d.killed{number}"
+        engine = f"ENGINE = ReplicatedMergeTree({OWN_PATH}) PARTITION BY p ORDER BY a"
+        for sql in (
+            f"CREATE TABLE {name} ON CLUSTER all (a UInt64, p UInt8) {engine}",
+            f"INSERT INTO {name} SELECT number, number % 3 FROM numbers(30)",
+            f"ALTER TABLE {name} ON CLUSTER all ADD COLUMN z UInt8 DEFAULT 5",
+            f"ALTER TABLE {name} ON CLUSTER all UPDATE z = z + 1 WHERE 1",
+            f"ALTER TABLE {name} ON CLUSTER all DROP PARTITION 1",
+        ):
+            if "ON CLUSTER" in sql:
+                _kill_while(pair, sql, after_s=after_s, ask=pair.n2)
+            else:
+                pair.n2.query(sql)
+        assert pair.children(f"/t/01/d/killed{number}/mutations") == ["0000000000"]
+        for node in (pair.n1, pair.n2):
+            eventually(partial(node.query, f"SELECT count(), sum(z) FROM {name}"), "20\t120\n")
+    failed = "SELECT entry, exception_text FROM system.distributed_ddl_queue WHERE query LIKE '%d.killed%' "
+    assert pair.n1.query(failed + "AND exception_code != 0") == ""
+
+
+def _status(node: HttpAt, sql: str) -> int:
+    return node.post(sql).status
+
+
+def _has_child(pair: Pair, path: str, name: str) -> bool:
+    return name in pair.children(path)
+
+
+def _kill_while(pair: Pair, sql: str, *, after_s: float, ask: HttpAt | None = None) -> None:
+    """Send a statement, to n1 or to whom is given, and kill n1 under it; n1 runs again afterwards."""
+
+    def send() -> None:
+        try:
+            (ask or pair.n1).post(sql)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(after_s)
+    pair.kill9("n1")
+    thread.join()
+
+
+def test_a_node_that_was_killed_has_its_tables_again_or_not_at_all(pair: Pair) -> None:
+    """kill -9 among CREATE and DROP, again and again; whatever was begun is finished or gone afterwards."""
+    for number in (0, 2):
+        name = f"d.k{number}_{uuid4().hex[:6]}"
+        create = (
+            f"CREATE TABLE IF NOT EXISTS {name} (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
+        )
+        _kill_while(pair, create, after_s=0.01 + 0.02 * number)
+        pair.n1.query(create)
+        eventually(partial(_status, pair.n1, f"INSERT INTO {name} VALUES (1)"), 200)
+        assert pair.children(f"/t/01/{name.replace('.', '/')}/replicas") == ["n1"]
+        _kill_while(pair, f"DROP TABLE {name} SYNC", after_s=0.005 + 0.01 * number)
+        pair.n1.query(f"DROP TABLE IF EXISTS {name} SYNC")
+        table = name.removeprefix("d.")
+        eventually(partial(_has_child, pair, "/t/01/d", table), False)
+        assert pair.n1.query(f"EXISTS {name}") == "0\n"

@@ -5,27 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import threading
 import time
 from functools import partial
 from pathlib import Path
-from uuid import uuid4
 
 import psutil
 import pytest
 
-from tests.node.http_client import HttpAt
 from tests.node.replicated_pair import HOSTS, OWN_PATH, SMALL, Pair, eventually, refused
 
 pytestmark = pytest.mark.slow
-
-
-def _status(node: HttpAt, sql: str) -> int:
-    return node.post(sql).status
-
-
-def _has_child(pair: Pair, path: str, name: str) -> bool:
-    return name in pair.children(path)
 
 
 def test_rows_inserted_on_one_replica_are_on_the_other_with_equal_checksums(pair: Pair) -> None:
@@ -264,16 +253,6 @@ def test_create_or_replace_puts_a_new_replica_in_the_old_tables_place(pair: Pair
     assert pair.catalog("n1") == before
 
 
-def test_what_a_crash_left_of_a_replacement_goes_at_the_next_start(pair: Pair) -> None:
-    before = pair.catalog("n1")
-    left = f"_tmp_replace_{uuid4().hex}"
-    pair.n1.query(f"CREATE TABLE d.{left} (a Int8) ENGINE = ReplicatedMergeTree('/left', 'r') ORDER BY a")
-    pair.restart("n1")
-    eventually(lambda: pair.catalog("n1"), before)
-    assert pair.n1.query(f"EXISTS d.{left}") == "0\n"
-    assert "left" not in pair.children("/")
-
-
 def test_create_or_replace_of_a_plain_table_and_on_cluster(pair: Pair) -> None:
     for node in (pair.n1, pair.n2):
         node.query("CREATE TABLE d.plain_before (a Int8) ENGINE = MergeTree ORDER BY a")
@@ -331,28 +310,6 @@ def test_on_cluster_one_replica_of_a_shard_changes_the_table_for_all(pair: Pair)
         eventually(partial(node.query, "SELECT count() FROM d.once_per_shard"), "0\n")
 
 
-def test_on_cluster_takes_effect_once_though_a_replica_is_killed_meanwhile(pair: Pair) -> None:
-    for number, after_s in enumerate((0.03, 0.1)):
-        name = f"d.killed{number}"
-        engine = f"ENGINE = ReplicatedMergeTree({OWN_PATH}) PARTITION BY p ORDER BY a"
-        for sql in (
-            f"CREATE TABLE {name} ON CLUSTER all (a UInt64, p UInt8) {engine}",
-            f"INSERT INTO {name} SELECT number, number % 3 FROM numbers(30)",
-            f"ALTER TABLE {name} ON CLUSTER all ADD COLUMN z UInt8 DEFAULT 5",
-            f"ALTER TABLE {name} ON CLUSTER all UPDATE z = z + 1 WHERE 1",
-            f"ALTER TABLE {name} ON CLUSTER all DROP PARTITION 1",
-        ):
-            if "ON CLUSTER" in sql:
-                _kill_while(pair, sql, after_s=after_s, ask=pair.n2)
-            else:
-                pair.n2.query(sql)
-        assert pair.children(f"/t/01/d/killed{number}/mutations") == ["0000000000"]
-        for node in (pair.n1, pair.n2):
-            eventually(partial(node.query, f"SELECT count(), sum(z) FROM {name}"), "20\t120\n")
-    failed = "SELECT entry, exception_text FROM system.distributed_ddl_queue WHERE query LIKE '%d.killed%' "
-    assert pair.n1.query(failed + "AND exception_code != 0") == ""
-
-
 def test_check_table_reads_every_part(pair: Pair) -> None:
     pair.n1.query("CREATE TABLE d.sound (a UInt64) ENGINE = ReplicatedMergeTree('/sound', 'r') ORDER BY a")
     pair.n1.query("INSERT INTO d.sound SELECT number FROM numbers(1000)")
@@ -400,40 +357,6 @@ def _announced(pair: Pair, host: str) -> dict[str, object]:
     file = pair.local.directory / "nodes" / host / "data" / "node.json"
     facts: dict[str, object] = json.loads(file.read_text())
     return facts
-
-
-def test_a_node_that_was_killed_has_its_tables_again_or_not_at_all(pair: Pair) -> None:
-    """kill -9 among CREATE and DROP, again and again; whatever was begun is finished or gone afterwards."""
-    for number in (0, 2):
-        name = f"d.k{number}_{uuid4().hex[:6]}"
-        create = (
-            f"CREATE TABLE IF NOT EXISTS {name} (a Int8) ENGINE = ReplicatedMergeTree({OWN_PATH}) ORDER BY a"
-        )
-        _kill_while(pair, create, after_s=0.01 + 0.02 * number)
-        pair.n1.query(create)
-        eventually(partial(_status, pair.n1, f"INSERT INTO {name} VALUES (1)"), 200)
-        assert pair.children(f"/t/01/{name.replace('.', '/')}/replicas") == ["n1"]
-        _kill_while(pair, f"DROP TABLE {name} SYNC", after_s=0.005 + 0.01 * number)
-        pair.n1.query(f"DROP TABLE IF EXISTS {name} SYNC")
-        table = name.removeprefix("d.")
-        eventually(partial(_has_child, pair, "/t/01/d", table), False)
-        assert pair.n1.query(f"EXISTS {name}") == "0\n"
-
-
-def _kill_while(pair: Pair, sql: str, *, after_s: float, ask: HttpAt | None = None) -> None:
-    """Send a statement, to n1 or to whom is given, and kill n1 under it; n1 runs again afterwards."""
-
-    def send() -> None:
-        try:
-            (ask or pair.n1).post(sql)
-        except OSError:
-            pass
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    time.sleep(after_s)
-    pair.kill9("n1")
-    thread.join()
 
 
 def test_dropping_a_database_drops_the_replicas_of_its_tables(pair: Pair) -> None:
