@@ -182,3 +182,40 @@ def test_parts_come_only_from_tables_whose_indexes_and_projections_are_known(pai
     pair.n1.query(f"INSERT INTO {source} VALUES ('b', 1)")
     pair.n1.query(f"ALTER TABLE {there} ATTACH PARTITION 1 FROM {source}")
     assert pair.rows(there) == "1\tb\n"
+
+
+def test_a_part_is_fetched_checked_and_dropped_by_its_name(pair: Pair) -> None:
+    a, b = pair.table(), pair.table()
+    pair.n2.query(f"INSERT INTO {a} SELECT number, 'a' FROM numbers(4)")
+    pair.n2.query(f"INSERT INTO {a} VALUES (5, 'b')")
+    pair.synced(a)
+    detached = f"SELECT name FROM system.detached_parts WHERE table = '{b}'"
+    pair.n1.query(f"ALTER TABLE {b} FETCH PART '1_1_1_0' FROM '/tables/{a}'")
+    assert error(pair.n1.post(f"ALTER TABLE {b} FETCH PART '1_1_1_0' FROM '/tables/{a}'")) == 256
+    assert error(pair.n1.post(f"ALTER TABLE {b} FETCH PART '1_7_7_0' FROM '/tables/{a}'")) == 248
+    assert pair.n1.query(detached) == "1_1_1_0\n"
+    assert error(pair.n1.post(f"ALTER TABLE {b} DROP DETACHED PART '1_1_1_0'")) == 344
+    pair.n1.query(f"ALTER TABLE {b} DROP DETACHED PART '1_1_1_0' SETTINGS allow_drop_detached = 1")
+    assert pair.n1.query(detached) == ""
+    for path, code in (("tables/x", 36), ("other_keeper:/tables/x", 48), (f"/{'x' * 2000}", 36)):
+        assert error(pair.n1.post(f"ALTER TABLE {b} FETCH PARTITION 1 FROM '{path}'")) == code
+
+    assert pair.n1.query(f"CHECK TABLE {a} PARTITION 1") == "1_0_0_0\t1\t\n1_1_1_0\t1\t\n"
+    assert pair.n1.query(f"CHECK TABLE {a} PART '0_0_0_0' FORMAT TSV") == "0_0_0_0\t1\t\n"
+    assert error(pair.n1.post(f"CHECK TABLE {a} PART '0_9_9_0'")) == 232
+    pair.n1.query(f"CREATE TABLE plain{a} AS {a} ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k")
+    assert error(pair.n1.post(f"ALTER TABLE {a} MOVE PARTITION 1 TO TABLE plain{a}")) == 48
+    pair.n2.query(f"ALTER TABLE {a} DROP PARTITION ALL")
+    assert pair.rows(a) == ""
+
+
+def test_a_partition_that_is_empty_is_forgotten(pair: Pair) -> None:
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (0, 'a'), (1, 'a')")
+    pair.synced(t)
+    assert error(pair.n1.post(f"ALTER TABLE {t} FORGET PARTITION 1")) == 716
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 1 SETTINGS alter_sync = 2")
+    pair.n1.query(f"ALTER TABLE {t} FORGET PARTITION 1")
+    assert pair.children(f"/tables/{t}/block_numbers") == ["0"]
+    assert error(pair.n2.post(f"ALTER TABLE {t} FORGET PARTITION 1")) == 716
+    assert pair.rows(t) == "0\ta\n"
