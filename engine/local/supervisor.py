@@ -114,7 +114,7 @@ async def up(options: StackOptions, sink: Sink, *, env: Env | None = None) -> St
             owner_process.send_signal(signal.SIGHUP)
         return await _follow(home, running.owner.id, events, sink, until_step="starting again", env=env)
     if running is not None:
-        await sweep(running.mark, env=env)  # what a crash left
+        await _sweep(running, Steps(sink, env=env), env=env)
     check(options)
     (home / EVENTS_FILE).unlink(missing_ok=True)
     (home / STATE_FILE).unlink(missing_ok=True)
@@ -130,6 +130,15 @@ async def up(options: StackOptions, sink: Sink, *, env: Env | None = None) -> St
         process.terminate()
         await asyncio.shield(asyncio.to_thread(process.wait))
         raise
+
+
+async def _sweep(old: StackState, steps: Steps, *, env: Env) -> None:
+    """End what a crash left."""
+    if old.phase is not Phase.STOPPED:
+        steps.running("cleaning up", "a stack that was not stopped in order")
+    left = await sweep(old.mark, env=env)
+    if left or old.phase is not Phase.STOPPED:
+        steps.done("cleaning up", f"{left} processes of a stack that was not stopped in order")
 
 
 def _spawn(options: StackOptions, log_file: Path) -> subprocess.Popen[bytes]:
