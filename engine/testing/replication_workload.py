@@ -58,7 +58,7 @@ class Workload(PartSteps):
             self.read_sequentially: 5 if scenario.has_quorum else 0,
             self.optimize: 2 if scenario.has_merges else 0,
             self.mutate: 4 if scenario.has_mutations else 0,
-            self.alter: 2 if scenario.has_alters else 0,
+            self.alter: 6 if scenario.has_alters else 0,
             self.drop_partition: 3 if scenario.has_partition_commands else 0,
             self.detach_and_attach: 2 if scenario.has_partition_commands else 0,
             self.replace_partition: 2 if scenario.has_partition_commands else 0,

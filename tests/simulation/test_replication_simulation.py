@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from engine.keeper.faults import Direction
 from engine.testing.replication_disk import Damage
 from engine.testing.replication_mishaps import POISON
-from engine.testing.replication_scenario import Scenario
 from engine.testing.replication_simulation import simulate
 from tests.simulation.seeds import chosen_seeds, run
 
@@ -81,14 +78,6 @@ FAULTS = {
 )
 def test_replicas_keep_their_promises_on_some_seeds(first: int, count: int) -> None:
     run(simulate, chosen_seeds(first, count))
-
-
-@pytest.mark.slow
-def test_five_replicas_keep_their_promises() -> None:
-    run(
-        lambda seed: simulate(seed, replace(Scenario.of_seed(seed), replicas=5)),
-        chosen_seeds(910_000, 60),
-    )
 
 
 @pytest.mark.slow
