@@ -257,6 +257,24 @@ def test_a_block_is_known_within_both_windows_and_new_outside_of_one() -> None:
     run(main)
 
 
+def test_blocks_go_also_where_another_cleans_or_a_very_old_server_has_left_something_below() -> None:
+    async def main(bench: Bench) -> None:
+        settings = ReplicatedSettings(replicated_deduplication_window=1)
+        one, two = await pair(bench, settings)
+        for value in range(4):
+            await insert(one, value)
+            await bench.env.sleep(1)
+        keeper = await bench.keeper()
+        nodes = bench.server.tree.nodes
+        ids = bench.children(PATHS.blocks)
+        by_age = sorted(ids, key=lambda name: nodes[f"{PATHS.blocks}/{name}"].stat().czxid)
+        await keeper.create(f"{PATHS.blocks}/{by_age[0]}/checksums")
+        await asyncio.gather(BlockCleanup(one.ctx).run_once(), BlockCleanup(two.ctx).run_once())
+        assert bench.children(PATHS.blocks) == [by_age[-1]]
+
+    run(main)
+
+
 def test_a_wrong_clock_of_the_node_removes_no_block() -> None:
     async def main(bench: Bench) -> None:
         replica = await bench.replica("r1")

@@ -14,6 +14,7 @@ from engine.errors import Code, OnclusterError, SessionExpired, SqlError, Unknow
 from engine.keeper.base import CreateMode, Keeper, Op, OpResult
 from engine.keeper.faults import FaultPlan
 from engine.keeper.recipes import create_ancestors, remove_recursive
+from engine.keeper.session import RequestKind
 from engine.replication.commands.create import (
     Created,
     Leadership,
@@ -398,6 +399,31 @@ def test_a_dead_replica_is_dropped_and_an_active_or_own_one_is_not() -> None:
         with pytest.raises(SqlError) as caught:
             await drop_dead_replica(keeper, PATHS, "r1")
         assert caught.value.code == Code.TABLE_WAS_NOT_DROPPED
+
+    run(main)
+
+
+@pytest.mark.parametrize("lost", range(4))
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_dead_replica_is_dropped_although_messages_are_lost(what: str, lost: int) -> None:
+    async def main(bench: Bench) -> None:
+        await bench.replica("r1")
+        dead = await bench.replica("r2")
+        await dead.holder.close()
+        keeper = await bench.keeper()
+        real, sent = keeper.multi, 0
+
+        async def losing(ops: Sequence[Op]) -> list[OpResult]:
+            nonlocal sent
+            sent += 1
+            if sent == lost + 1:
+                lose = bench.server.lose_next_reply if what == "reply" else bench.server.lose_next_request
+                lose(keeper.session_id, kind=RequestKind.MULTI)
+            return await real(ops)
+
+        keeper.multi = losing  # type: ignore[method-assign]
+        assert await drop_dead_replica(keeper, PATHS, "r2") in (Dropped.REPLICA, Dropped.NOTHING)
+        assert bench.children(PATHS.replicas) == ["r1"]
 
     run(main)
 

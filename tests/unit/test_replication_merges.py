@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -421,6 +422,25 @@ def test_without_final_a_single_part_is_left_alone() -> None:
             await optimize(replica.ctx, replace(one, partition_id="none", throw_if_noop=True))
         await truncate(replica.ctx)
         await optimize(replica.ctx, OptimizeOptions(extent=Extent.FINAL, throw_if_noop=True))
+
+    run(main)
+
+
+def test_optimize_waits_for_a_part_that_keeper_does_not_know_yet() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(2):
+            await replica.insert(value)
+        keeper = await live.keeper()
+        path = replica.ctx.me.part(P("all_0_0_0"))
+        header = (await keeper.get(path)).data
+        await keeper.remove(path)
+        optimizing = asyncio.create_task(optimize(replica.ctx, FINAL))
+        await live.env.sleep(60)
+        assert not optimizing.done() and not live.actions(MergeParts)
+        await keeper.create(path, header)
+        await optimizing
+        assert replica.parts() == ["all_0_1_1"]
 
     run(main)
 

@@ -243,6 +243,23 @@ def test_one_that_fails_tells_why_and_can_be_killed() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("what", ["request", "reply"])
+def test_a_kill_whose_message_is_lost_has_killed(what: str) -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        number = await create_mutation(replica.ctx, "NONSENSE")
+        session = replica.ctx.session().session_id
+        lose = live.server.lose_next_reply if what == "reply" else live.server.lose_next_request
+        lose(session, kind=RequestKind.REMOVE)
+        assert await kill_mutation(replica.ctx, number)
+        assert live.children(PATHS.mutations) == []
+        await live.quiet()
+        assert replica.ctx.queue.mutations == {}
+
+    run(main)
+
+
 def test_who_waits_behind_one_that_fails_is_told() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -17,6 +18,7 @@ from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.replication.paths import ReplicaPaths
+from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.switches import Activity
 from tests.unit.replication_live_support import PATHS, Live, P, check_equal, run, two_tables
@@ -102,6 +104,31 @@ async def test_one_try_of_an_entry_asks_no_more_replicas_than_the_setting_says(b
         replica.store.faults.damage_sent = 0.0
     await bench.quiet(four)
     assert four.values == [1]
+
+
+@simulated
+async def test_a_part_of_an_old_server_is_compared_with_what_it_has_written_below_its_node(
+    bench: Bench,
+) -> None:
+    """18.16 leaves the part's node empty; columns and checksums are its children."""
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    for key in range(2):
+        await one.insert(key)
+    for number, part in enumerate((P("all_0_0_0"), P("all_1_1_0"))):
+        path = one.ctx.me.part(part)
+        digest = one.store.active[part].digest
+        wrong = replace(digest, hash_of_uncompressed_files=bytes(16)) if number else digest
+        await bench.admin.set(path, b"")
+        await bench.admin.create(f"{path}/columns", one.disk.active[part].columns)
+        await bench.admin.create(f"{path}/checksums", wrong.to_bytes())
+    two.ctx.switches.start(Activity.FETCHES)
+    two.ctx.queue_changed.set()
+    await bench.until(lambda: two.values == [0])
+    await bench.until(lambda: two.ctx.queue.entries[0].num_tries > 1)
+    assert two.values == [0], "the other one is not what its server says"
+    described = await peers.header(bench.admin, one.ctx.me, P("all_0_0_0"))
+    assert described == one.store.active[P("all_0_0_0")].header
 
 
 # -- FETCH PARTITION -----------------------------------------------------------------------------------------
