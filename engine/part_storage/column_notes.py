@@ -54,6 +54,13 @@ def load_notes(state: TableState) -> None:
     }
 
 
+def may_be_behind(state: TableState, part: PartName) -> bool:
+    """Whether a part can have other columns than the table, as far as its name goes: most cannot."""
+    return bool(state.renames) or any(
+        part.data_version < numbers.get(part.partition_id, 0) for numbers in state.dropped.values()
+    )
+
+
 def stale_columns(state: TableState, part: PartName, columns: Iterable[str]) -> list[str]:
     """Those of a part's columns that are others than the table's of these names."""
     if not state.dropped:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.part_storage.column_notes import stale_columns
+from engine.part_storage.column_notes import may_be_behind, stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
@@ -120,7 +120,7 @@ class Producer:
     def form_for_readers(self, connection: Connection, directory: Path, name: PartName) -> Path | None:
         """A part of the same name with the table's columns where it has others: renamed since, or dropped and
         added again. None if its own bytes will do."""
-        if not (self._state.renames or self._state.dropped):
+        if not may_be_behind(self._state, name):
             return None
         here = columns_in(directory)
         commands = [
