@@ -8,7 +8,8 @@ one of them has still to make.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import re
+from collections.abc import Callable, Sequence
 
 from engine.config.model import Cluster
 from engine.migrations.decide import describe
@@ -18,7 +19,7 @@ from engine.migrations.model import Progress, Run, RunRequest, StatementRef
 from engine.migrations.states import CellState
 from engine.migrations.verdict import Verdict
 from engine.names import TableName
-from engine.sql import AlterCommand, Statement, StatementKind, parse_statement
+from engine.sql import AlterCommand, StatementKind, parse_statement
 
 _A = AlterCommand
 _LEAVE_THE_DEFINITION = frozenset(
@@ -31,6 +32,9 @@ _LEAVE_THE_DEFINITION = frozenset(
         *(_A.DELETE, _A.UPDATE, _A.APPLY_DELETED_MASK, _A.APPLY_PATCHES, _A.REWRITE_PARTS),
     }
 )
+
+
+_MAKES_OR_RENAMES = re.compile("CREATE|RENAME|EXCHANGE", re.IGNORECASE)
 
 
 def check_order(
@@ -50,15 +54,33 @@ def check_order(
 
 
 def creations_before(
-    run: Run, ref: StatementRef, statement_of: Callable[[StatementRef], ScriptStatement]
-) -> Iterator[StatementRef]:
-    """The statements of the run that make the replicated tables whose definition `ref` changes."""
-    changed = _changed_by(statement_of(ref), run.request)
-    if changed is None:
-        return
-    for earlier in run.refs[: run.refs.index(ref)]:
-        if _made_by(statement_of(earlier), run.request) == changed:
-            yield earlier
+    statement: ScriptStatement, earlier: Callable[[], Sequence[ScriptStatement]], request: RunRequest
+) -> list[int]:
+    """Where in `earlier` the replicated tables are made whose definition `statement` changes.
+
+    A table is followed through its renames. What cannot be about it is not parsed: a folder may be long.
+    """
+    table = _changed_by(statement, request)
+    if table is None:
+        return []
+    found = []
+    candidates = list(enumerate(earlier()))
+    for number, each in reversed(candidates):
+        if table.table not in each.sql or not _MAKES_OR_RENAMES.search(each.sql):
+            continue
+        parsed = parse_statement(each.sql)
+        tables = [_qualified(name, each, request) for name in parsed.tables]
+        match parsed.kind:
+            case StatementKind.CREATE_TABLE if (parsed.engine or "").startswith("Replicated"):
+                if tables[:1] == [table]:
+                    found.append(number)
+            case StatementKind.RENAME_TABLE | StatementKind.EXCHANGE_TABLES:
+                table = _before_rename(
+                    table, tables, is_exchange=parsed.kind is not StatementKind.RENAME_TABLE
+                )
+            case _:
+                pass
+    return found
 
 
 def require_made(ref: StatementRef, creation: StatementRef, progress: Progress, cluster: Cluster) -> None:
@@ -78,26 +100,27 @@ def require_made(ref: StatementRef, creation: StatementRef, progress: Progress, 
         )
 
 
-def _made_by(statement: ScriptStatement, request: RunRequest) -> TableName | None:
-    parsed = parse_statement(statement.sql)
-    if parsed.kind is not StatementKind.CREATE_TABLE or not (parsed.engine or "").startswith("Replicated"):
-        return None
-    return _table(parsed, statement, request)
-
-
 def _changed_by(statement: ScriptStatement, request: RunRequest) -> TableName | None:
     parsed = parse_statement(statement.sql)
     match parsed.kind:
         case StatementKind.CREATE_INDEX | StatementKind.DROP_INDEX:
-            return _table(parsed, statement, request)
+            pass
         case StatementKind.ALTER_TABLE if not _LEAVE_THE_DEFINITION.issuperset(parsed.alter_commands):
-            return _table(parsed, statement, request)
+            pass
         case _:
             return None
+    return _qualified(parsed.tables[0], statement, request) if parsed.tables else None
 
 
-def _table(parsed: Statement, statement: ScriptStatement, request: RunRequest) -> TableName | None:
-    if not parsed.tables:
-        return None
-    table = parsed.tables[0]
+def _qualified(table: TableName, statement: ScriptStatement, request: RunRequest) -> TableName:
     return TableName(table.database or statement.options.database or request.database, table.table)
+
+
+def _before_rename(table: TableName, tables: Sequence[TableName], *, is_exchange: bool) -> TableName:
+    """What the table was called before the tables were renamed, in pairs, or had changed places."""
+    for old, new in reversed(list(zip(tables[::2], tables[1::2], strict=False))):
+        if new == table:
+            table = old
+        elif is_exchange and old == table:
+            table = new
+    return table

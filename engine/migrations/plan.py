@@ -8,8 +8,11 @@ the host is on line, how much waits for it in the queue, and how much data the s
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import getitem
 from typing import Any
 
 from engine.config.model import Cluster
@@ -18,6 +21,7 @@ from engine.errors import Refused
 from engine.migrations.errors import Problem
 from engine.migrations.files import Direction, MigrationSet
 from engine.migrations.model import RunRequest
+from engine.migrations.order import creations_before
 from engine.migrations.selection import Selected
 from engine.migrations.statements import Surroundings, needs_approval
 from engine.migrations.states import CellState, MigrationState
@@ -233,7 +237,7 @@ def build_plan(
                 statements,
             )
         )
-    said = [*notes, *facts.notes]
+    said = [*notes, *facts.notes, *_held_up(selected, planned, request)]
     if facts.holder:
         said.append(f"A run is at work now: {facts.holder}.")
     return Plan(
@@ -244,6 +248,33 @@ def build_plan(
         tuple(sorted(found)),
         tuple(said),
     )
+
+
+def _held_up(
+    selected: Sequence[Selected], planned: Sequence[PlannedMigration], request: RunRequest
+) -> Iterator[str]:
+    """Statements at which a run that goes on without hosts that are off line will stop (`order`)."""
+    statements = [(item, statement) for item in selected for statement in item.script.statements]
+    plans = [statement for migration in planned for statement in migration.statements]
+    for number, (item, statement) in enumerate(statements):
+        if not request.patience(statement.options).output_mode.waits_for_active_only:
+            continue
+        before = partial(getitem, [each for _, each in statements], slice(number))
+        for creation in creations_before(statement, before, request):
+            hosts = plans[creation].hosts
+            shards = Counter(host.shard for host in hosts)
+            away = [
+                host.host.readable
+                for host in hosts
+                if host.presence is Presence.INACTIVE
+                and host.action is not Action.NOTHING
+                and shards[host.shard] > 1
+            ]
+            if away:
+                yield (
+                    f"{item.migration.version}.{request.direction} statement {statement.index} changes a "
+                    f"replicated table that {', '.join(away)} has still to make; it is not sent before."
+                )
 
 
 def tables_of(selected: Sequence[Selected], request: RunRequest) -> list[TableName]:

@@ -37,7 +37,7 @@ to hosts on which it failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl, Topology
@@ -336,9 +336,7 @@ class MigrationRunner:
         if ref == run.refs[0]:
             return
         has_failures = self.ledger.has_failures(self.cluster)
-        records: Mapping[int, MigrationRecord] = {}
-        if has_failures:
-            records = self.ledger.records(self.cluster)
+        records = self.ledger.records(self.cluster) if has_failures else {}
 
         def standing(earlier: StatementRef) -> Progress:
             return self._progress(run, earlier, record=records.get(earlier.version), is_time_over=True)
@@ -347,14 +345,17 @@ class MigrationRunner:
 
     async def _check_made(self, run: Run, ref: StatementRef) -> None:
         """Raises TableNotMade. Who does not wait at all has said that he knows better."""
-
-        def statement_of(each: StatementRef) -> ScriptStatement:
-            return self._step(run, each)[1].statements[each.statement - 1]
-
-        statement = statement_of(ref)
+        statement = self._step(run, ref)[1].statements[ref.statement - 1]
         if run.request.patience(statement.options).timeout_s == 0:
             return
-        for creation in creations_before(run, ref, statement_of):
+        refs = run.refs[: run.refs.index(ref)]
+
+        def earlier() -> list[ScriptStatement]:
+            found = [i for step in run.steps for i in self._script(step).statements[: step.statements]]
+            return found[: len(refs)]
+
+        for number in creations_before(statement, earlier, run.request):
+            creation = refs[number]
             progress = self._progress(run, creation)
             if progress.rows and progress.verdict is not Verdict.DONE:
                 progress = await self.collect(run, creation)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.ddl.output import OutputMode
 from engine.errors import NodeUnavailable
 from engine.migrations.drive import drive
 from engine.migrations.gather import make_plan
@@ -50,6 +51,27 @@ def test_a_plan_changes_nothing_and_shows_who_is_away_and_what_waits(tmp_path: P
         assert all(h.action is Action.RUN for s in plan.statements[1:] for h in s.hosts)
 
     in_world(tmp_path, scenario)
+
+
+def test_where_a_run_without_those_that_are_away_will_stop_is_noted(tmp_path: Path) -> None:
+    files = {
+        "1_t.up.sql": "CREATE TABLE s.r (x Int8) ENGINE = ReplicatedMergeTree ORDER BY x;\n"
+        "ALTER TABLE s.r ADD COLUMN y Int8;\n"
+    }
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        active_only = world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        assert (await make_plan(runner, active_only)).notes == ()
+        await world.hosts[NODE2].stop()
+        assert (await make_plan(runner, world.request())).notes == ()
+        (note,) = (await make_plan(runner, active_only)).notes
+        assert note.startswith(
+            "1.up statement 2 changes a replicated table that node02:9000 has still to make"
+        )
+
+    in_world(tmp_path, scenario, files=files)
 
 
 def test_servers_that_do_not_say_whether_they_are_on_line_are_unknown_until_they_are_asked(
