@@ -191,6 +191,8 @@ def test_rows_above_the_last_quorum_are_not_read(pair: Pair) -> None:
         joined = f"SELECT count() FROM {t} AS a JOIN default.{t} AS b USING k"
         assert node.query(joined, **SEQUENTIAL) == "1\n"
         assert node.query(f"WITH x AS (SELECT * FROM {t}) SELECT max(k) FROM x", **SEQUENTIAL) == "1\n"
+    filtered = pair.n1.post(reading, additional_table_filters=f"{{'{t}': 'k = 1'}}", **SEQUENTIAL)
+    assert error(filtered) == 48, "a filter of the user's would take the place of ours"
     pair.n2.query(f"SYSTEM START FETCHES {t}")
     pair.synced(t)
     wait_for(lambda: pair.n1.query(f"SELECT count() FROM {t}", **SEQUENTIAL) == "2\n")

@@ -64,6 +64,26 @@ async def test_final_takes_rows_of_equal_key_apart_in_parts_that_were_not_merged
         ]
 
 
+async def test_a_part_that_chdb_does_not_take_stays_staged(tmp_path: Path) -> None:
+    """Its directory passes through `detached/`, and must not be left there."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await insert(pool, store, "SELECT 1, 'a'", "1_3_3_0")
+        await add(pool, store, "SELECT 3, 'b'", "1_5_5_0")
+        columns = store.state.staged_directory(PartName.parse("1_3_3_0")) / "columns.txt"
+        good = columns.read_bytes()
+        columns.chmod(0o644)
+        columns.write_bytes(b"no columns")
+        with pytest.raises(SqlError):
+            await store.publish(named("1_3_3_0"))
+        assert (texts(store.staged), texts(store.active)) == (["1_3_3_0"], ["1_5_5_0"])
+        assert await rows(pool) == "3"
+        assert list(await store.detached()) == []
+        columns.write_bytes(good)
+        await store.publish(named("1_3_3_0"))
+        assert await rows(pool) == "1 3"
+
+
 async def test_merged_parts_take_the_place_of_their_sources(tmp_path: Path) -> None:
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()

@@ -247,6 +247,27 @@ async def test_an_empty_part_takes_the_place_of_a_lost_one(made: Made) -> None:
     assert await rows(pool, "count()") == "0"
 
 
+async def test_an_empty_part_is_made_of_nothing_where_the_partitions_value_is_known(tmp_path: Path) -> None:
+    create = "CREATE TABLE t (k UInt64, v String MATERIALIZED toString(k), CONSTRAINT c CHECK k > 5) "
+    async with opened(tmp_path / "whole", f"{create} ENGINE = MergeTree ORDER BY k") as (pool, store):
+        await store.load()
+        assert (await store.stage_empty(PartName.parse("all_3_3_0"))).rows == 0
+        await store.publish([PartName.parse("all_3_3_0")])
+        assert await rows(pool, "count()") == "0"
+        with pytest.raises(SqlError):
+            await pool.query("INSERT INTO t VALUES (1)")
+    engine = "ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+    async with opened(tmp_path / "parts", f"{create} {engine}") as (pool, store):
+        await store.load()
+        with pytest.raises(SqlError, match="No part of partition 1 is here") as told:
+            await store.stage_empty(PartName.parse("1_3_3_0"))
+        assert told.value.code == 48 and "Drop the partition" in told.value.hint
+        await insert(pool, store, "SELECT 7", "1_4_4_0")
+        assert (await store.stage_empty(PartName.parse("1_3_3_0"))).rows == 0
+        await store.publish(named("1_3_3_0", "1_4_4_0"))
+        assert await rows(pool) == "7"
+
+
 async def test_a_part_without_rows_stays_until_it_is_taken_away(tmp_path: Path) -> None:
     create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree ORDER BY k"
     async with opened(tmp_path, create) as (pool, store):

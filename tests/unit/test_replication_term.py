@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from engine.errors import SqlError
+from engine.keeper.base import Create, Op, OpResult
+from engine.keeper.session import RequestKind
 from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts, RangeFate
 from engine.replication.part_name import drop_range
@@ -181,6 +184,35 @@ async def test_a_missing_part_is_fetched_again(bench: Bench) -> None:
     again = await bench.start("r2", two.disk)
     await bench.quiet(one, again)
     assert again.values == [1, 2] and await bench.parts("r2") == ["all_0_0_0", "all_1_1_0"]
+
+
+@simulated
+async def test_a_missing_part_is_asked_for_once_though_the_reply_is_lost(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    await one.insert(1)
+    await bench.quiet(one, two)
+    await two.stop()
+    del two.disk.active[P("all_0_0_0")]
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    again.ctx.switches.stop(Activity.QUEUES)
+    enqueued: list[Sequence[Op]] = []
+    session = await again.holder.get()
+    real = session.multi
+
+    async def losing(ops: Sequence[Op]) -> list[OpResult]:
+        if any(isinstance(op, Create) and op.path == again.ctx.me.queue_prefix for op in ops):
+            enqueued.append(ops)
+            bench.server.lose_next_reply(session.session_id, kind=RequestKind.MULTI)
+        return await real(ops)
+
+    session.multi = losing  # type: ignore[method-assign]
+    await bench.until(lambda: not again.ctx.is_readonly)
+    assert len(enqueued) == 1 and len(await bench.queue("r2")) == 1
+    assert await bench.parts("r2") == []
+    again.ctx.switches.start(Activity.QUEUES)
+    again.ctx.queue_changed.set()
+    await bench.quiet(one, again)
+    assert again.values == [1] and await bench.parts("r2") == ["all_0_0_0"]
 
 
 @simulated
