@@ -174,12 +174,37 @@ def test_killed_mutations_are_told(pair: Pair) -> None:
     )
     where = f"WHERE table = '{t}'"
     tested = pair.n1.query(f"KILL MUTATION {where} TEST")
-    assert tested == f"waiting\tdefault\t{t}\t0000000000\tUPDATE v = \\'z\\' WHERE true\n"
+    assert tested == f"unknown_status\tdefault\t{t}\t0000000000\tUPDATE v = \\'z\\' WHERE true\n"
     assert pair.n1.query(f"KILL MUTATION {where} FORMAT JSONEachRow").startswith('{"kill_status":"waiting"')
     assert pair.n1.query(f"SELECT count() FROM system.mutations {where}") == "0\n"
     for node in pair.both:
         node.query(f"SYSTEM START MERGES {t}")
     assert pair.rows(t) == "1\ta\n"
+
+
+def test_mutations_are_killed_on_all_hosts_and_those_of_plain_tables_too(pair: Pair) -> None:
+    t, plain = pair.table(), "plain_mutated"
+    pair.n1.query(f"CREATE TABLE {plain} (k UInt64, v String) ENGINE = MergeTree ORDER BY k")
+    for table in (t, plain):
+        pair.n1.query(f"INSERT INTO {table} VALUES (1, 'a')")
+    pair.synced(t)
+    for node, table in ((pair.n1, t), (pair.n2, t), (pair.n1, plain)):
+        node.query(f"SYSTEM STOP MERGES {table}")
+    for table in (t, plain):
+        pair.n1.query(f"ALTER TABLE {table} UPDATE v = 'z' WHERE true SETTINGS mutations_sync = 0")
+    left = "SELECT table FROM system.mutations WHERE NOT is_done ORDER BY table"
+    assert pair.n1.query(left) == f"{plain}\n{t}\n"
+    told = pair.n1.query(f"KILL MUTATION WHERE table = '{plain}' TEST").split("\t")
+    assert told[:3] == ["unknown_status", "default", plain]
+    killed = pair.n1.query(f"KILL MUTATION WHERE table = '{plain}'").split("\t")
+    assert killed[1:3] == ["default", plain]
+    assert pair.n1.query(left) == f"{t}\n"
+    pair.n2.query(f"KILL MUTATION ON CLUSTER all WHERE table = '{t}'")
+    for node in pair.both:
+        assert node.query(left) == ""
+        node.query(f"SYSTEM START MERGES {t}")
+    pair.n1.query(f"SYSTEM START MERGES {plain}")
+    assert pair.rows(t) == pair.n1.query(f"SELECT * FROM {plain}") == "1\ta\n"
 
 
 def test_replicas_status_names_a_table_that_is_behind(pair: Pair) -> None:

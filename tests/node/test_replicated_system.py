@@ -218,6 +218,10 @@ def test_a_table_of_a_backup_is_attached_with_its_whole_definition_and_restored(
     assert error(pair.n1.post(f"INSERT INTO a{t} VALUES (9, 'c')")) == 242
     pair.n1.query(f"SYSTEM RESTORE REPLICA a{t}")
     pair.n1.query(f"INSERT INTO a{t} VALUES (9, 'c')")
+    pair.n1.query(attach)  # once more: nothing is left to do
+    pair.n1.query(attach.replace("TABLE", "TABLE IF NOT EXISTS"))
+    other = pair.n1.post(attach.replace(f"a{t}", f"c{t}"))
+    assert error(other) == 57 and f"is default.a{t}" in other.text
     assert (
         error(pair.n2.post(f"ATTACH TABLE b{t} UUID '{uuid}' {definition.replace('{replica}', 'n1')}")) == 253
     )

@@ -52,10 +52,10 @@ class KillMutationStatements:
             if ours is None:
                 status = await self._kill_plain(asked, chosen, is_test=is_test)
             elif is_test:
-                status = "waiting"
+                status = "unknown_status"  # as chDB says of its tables
             else:
                 number = int(chosen.mutation_id) if chosen.mutation_id.isdigit() else -1
-                status = "waiting" if await kill_mutation(ours.ctx, number) else "not_found"
+                status = "waiting" if await kill_mutation(ours.ctx, number) else "finished"
             rows.append(
                 dict(
                     zip(
@@ -92,7 +92,7 @@ class KillMutationStatements:
         )
         result = await asked.session.query(sql, format="JSONCompactEachRow", scope=asked.scope, multi=False)
         lines = result.data.splitlines()
-        return str(json.loads(lines[0])[0]) if lines else "not_found"
+        return str(json.loads(lines[0])[0]) if lines else "finished"
 
 
 def parse_kill(sql: str) -> tuple[str, bool]:
