@@ -32,6 +32,8 @@ from engine.replication.replica.block_numbers import (
 )
 from engine.replication.settings import ReplicatedSettings
 from tests.unit.replica_bench import PATHS, Bench, Replica, run
+from tests.unit.replication_live_support import Live
+from tests.unit.replication_live_support import run as run_live
 
 PLAIN = InsertOptions(deduplicate=False)
 DEDUP = InsertOptions()
@@ -408,6 +410,34 @@ def test_an_insert_that_is_cancelled_while_keeper_does_not_answer_ends_soon_and_
         assert replica.values() == [0, 1] and bench.locks() == []
 
     run(main)
+
+
+def test_rows_that_are_stored_and_could_not_be_shown_are_reported_and_shown_later() -> None:
+    """Keeper has the part; what fails is to let readers see it."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        publish = one.store.publish
+        failures = 0
+
+        async def failing(*args: object, **kwargs: object) -> None:
+            nonlocal failures
+            failures += 1
+            raise OSError(28, "No space left on device")
+
+        one.store.publish = failing  # type: ignore[method-assign,assignment]
+        with pytest.raises(SqlError, match="could not be shown") as told:
+            await one.insert(1)
+        assert told.value.code == Code.UNKNOWN_STATUS_OF_INSERT
+        assert failures and one.keys() == []
+        await live.quiet(two)
+        assert two.keys() == [1]
+        one.store.publish = publish  # type: ignore[method-assign]
+        await live.env.sleep(600)
+        assert one.keys() == [1] and one.parts() == one.parts_in_keeper()
+        assert await one.insert(1) is None, "and once"
+
+    run_live(main)
 
 
 def test_a_full_disk_fails_the_insert_and_frees_its_number() -> None:

@@ -12,7 +12,7 @@ from engine.ddl.attempt import Attempt, Effect, Fence
 from engine.errors import Code, MultiFailed, SqlError
 from engine.keeper.base import Check, Create, Op, OpResult
 from engine.keeper.session import RequestKind
-from engine.replication.commands import partitions
+from engine.replication.commands import drop_range, partitions
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
@@ -71,6 +71,27 @@ def test_a_dropped_partition_is_gone_on_all_replicas_and_no_other() -> None:
         await replicas[0].insert(4, partition="a")
         await live.quiet()
         assert replicas[1].parts() == ["a_3_3_0", "b_0_0_0"]
+
+    run(main)
+
+
+def test_more_blocks_than_fit_into_one_transaction_are_forgotten_with_their_partition(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(drop_range, "_MAX_REMOVALS", 2)
+
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(2)
+        for value in range(7):
+            await replicas[value % 2].insert(value, partition="a")
+        await replicas[0].insert(9, partition="b")
+        await partitions.drop_partition(replicas[1].ctx, "a", sync=Sync.ALL)
+        assert [name[0] for name in live.children(PATHS.blocks)] == ["b"]
+        for value in range(7):
+            assert await replicas[value % 2].insert(value, partition="a") is not None
+        await live.quiet()
+        check_equal(*replicas)
+        assert replicas[0].keys() == [*range(7), 9]
 
     run(main)
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.keeper.faults import Direction
 from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import AUTO_QUORUM, Inserted, Inserter, InsertOptions
@@ -104,6 +104,22 @@ def test_auto_asks_for_more_than_half() -> None:
         await started(bench, node_of(PARALLEL))
         assert QuorumStatus.from_bytes(bench.data(node_of(PARALLEL))).required == 2
         task.cancel()
+
+    run(main)
+
+
+def test_auto_waits_for_keeper_and_then_says_that_nothing_was_inserted() -> None:
+    async def main(bench: Bench) -> None:
+        one, _, _ = await trio(bench)
+        new = await one.write(1)
+        bench.server.stop()
+        inserting = asyncio.create_task(
+            Inserter(one.ctx).commit([new], InsertOptions(quorum=AUTO_QUORUM, max_retries=2))
+        )
+        with pytest.raises(KeeperUnavailable, match="Nothing was inserted"):
+            await inserting
+        bench.server.start()
+        assert bench.children(PATHS.log) == []
 
     run(main)
 
