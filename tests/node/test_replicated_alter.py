@@ -321,6 +321,23 @@ def test_partition_commands_wait_for_those_that_alter_sync_says(pair: Pair) -> N
     assert pair.rows(t) == "3\n"
 
 
+def test_unfinished_mutations_are_limited_by_the_table_or_the_statement(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k SETTINGS number_of_mutations_to_throw = 2")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    for node in pair.both:
+        node.query(f"SYSTEM STOP MERGES {t}")
+    update = f"ALTER TABLE {t} UPDATE v = '{{}}' WHERE true SETTINGS mutations_sync = 0"
+    pair.n1.query(update.format("b"))
+    assert error(pair.n1.post(f"{update.format('c')}, number_of_mutations_to_throw = 1")) == 692
+    pair.n1.query(update.format("c"))
+    assert error(pair.n1.post(update.format("d"))) == 692
+    pair.n1.query(f"{update.format('d')}, number_of_mutations_to_throw = 3")
+    for node in pair.both:
+        node.query(f"SYSTEM START MERGES {t}")
+    wait_for(lambda: pair.n1.query(f"SELECT v FROM {t}") == "d\n")
+    assert pair.rows(t) == "1\td\n"
+
+
 def test_mutations_sync_says_which_replicas_are_waited_for(pair: Pair) -> None:
     t = pair.table("k UInt64, v UInt8", rest="ORDER BY k")
     pair.n1.query(f"INSERT INTO {t} SELECT number, 0 FROM numbers(4)")

@@ -193,7 +193,8 @@ class AlterStatements:
             for expression in partitions:
                 found |= dict.fromkeys(await ctx.store.partition_ids(expression or ""))
             ids = list(found)
-        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=fence)
+        most = int(number(settings_of(asked), "number_of_mutations_to_throw", 0))
+        mutation = await create_mutation(ctx, text, partition_ids=ids, fence=fence, most_unfinished=most)
         await wait_for_mutation(ctx, mutation, sync=sync, inactive_timeout_s=wait_for_inactive_s(asked))
 
     async def _delete(self, ctx: ReplicaContext, asked: Asked) -> None:

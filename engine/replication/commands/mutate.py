@@ -63,15 +63,17 @@ async def create_mutation(
     partition_ids: Sequence[str] | None = None,
     alter_version: int = -1,
     fence: Sequence[Op] = (),
+    most_unfinished: int = 0,
 ) -> int:
     """Make a mutation of `commands`, for all partitions or those given; returns its number.
+    `most_unfinished` is the statement's `number_of_mutations_to_throw`; 0 leaves it to the table's.
 
     Raises SqlError 692 TOO_MANY_MUTATIONS, 242 while the replica is read-only; MultiFailed if an operation of
     `fence`, which goes into the same multi, is refused.
     """
     for _ in range(_ATTEMPTS):
         keeper = ctx.session()
-        check_room(ctx)
+        check_room(ctx, most_unfinished)
         try:
             version = await mutations_version(keeper, ctx.paths)
             held = await allocate_everywhere(ctx, keeper, partition_ids)
@@ -133,9 +135,9 @@ class MutationDraft:
         )
 
 
-def check_room(ctx: ReplicaContext) -> None:
+def check_room(ctx: ReplicaContext, most_unfinished: int = 0) -> None:
     """Raises SqlError 692 if too many mutations are unfinished."""
-    limit = ctx.settings.number_of_mutations_to_throw
+    limit = most_unfinished or ctx.settings.number_of_mutations_to_throw
     unfinished_count = sum(not state.is_done for state in ctx.queue.mutations.values())
     if limit and unfinished_count >= limit:
         raise SqlError(
