@@ -247,6 +247,17 @@ def test_stops_that_name_no_table_hold_for_all_replicated_ones(pair: Pair) -> No
             assert pair.same(f"SELECT count() FROM {table}") == f"{number + 1}\n"
 
 
+def test_a_log_that_is_not_pulled_is_not_waited_for(pair: Pair) -> None:
+    t = pair.table()
+    pair.n2.query(f"SYSTEM STOP PULLING REPLICATION LOG {t}")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    refused = pair.n2.post(f"SYSTEM SYNC REPLICA {t} PULL")
+    assert error(refused) == 236 and "START PULLING REPLICATION LOG" in refused.text
+    assert pair.n2.query(f"SELECT count() FROM {t}") == "0\n"
+    pair.n2.query("SYSTEM START PULLING REPLICATION LOG")
+    assert pair.rows(t) == "1\ta\n"
+
+
 def test_a_fetch_that_fails_is_tried_again_and_shown_with_its_reason(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query("SYSTEM STOP REPLICATED SENDS")

@@ -15,6 +15,7 @@ from engine.replication.log_actions import MergeParts
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
 from engine.replication.replica import queue_loader
+from engine.replication.replica.switches import Activity
 from tests.unit.replica_bench import PATHS, Bench, Replica, run
 
 
@@ -139,5 +140,21 @@ def test_a_read_only_replica_cannot_be_synced() -> None:
         with pytest.raises(SqlError) as caught:
             await syncing(two, SyncMode.DEFAULT)
         assert caught.value.code == Code.TABLE_IS_READ_ONLY
+
+    run(main)
+
+
+def test_while_pulling_is_stopped_it_is_refused_and_nothing_is_copied() -> None:
+    async def main(bench: Bench) -> None:
+        _, two = await two_with_work(bench)
+        two.ctx.switches.stop(Activity.PULLING)
+        for mode in SyncMode:
+            with pytest.raises(SqlError) as caught:
+                await syncing(two, mode)
+            assert caught.value.code == Code.ABORTED
+        assert not two.ctx.queue.entries
+        two.ctx.switches.start(Activity.PULLING)
+        await syncing(two, SyncMode.PULL)
+        assert len(two.ctx.queue.entries) == 3
 
     run(main)

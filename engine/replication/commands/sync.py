@@ -16,6 +16,7 @@ from engine.replication.log_actions import AttachPart, DropRange, GetPart, Repla
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_puller import pull
 from engine.replication.replica.queue import QueuedEntry
+from engine.replication.replica.switches import Activity
 
 _LIGHT = (GetPart, AttachPart, DropRange, ReplaceRange)
 _LOOK_AGAIN_S = 1.0
@@ -41,12 +42,18 @@ async def sync_replica(
 ) -> None:
     """Copy the log, then wait as `mode` says; with `sources`, only for entries that these replicas wrote.
 
-    Raises SqlError: 159 TIMEOUT_EXCEEDED after `timeout_s`, 242 if the replica is read-only at the start, 36
-    for sources without LIGHTWEIGHT.
+    Raises SqlError: 159 TIMEOUT_EXCEEDED after `timeout_s`, 242 if the replica is read-only at the start, 236
+    while SYSTEM STOP PULLING REPLICATION LOG holds, 36 for sources without LIGHTWEIGHT.
     """
     if sources and mode is not SyncMode.LIGHTWEIGHT:
         raise SqlError(Code.BAD_ARGUMENTS, "SYNC REPLICA … FROM is only for LIGHTWEIGHT.")
     ctx.session()
+    if ctx.switches.is_stopped(Activity.PULLING):
+        raise SqlError(
+            Code.ABORTED,
+            f"The log of {ctx.name} is not copied: pulling it was stopped.",
+            hint="SYSTEM START PULLING REPLICATION LOG lets it go on.",
+        )
     try:
         async with asyncio.timeout(timeout_s):
             await _pull(ctx)
