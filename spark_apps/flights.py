@@ -84,12 +84,14 @@ def judged(raw: DataFrame, airlines: DataFrame, airports: DataFrame) -> DataFram
     problems.append((F.col("dest").isNull(), "no dest"))
     reason = F.coalesce(*(F.when(wrong, F.lit(text)) for wrong, text in problems))
     known = cast.join(
-        F.broadcast(airlines.select("carrier").distinct().withColumn("is_carrier", F.lit(1))),
+        F.broadcast(one_of_each(airlines.select("carrier"), "carrier").withColumn("is_carrier", F.lit(1))),
         "carrier",
         "left",
     ).join(
         F.broadcast(
-            airports.select(F.col("faa").alias("origin")).distinct().withColumn("is_origin", F.lit(1))
+            one_of_each(airports.select(F.col("faa").alias("origin")), "origin").withColumn(
+                "is_origin", F.lit(1)
+            )
         ),
         "origin",
         "left",
@@ -124,16 +126,8 @@ def first_of_each_flight(lines: DataFrame) -> DataFrame:
 
 
 JOINED = (
-    "airline",
-    "dest_name",
-    "plane_year",
-    "plane_model",
-    "seats",
-    "temp",
-    "wind_speed",
-    "precip",
-    "visib",
-)
+    "airline", "dest_name", "plane_year", "plane_model", "seats", "temp", "wind_speed", "precip", "visib",
+)  # fmt: skip
 """What is known of a flight from the small files."""
 
 
@@ -141,7 +135,8 @@ def joined(flights: DataFrame, references: Mapping[str, DataFrame]) -> DataFrame
     """The flights with `JOINED`: names, the plane, and the weather at the airport in the hour of departure.
 
     None is lost and none is there twice, whatever the small files have: what is not known is NULL, or an
-    empty text, and of lines with equal keys one is taken, always the same.
+    empty text, and of lines with equal keys one is taken, always the same. Give it what is cached: Spark
+    plans joins over the reasons of `judged` for minutes.
     """
     airlines = references["airlines"].select("carrier", F.col("name").alias("airline"))
     airports = references["airports"].select(F.col("faa").alias("dest"), F.col("name").alias("dest_name"))
@@ -160,7 +155,8 @@ def joined(flights: DataFrame, references: Mapping[str, DataFrame]) -> DataFrame
 
 
 def one_of_each(frame: DataFrame, *key: str) -> DataFrame:
-    """One row of each key: the least, by its other columns."""
+    """Of a small frame one row of each key: the least, by its other columns."""
+    frame = frame.coalesce(1)  # so that nothing is shuffled
     others = [name for name in frame.columns if name not in key]
     if not others:
         return frame.distinct()
