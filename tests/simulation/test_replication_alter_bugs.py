@@ -29,7 +29,7 @@ BUGS = Bugs()
 # --- ALTER ------------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R8", has_alters=True, fault_rate=0.0, steps=14)
+@BUGS.add("R8", first=7, has_alters=True, fault_rate=0.0, steps=14)
 def an_alter_overwrites_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     def unfenced(path: str, data: bytes, version: int = ANY_VERSION) -> SetData:
         return SetData(path, data)
@@ -37,7 +37,7 @@ def an_alter_overwrites_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alter, "SetData", unfenced)
 
 
-@BUGS.add("R8", has_alters=True, fault_rate=0.0, steps=14)
+@BUGS.add("R8", first=9, has_alters=True, fault_rate=0.0, steps=14)
 def data_is_rewritten_before_the_metadata_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where others than the one that was asked for the ALTER apply it later."""
     reason = queue_rules._reason_against_merging
@@ -113,7 +113,7 @@ def a_replica_does_not_come_back_after_its_session(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(term, "_run_term", only_one)
 
 
-@BUGS.add("R6", is_keeper_restarted=True, is_expired=True)
+@BUGS.add("R6", first=7, is_keeper_restarted=True, is_expired=True)
 def a_replica_gives_up_after_a_few_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
     activate, failures = term.activate, dict[int, int]()
 

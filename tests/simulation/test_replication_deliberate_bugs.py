@@ -55,7 +55,7 @@ BUGS = Bugs()
 # --- inserts ----------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", first=47, fault_rate=0.03)
+@BUGS.add("R3", first=26, fault_rate=0.03)
 def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_out(self: Any) -> bool:
         return False
@@ -63,7 +63,7 @@ def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(insert_transaction.InsertTransaction, "_find_out", find_out)
 
 
-@BUGS.add("R3", fault_rate=0.03)
+@BUGS.add("R3", first=22, fault_rate=0.03)
 def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = insert_transaction.InsertTransaction._stage
 
@@ -75,7 +75,7 @@ def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(insert_transaction.InsertTransaction, "_stage", shown)
 
 
-@BUGS.add("R4", first=8)
+@BUGS.add("R4")
 def a_block_number_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     ask = block_numbers._ask
 
@@ -106,7 +106,7 @@ def a_replica_counts_for_the_quorum_before_it_has_the_part(monkeypatch: pytest.M
 
 
 @BUGS.add(
-    "R1", first=378, has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400
+    "R1", first=124, has_quorum=True, is_sequential=True, has_partition_commands=False, steps=14, seeds=400
 )
 def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(*args: Any) -> None:
@@ -115,7 +115,9 @@ def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(consistent_read, "_check_earlier", trusting)
 
 
-@BUGS.add("R7", first=436, replicas=2, keeper_latency_s=0.2, has_short_log=True, fault_rate=0.03, seeds=600)
+@BUGS.add(
+    "R7", replicas=2, keeper_latency_s=0.2, has_slow_replica=True, has_merges=True, partitions=1, steps=14
+)
 def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*args: Any) -> bool:
         return False
@@ -134,7 +136,7 @@ def a_part_without_quorum_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @BUGS.add(
     "R3",
-    first=10,
+    first=12,
     fault_rate=0.0,
     kill_gates=(),
     is_partitioned=False,
@@ -160,7 +162,7 @@ def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- merges and mutations ---------------------------------------------------------------------------------
 
 
-@BUGS.add("R4", first=16, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
+@BUGS.add("R4", first=31, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
 def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     load = merge_predicate.load_predicate
 
@@ -170,7 +172,7 @@ def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
-@BUGS.add("R4", first=247, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=96, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
         return {}
@@ -178,7 +180,7 @@ def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(merge_predicate.block_numbers, "committing", none)
 
 
-@BUGS.add("R5", first=15, has_mutations=True, steps=14)
+@BUGS.add("R5", has_mutations=True, steps=14)
 def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def commands(self: MutationBook, source: PartName, target_version: int) -> Sequence[MutationState]:
         mutations = self._by_partition.get(source.partition_id, [])
@@ -187,7 +189,7 @@ def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(MutationBook, "commands", commands)
 
 
-@BUGS.add("R5", first=28, has_mutations=True, steps=14)
+@BUGS.add("R5", has_mutations=True, steps=14)
 def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = MutationBook.commands
 
@@ -197,7 +199,7 @@ def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MutationBook, "commands", last_only)
 
 
-@BUGS.add("R7", first=305, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
+@BUGS.add("R7", first=383, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
 def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
         if self.changed is None or self.changed.is_set:
@@ -220,7 +222,7 @@ def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drop_range, "removals_of_blocks", none)
 
 
-@BUGS.add("R4", first=9, has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=23, has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
 def a_dropped_range_lets_inserts_into_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave(*args: Any, **kwargs: Any) -> None:
         return None
@@ -236,7 +238,7 @@ def a_dropped_range_stays_in_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute_ranges, "forget_parts", forget)
 
 
-@BUGS.add("R7", has_partition_commands=True, has_quorum=True, steps=14, seeds=400)
+@BUGS.add("R7", first=13, has_partition_commands=True, has_quorum=True, steps=14, seeds=400)
 def a_quorum_of_dropped_rows_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(*args: Any) -> None:
         return None
@@ -282,7 +284,7 @@ def a_merged_part_is_shown_beside_its_sources(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(commit_part, "publish", publish)
 
 
-@BUGS.add("R7", first=46, fault_rate=0.03, seeds=400)
+@BUGS.add("R7", first=51, fault_rate=0.03, seeds=400)
 def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = log_puller._copy
 
@@ -295,7 +297,7 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_puller, "_copy", forgetful)
 
 
-@BUGS.add("R3", first=31, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+@BUGS.add("R3", first=6, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     async def copy(
         ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object
@@ -326,7 +328,7 @@ def the_log_pointer_passes_an_insert_whose_part_did_not_come(monkeypatch: pytest
     monkeypatch.setattr(direct_fetch.DirectFetches, "_fetch", passing)
 
 
-@BUGS.add("R3", first=33, fault_rate=0.05, is_expired=True, steps=14, seeds=600)
+@BUGS.add("R3", fault_rate=0.05, is_expired=True, steps=14, seeds=600)
 def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     clone_from = clone._clone_from
 
@@ -337,7 +339,7 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clone, "_clone_from", early)
 
 
-@BUGS.add("R7", first=31, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+@BUGS.add("R7", first=37, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
         return None
@@ -348,7 +350,7 @@ def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> No
 # --- start and checks -------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", first=15, kill_gates=(40, 60, 80, 100, 120), seeds=600)
+@BUGS.add("R3", first=17, kill_gates=(40, 60, 80, 100, 120), seeds=600)
 def a_start_throws_away_what_keeper_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def settle(ctx: ReplicaContext, expected: frozenset[PartName]) -> None:
         for part in sorted(ctx.store.staged):
@@ -370,7 +372,7 @@ def a_part_is_lost_because_its_replica_is_away(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(peers, "others", active)
 
 
-@BUGS.add("R5", first=2, has_damaged_disks=True, steps=14, has_merges=False)
+@BUGS.add("R5", has_damaged_disks=True, steps=14, has_merges=False)
 def nobody_looks_at_damaged_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fine(ctx: ReplicaContext, part: PartName) -> part_check.Checked:
         return part_check.Checked(part, part_check.Verdict.FINE)
