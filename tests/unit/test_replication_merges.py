@@ -408,6 +408,26 @@ def test_final_waits_for_merges_that_were_assigned_before() -> None:
     run(main)
 
 
+@pytest.mark.parametrize("stopped", [Activity.FETCHES, Activity.QUEUES])
+def test_final_does_not_wait_for_parts_that_may_not_come(stopped: Activity) -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        second.ctx.switches.stop(stopped)
+        for value in range(2):
+            await first.insert(value)
+        await live.env.sleep(10)
+        began_s = live.env.monotonic_s()
+        with pytest.raises(SqlError, match="there are no parts in partition all") as refused:
+            await optimize(second.ctx, replace(FINAL, sync=Sync.NONE, throw_if_noop=True))
+        assert refused.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
+        assert live.env.monotonic_s() - began_s < 10
+        second.ctx.switches.start(stopped)
+        await optimize(second.ctx, FINAL)
+        assert [replica.parts() for replica in (first, second)] == [["all_0_1_1"]] * 2
+
+    run(main)
+
+
 def test_without_final_a_single_part_is_left_alone() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)

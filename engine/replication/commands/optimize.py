@@ -2,7 +2,8 @@
 
 Safety argument: that of `replica.merge_assigner`. The same predicate, the same multi under the version of the
 log, for all partitions at once. What this adds is patience: with FINAL it waits until parts of the
-partition that are being made are here, so that one part is left and not two.
+partition that are being made are here, so that one part is left and not two; not for parts that cannot come
+because somebody has stopped fetches or the queue.
 
 Source: ClickHouse's StorageReplicatedMergeTree::optimize.
 """
@@ -224,7 +225,9 @@ def _is_merged(ctx: ReplicaContext, part: PartName) -> bool:
 
 
 def _is_settled(ctx: ReplicaContext, partitions: Sequence[str]) -> bool:
-    """Whether all parts are here that are to come, but for those that have failed to come."""
+    """Whether all parts are here that are to come, but for those that have failed to come or may not come."""
+    if ctx.switches.is_stopped(Activity.FETCHES) or ctx.switches.is_stopped(Activity.QUEUES):
+        return True
     for partition_id in partitions:
         for part in ctx.queue.virtual_parts.in_partition(partition_id):
             if part.is_range:
