@@ -1,0 +1,86 @@
+"""Statements about whole databases with replicated tables in them, on two real nodes and ZooKeeper."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.node.replicated_pair import Pair, error, eventually, json_rows
+
+pytestmark = pytest.mark.slow
+
+
+def filled(pair: Pair, database: str) -> str:
+    """A database on n1 with a replicated and a plain table; the other replica is on n2. Returns its path."""
+    path = f"/dbs/{database}"
+    pair.n1.query(f"CREATE DATABASE {database}")
+    pair.n1.query(f"CREATE TABLE {database}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    for node, table in ((pair.n1, f"{database}.t"), (pair.n2, f"{database}_t")):
+        engine = f"ReplicatedMergeTree('{path}', '{{replica}}')"
+        node.query(f"CREATE TABLE {table} (k UInt64) ENGINE = {engine} ORDER BY k")
+    for table in ("t", "p"):
+        pair.n1.query(f"INSERT INTO {database}.{table} VALUES (1), (2)")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {database}_t")
+    return path
+
+
+def test_replicas_go_with_their_database_to_its_new_name_and_away_and_back(pair: Pair) -> None:
+    path = filled(pair, "before")
+    pair.n1.query("RENAME DATABASE before TO after")
+    pair.n1.query("INSERT INTO after.t VALUES (3)")
+    pair.n2.query("SYSTEM SYNC REPLICA before_t")
+    assert pair.n2.query("SELECT sum(k) FROM before_t") == "6\n"
+    shown = "SELECT database, table, is_readonly FROM system.replicas WHERE zookeeper_path = '{}'"
+    assert pair.n1.query(shown.format(path)) == "after\tt\t0\n"
+    replica = f"SELECT value FROM system.zookeeper WHERE path = '{path}/replicas/n1' AND name = 'host'"
+    assert "database: after\ntable: t\n" in pair.n1.query(f"{replica} FORMAT TSVRaw")
+
+    pair.n1.query("DETACH DATABASE after")
+    assert pair.n1.query(shown.format(path)) == ""
+    assert "is_active" not in pair.children(f"{path}/replicas/n1")
+    assert error(pair.n1.post("SELECT * FROM after.t")) == 81
+    pair.n2.query("INSERT INTO before_t VALUES (4)")
+    pair.n1.query("ATTACH DATABASE after")
+    assert pair.n1.query(shown.format(path)) == "after\tt\t0\n"
+    pair.n1.query("SYSTEM SYNC REPLICA after.t")
+    pair.n1.query("INSERT INTO after.t VALUES (5)")
+    assert pair.n1.query("SELECT (SELECT sum(k) FROM after.t), (SELECT sum(k) FROM after.p)") == "15\t3\n"
+
+
+def test_a_database_is_truncated_on_all_replicas(pair: Pair) -> None:
+    filled(pair, "emptied")
+    assert error(pair.n1.post("TRUNCATE ALL TABLES FROM emptied LIKE 't%'")) == 48
+    assert pair.n1.query("SELECT count() FROM emptied.t") == "2\n"
+    pair.n1.query("TRUNCATE DATABASE emptied")
+    pair.n2.query("SYSTEM SYNC REPLICA emptied_t")
+    assert (
+        pair.n1.query("SELECT (SELECT count() FROM emptied.t), (SELECT count() FROM emptied.p)") == "0\t0\n"
+    )
+    assert pair.n2.query("SELECT count() FROM emptied_t") == "0\n"
+    pair.n1.query("INSERT INTO emptied.t VALUES (1), (2)")
+    assert pair.n1.query("SELECT count() FROM emptied.t") == "2\n", "what is gone swallows no insert"
+
+
+def test_a_detached_tables_replica_goes_with_its_database(pair: Pair) -> None:
+    path = filled(pair, "left")
+    assert error(pair.n1.post("DROP TABLE IF EMPTY left.t")) == 48
+    assert pair.n1.post("DROP DATABASE IF EMPTY left").status != 200
+    pair.n1.query("DETACH TABLE left.t PERMANENTLY")
+    pair.n1.query("DROP DATABASE left SYNC")
+    eventually(lambda: pair.children(f"{path}/replicas"), ["n2"])
+    pair.n2.query("DROP TABLE left_t SYNC")
+    assert "left" not in pair.children("/dbs")
+
+
+def test_replicated_tables_stay_in_databases_that_keep_their_uuids(pair: Pair) -> None:
+    filled(pair, "kept")
+    pair.n1.query("CREATE DATABASE in_memory ENGINE = Memory")
+    assert error(pair.n1.post("RENAME TABLE kept.t TO in_memory.t")) == 48
+    create = "CREATE TABLE in_memory.t (k UInt64) ENGINE = ReplicatedMergeTree('/dbs/memory', 'r') ORDER BY k"
+    assert error(pair.n1.post(create)) == 48
+    assert "memory" not in pair.children("/dbs")
+    pair.n1.query("RENAME TABLE kept.t TO default.moved, kept.p TO kept.q")
+    pair.n1.query("INSERT INTO moved VALUES (7)")
+    [row] = json_rows(pair.n1, "SELECT database, table FROM system.replicas WHERE table = 'moved'")
+    assert row == {"database": "default", "table": "moved"}
+    pair.n2.query("SYSTEM SYNC REPLICA kept_t")
+    assert pair.n2.query("SELECT sum(k) FROM kept_t") == "10\n"
