@@ -44,8 +44,12 @@ def test_whether_rows_of_a_select_are_deduplicated_can_be_chosen(pair: Pair) -> 
     ):
         pair.n1.query(f"INSERT INTO {t} {choice} {select}")
         assert pair.n1.query(f"SELECT count() FROM {t}") == f"{count}\n"
-    unstable = f"INSERT INTO {t} SETTINGS deduplicate_insert_select = 'force_enable' SELECT 1, 'a'"
-    assert error(pair.n1.post(unstable)) == 764
+    forced = f"INSERT INTO {t} SETTINGS deduplicate_insert_select = '{{}}' SELECT 1, 'a'"
+    assert error(pair.n1.post(forced.format("force_enable"))) == 764
+    assert error(pair.n1.post(forced.format("now and then"))) == 36
+    pair.n1.query(f"{forced.format('force_enable')} ORDER BY ALL")
+    assert pair.n1.query(f"SELECT count() FROM {t}") == "3\n"
+    assert error(pair.n1.post(f"OPTIMIZE TABLE {t} FINAL DRY RUN PARTS 'x'")) == 48
 
 
 def test_optimize_deduplicates_by_columns(pair: Pair) -> None:

@@ -149,10 +149,16 @@ def test_an_error_of_create_leaves_nothing(pair: Pair) -> None:
         ("(a Int8) ENGINE = ReplicatedMergeTree ORDER BY a", 36),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY nothing", 47),
         ("(a Int8) ENGINE = ReplicatedMergeTree('/x', 'r/../r') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('/x', '') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('x/without/slash', 'r') ORDER BY a", 36),
+        ("(a Int8) ENGINE = ReplicatedMergeTree('other_keeper:/x', 'r') ORDER BY a", 36),
         ("ENGINE = ReplicatedMergeTree('/x', 'r') ORDER BY a AS SELECT throwIf(1) AS a", 395),
     ]:
         refused(pair.n1.post(f"CREATE TABLE d.wrong {sql}"), code)
         assert pair.n1.query("EXISTS d.wrong") == "0\n"
+    refused(pair.n1.post(f"CREATE TABLE nowhere.{SMALL.replace('(a', 't (a', 1)}"), 81)
+    taken = pair.n1.query("SELECT uuid FROM system.tables WHERE database = 'd' AND name = 'first'").strip()
+    refused(pair.n1.post(f"CREATE TABLE d.wrong UUID '{taken}' {SMALL}"), 57)
     assert pair.children("/f/replicas") == ["r1"]
     assert "x" not in pair.children("/")
     pair.n1.query("DROP TABLE d.first SYNC")
