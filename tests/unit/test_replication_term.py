@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -325,6 +326,40 @@ async def test_a_part_that_comes_while_it_is_looked_for_stays_the_replicas_own(b
     assert checked.verdict is Verdict.AGAIN
     stat = await bench.admin.exists(two.ctx.me.parts)
     assert stat is not None and stat.cversion == 1, "it was made once and never removed"
+
+
+@simulated
+async def test_a_part_that_is_not_what_keeper_says_of_it_is_fetched_again(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    part = await one.insert(1)
+    await bench.quiet(one, two)
+    right = one.store.active[part].header
+    other = replace(right.digest, hash_of_uncompressed_files=bytes(16))
+    for wrong in (replace(right, columns_hash=bytes(16)), replace(right, digest=other)):
+        await bench.admin.set(two.ctx.me.part(part), wrong.to_bytes())
+        assert (await part_check.check_part(two.ctx, part)).verdict is Verdict.FETCHED
+        await bench.quiet(one, two)
+        assert two.values == [1]
+        assert (await bench.admin.get(two.ctx.me.part(part))).data == right.to_bytes()
+    assert len(two.detached) == 2
+
+
+@simulated
+async def test_a_part_that_is_being_made_or_about_to_go_is_left_to_that(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    part = await one.insert(1)
+    await bench.quiet(one, two)
+    two.ctx.switches.stop(Activity.QUEUES)
+    await bench.admin.remove(two.ctx.me.part(part))
+    await bench.log(DropRange(part))
+    await bench.until(lambda: two.ctx.queue.is_to_be_dropped(part))
+    await bench.env.sleep(600)
+    assert (await part_check.check_part(two.ctx, part)).verdict is Verdict.FINE
+    assert two.active == [str(part)] and two.detached == []
+    two.ctx.switches.start(Activity.QUEUES)
+    two.ctx.queue_changed.set()
+    await bench.quiet(one, two)
+    assert two.active == [] and two.detached == []
 
 
 @simulated
