@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
-from engine.part_storage.column_notes import may_be_behind, stale_columns
+from engine.part_storage.column_notes import may_be_behind, needs_other_form, stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
@@ -71,7 +71,7 @@ class Producer:
         # All of them in the form that the table has now: the result is of that form, too.
         epoch = self._scratch.epoch
         scratch = self._filled(
-            connection, "merge", result.partition_id, lambda: [self._local(name).visible for name in sources]
+            connection, "merge", result.partition_id, lambda: [self._readable(name) for name in sources]
         )
         try:
             if options.keep_expired:
@@ -230,6 +230,13 @@ class Producer:
         if local is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {name} is not active in {self._state.table}")
         return local
+
+    def _readable(self, name: PartName) -> Path:
+        """A form of a part in which every column of the table can be read. While an ALTER is applied readers
+        may see one that chDB rewrote without need, and with less in it."""
+        local = self._local(name)
+        is_own = local.is_ahead and not needs_other_form(self._state, local)
+        return local.directory if is_own else local.visible
 
     def _active_local(self, connection: Connection, scratch: Scratch) -> list[str]:
         rows = connection.rows(

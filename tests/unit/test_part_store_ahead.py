@@ -14,7 +14,7 @@ from engine.names import TableName
 from engine.part_storage import ChdbPartStore, Durability, with_hidden_settings
 from engine.part_storage.publishing import Publisher
 from engine.replication.part_name import PartName
-from engine.replication.part_store import AlterPlan
+from engine.replication.part_store import AlterPlan, MergeOptions
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, uuid_of
 
@@ -157,3 +157,26 @@ async def test_a_start_shows_the_own_bytes_of_parts_that_an_alter_rewrote_before
         await store.load()
         assert await rows(pool, "*") == "1\ta\t3"
         assert dict(store.active) == known
+
+
+async def test_a_merge_in_the_middle_of_an_alter_takes_parts_as_they_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. chDB has rewritten parts that came ahead. 2. They are merged. 3. They would be shown as they are."""
+    async with (
+        opened(tmp_path, create("t", is_wide=False)) as (pool, store),
+        Ahead.opened(pool, is_wide=False) as ahead,
+    ):
+        await store.load()
+        sources = named("1_0_0_0_2", "1_1_1_0_2")
+        await add(pool, ahead.store, "SELECT 1, 'a', 3", "1_0_0_0")
+        await add(pool, ahead.store, "SELECT 3, 'c', 4", "1_1_1_0")
+        await ahead.alter("RENAME COLUMN c TO d", number=2, c="d")
+        await ahead.send_all(store)
+        monkeypatch.setattr(Publisher, "show_own_bytes", lambda *_: None)
+        await ahead.follow(store)
+        result = named("1_0_1_1_2")
+        part = await store.merge(sources, result[0], MergeOptions())
+        assert part.digest == (await ahead.store.merge(sources, result[0], MergeOptions())).digest
+        await store.publish(result, sources)
+        assert await rows(pool, "*") == "1\ta\t3 3\tc\t4"
