@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
 from engine.errors import SqlError
-from engine.keeper.base import Create, CreateMode, Keeper, Remove
+from engine.keeper.base import Create, CreateMode, Keeper, Op, OpResult, Remove, SetData
 from engine.keeper.session import RequestKind
 from engine.replication.log_actions import GetPart, MergeParts
 from engine.replication.log_entry import LogEntry
@@ -164,6 +165,43 @@ def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
         assert [entry.action for entry in await bench.queue("r2")] == [GetPart(P("all_0_0_0"))]
 
     story()
+
+
+@simulated
+async def test_a_source_that_goes_on_or_gets_lost_while_it_is_copied_is_not_copied_by_halves(
+    bench: Bench,
+) -> None:
+    """While its position is taken: 1. it copies an entry; 2. it is declared lost, so that nobody is left to
+    copy; 3. somebody decides that it has the data after all."""
+    (one,) = await bench.cluster(1)
+    await one.insert(0)
+    await bench.quiet(one)
+    two = await bench.start("r2", is_awaited=False)
+    session = await two.holder.get()
+    real, meanwhile = session.multi, ["entry", "lost"]
+
+    async def interrupted(ops: Sequence[Op]) -> list[OpResult]:
+        is_position = any(isinstance(op, SetData) and op.path == two.ctx.me.log_pointer for op in ops)
+        if is_position and two.ctx.is_readonly and meanwhile:
+            if meanwhile.pop(0) == "entry":
+                one.ctx.switches.stop(Activity.QUEUES)
+                await bench.log(GetPart(P("all_7_7_0")), source="r9")
+                await bench.until(lambda: len(one.ctx.queue.entries) == 1)
+            else:
+                await bench.admin.set(one.ctx.me.is_lost, b"1")
+        return await real(ops)
+
+    session.multi = interrupted  # type: ignore[method-assign]
+    await bench.until(lambda: "(ALL_REPLICAS_LOST)" in two.ctx.readonly_reason)
+    assert not meanwhile and await bench.queue("r2") == []
+    await bench.admin.set(one.ctx.me.is_lost, b"0")
+    await bench.until(lambda: not two.ctx.is_readonly)
+    await bench.until(lambda: two.values == [0])
+    assert any(isinstance(entry.action, GetPart) for entry in await bench.queue("r2")), "the source's own"
+    one.ctx.switches.start(Activity.QUEUES)
+    one.ctx.queue_changed.set()
+    await bench.quiet(one, two)
+    assert one.active == two.active
 
 
 @simulated
