@@ -19,7 +19,10 @@ from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, uuid_of
 
 OTHER = TableName("default", "other")
-FORMS = pytest.mark.parametrize("is_wide", [False, True], ids=["compact", "wide"])
+FORMS = pytest.mark.parametrize(
+    "is_wide",
+    [pytest.param(False, id="compact"), pytest.param(True, id="wide", marks=pytest.mark.slow)],
+)
 
 
 def create(name: str, *, is_wide: bool) -> str:
