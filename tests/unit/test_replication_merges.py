@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import Code, SqlError
-from engine.keeper.base import CreateMode
+from engine.keeper.base import Create, CreateMode, Remove
 from engine.keeper.memory_session import RequestKind
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import truncate
@@ -258,6 +258,39 @@ def test_where_an_old_server_elects_nobody_else_assigns() -> None:
         await live.env.sleep(30)
         assert replica.ctx.is_leader
         assert live.actions(MergeParts)
+
+    run(main)
+
+
+def test_when_the_last_old_server_has_gone_every_replica_leads_again() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        keeper = await live.keeper()
+        for replica in (first, second):
+            await replica.stop()
+        (ours,) = live.children(PATHS.leader_election)
+        path = f"{PATHS.leader_election}/leader_election-"
+        election = Create(path, b"old", CreateMode.EPHEMERAL_SEQUENTIAL)
+        await keeper.multi([Remove(f"{PATHS.leader_election}/{ours}"), election])
+        (elected,) = live.children(PATHS.leader_election)
+        for replica in (first, second):
+            await replica.start()
+        assert live.children(PATHS.leader_election) == [elected]
+        for value in range(3):
+            await first.insert(value)
+        await live.quiet()
+        for replica in (first, second):
+            with pytest.raises(SqlError) as refused:
+                await optimize(replica.ctx, FINAL)
+            assert refused.value.code == Code.NOT_A_LEADER
+        await keeper.remove(f"{PATHS.leader_election}/{elected}")
+        await live.env.sleep(1)
+        await optimize(second.ctx, FINAL)
+        await live.quiet()
+        assert first.parts() == second.parts() == ["all_0_2_1"]
+        (name,) = live.children(PATHS.leader_election)
+        assert b"multiple leaders" in live.data(f"{PATHS.leader_election}/{name}")
+        assert first.ctx.is_leader and second.ctx.is_leader
 
     run(main)
 
