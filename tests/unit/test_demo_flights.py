@@ -174,18 +174,19 @@ async def test_replicas_are_waited_for_until_they_are_equal(tmp_path: Path) -> N
     ids=["other parts", "nothing", "fewer rows that show the same"],
 )
 async def test_replicas_that_stay_unequal_are_reported_with_what_each_has(
-    tmp_path: Path, second: tuple[int, int, str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: tuple[int, int, str]
 ) -> None:
+    monkeypatch.setattr(demo_flights, "_PATIENCE_S", 6.0)
     nodes, clock = nodes_with(*EQUAL), Clock()
     nodes["n2"].contents = [second]
     if second[2] == "aa":
         nodes["n1"].contents = [second]
     async with stack(tmp_path, nodes) as state:
-        with pytest.raises(Unavailable, match=r"shard 1 are not equal after 60 s") as failed:
+        with pytest.raises(Unavailable, match=r"shard 1 are not equal after 6 s") as failed:
             await load_flights(state, Steps(Shown()), env=clock)
     rows, parts, _ = nodes["n1"].contents[0]
     assert failed.value.hint == f"n1: {rows} rows in {parts} parts; n2: {second[0]} rows in {second[1]} parts"
-    assert 60 < clock.now < 61
+    assert 6 < clock.now < 7
 
 
 async def test_nothing_is_inserted_where_the_table_is_not_replicated(tmp_path: Path) -> None:
