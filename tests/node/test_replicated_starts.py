@@ -139,6 +139,23 @@ def test_a_replicated_table_is_attached_as_a_plain_one(pair: Pair) -> None:
     assert n1.query("SELECT count() FROM d.left") == f"{int(before.split()[0]) + 2}\n"
 
 
+def test_a_plain_table_does_not_take_the_place_of_a_replica_that_is_there(pair: Pair) -> None:
+    n1 = pair.n1
+    n1.query("CREATE TABLE d.late (a UInt64) ENGINE = MergeTree ORDER BY a")
+    n1.query("INSERT INTO d.late VALUES (1)")
+    uuid = n1.query("SELECT uuid FROM system.tables WHERE database = 'd' AND name = 'late'").strip()
+    place = f"'/clickhouse/tables/{uuid}/01', 'n1'"
+    pair.n2.query(f"CREATE TABLE d.early (a UInt64) ENGINE = ReplicatedMergeTree({place}) ORDER BY a")
+    n1.query("DETACH TABLE d.late")
+    refused(n1.post("ATTACH TABLE d.late AS REPLICATED"), 253, "SYSTEM DROP REPLICA")
+    assert n1.query("EXISTS d.late") == "0\n"
+    pair.n2.query("DROP TABLE d.early SYNC")
+    n1.query("ATTACH TABLE d.late AS REPLICATED")
+    n1.query("SYSTEM RESTORE REPLICA d.late")
+    n1.query("INSERT INTO d.late VALUES (2)")
+    assert n1.query("SELECT sum(a) FROM d.late") == "3\n"
+
+
 def test_a_table_that_cannot_be_replicated_stays_detached(pair: Pair) -> None:
     pair.n1.query("CREATE TABLE d.a_log (a UInt64) ENGINE = Log")
     pair.n1.query("DETACH TABLE d.a_log")
