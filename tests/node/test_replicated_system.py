@@ -213,6 +213,8 @@ def test_a_table_of_a_backup_is_attached_with_its_whole_definition_and_restored(
     definition = f"(k UInt64, v String) ENGINE = ReplicatedMergeTree({place}) PARTITION BY k % 2 ORDER BY k"
     assert error(pair.n1.post(f"ATTACH TABLE a{t} {definition}")) == 80
     attach = f"ATTACH TABLE a{t} UUID '{uuid}' {definition}"
+    assert error(pair.n1.post(attach.replace("k UInt64", "k NoSuchType"))) == 50
+    assert pair.n1.query(f"EXISTS a{t}") == "0\n"
     pair.n1.query(attach)
     assert pair.n1.query(f"SELECT * FROM a{t} ORDER BY k") == "0\ta\n1\tm\n2\ta\n3\ta\n"
     assert error(pair.n1.post(f"INSERT INTO a{t} VALUES (9, 'c')")) == 242
@@ -220,6 +222,8 @@ def test_a_table_of_a_backup_is_attached_with_its_whole_definition_and_restored(
     pair.n1.query(f"INSERT INTO a{t} VALUES (9, 'c')")
     pair.n1.query(attach)  # once more: nothing is left to do
     pair.n1.query(attach.replace("TABLE", "TABLE IF NOT EXISTS"))
+    same_place = attach.replace(f"a{t}", f"c{t}").replace(uuid, uuid.replace("0a1b", "0a1c"))
+    assert error(pair.n1.post(same_place)) == 253
     other = pair.n1.post(attach.replace(f"a{t}", f"c{t}"))
     assert error(other) == 57 and f"is default.a{t}" in other.text
     assert (
