@@ -65,6 +65,9 @@ def test_a_failing_view_is_reported_and_the_rows_stay(pair: Pair) -> None:
     for _ in range(2):
         pair.n1.query("INSERT INTO d.vs VALUES (7)")
     assert pair.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "1\t1\n"
+    pair.n1.query("TRUNCATE TABLE d.fail")
+    pair.n1.query("INSERT INTO d.vs VALUES (8)", materialized_views_ignore_errors="1")
+    assert pair.n1.query("SELECT (SELECT count() FROM d.vs), (SELECT count() FROM d.vt)") == "2\t1\n"
 
 
 @pytest.mark.parametrize(
@@ -134,6 +137,15 @@ def test_what_writes_into_a_replicated_table_meanwhile_is_not_attached(pair: Pai
         if name != "at_view":
             n1.query(f"ATTACH TABLE d.{name}")
         n1.query(f"DROP TABLE d.{name}")
+
+
+def test_an_insert_whose_rows_go_on_to_a_replicated_table_is_refused_where_that_cannot_be(pair: Pair) -> None:
+    pair.n1.query("CREATE TABLE d.mem_t (a UInt64) ENGINE = ReplicatedMergeTree('/mem_t', 'r') ORDER BY a")
+    pair.n1.query("CREATE TABLE d.mem (a UInt64) ENGINE = Memory")
+    pair.n1.query("CREATE MATERIALIZED VIEW d.mem_v TO d.mem_t AS SELECT a FROM d.mem")
+    refused(pair.n1.post("INSERT INTO d.mem VALUES (1)"), 48, "engine Memory")
+    for table in ("mem", "mem_t"):
+        assert pair.n1.query(f"SELECT count() FROM d.{table}") == "0\n"
 
 
 def test_rows_for_a_view_go_to_its_replicated_target(pair: Pair) -> None:
