@@ -141,6 +141,8 @@ def _require_alike(
     pause_s = _FIRST_PAUSE_S
     while True:
         try:
+            if before is None:
+                _wait_for(other, target, wait_s=(deadline_s - time.monotonic()) / 2)
             seen = contents(written, target, partitions), contents(other, target, partitions)
             like = likeness(*seen)
             if like is Likeness.CONTRADICTING:
@@ -167,6 +169,19 @@ def _require_alike(
         before = seen
         time.sleep(pause_s)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def _wait_for(server: Server, target: Target, *, wait_s: float) -> None:
+    """Let the server wait until it has what the others have now, or for so long. It costs less than to ask.
+
+    Raises NodeUnavailable, ReplyLost.
+    """
+    limit_s = max(1, int(wait_s))
+    sql = f"SYSTEM SYNC REPLICA {target.table.quoted}"
+    try:
+        server.execute(sql, settings={"receive_timeout": str(limit_s)}, timeout_s=limit_s + 10.0)
+    except SqlError as error:  # too late, or not allowed to this user: then it is looked at all the same
+        log.info("spark.replica_not_waited_for replica=%s error=%s", server, error.message)
 
 
 def _two_tables(target: Target, written: Server, other: Server, ours: State, theirs: State) -> ReplicasDiffer:

@@ -234,7 +234,7 @@ def test_a_replica_that_says_it_has_everything_and_has_not_is_found(
     table = make_table(nodes)
     second = nodes.shards[0][1]
     second.execute(f"SYSTEM STOP REPLICATION QUEUES {table}")
-    job = begin(nodes, table)
+    job = begin(nodes, table, replicas_wait_s="3")
     message = attempt(job, task=0, number=1)
     with monkeypatch.context() as patch:
         patch.setattr(replicas, "state_of", lambda *_: State("/one", is_in_sync=True))
