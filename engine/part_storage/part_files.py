@@ -158,7 +158,10 @@ def read_part(directory: Path, name: PartName) -> Part:
         raise PartDiffers(str(name), f"it cannot be read: {error}") from None
     size = sum(size for _, size in sizes)
     expires = any(file == TTL_FILE for file, _ in sizes)
-    return Part(name, digest, columns, rows, size, modified_s, ttl_in(directory) if expires else None)
+    ttl = ttl_in(directory) if expires else None
+    below = {file.partition("/")[0] for file, _ in sizes if "/" in file}
+    projections = frozenset(each.removesuffix(PROJECTION_SUFFIX) for each in below)
+    return Part(name, digest, columns, rows, size, modified_s, ttl, projections)
 
 
 def _small(path: str, limit: int) -> bytes:

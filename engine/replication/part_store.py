@@ -61,6 +61,7 @@ class Part:
     modified_s: float
     ttl: PartTtl | None = None
     """None where nothing expires any more."""
+    projections: frozenset[str] = frozenset()
 
     @property
     def header(self) -> PartHeader:

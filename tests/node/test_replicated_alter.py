@@ -241,6 +241,27 @@ def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> 
     assert pair.rows(t) == "0\tx\n2\tx\n4\tx\n"
 
 
+def test_parts_with_and_without_a_projection_are_merged_when_it_is_materialized(pair: Pair) -> None:
+    t = pair.table(rest="ORDER BY k SETTINGS merge_selecting_sleep_ms = 100")
+    for number in range(2):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'old')")
+    pair.n1.query(f"ALTER TABLE {t} ADD PROJECTION p (SELECT v, count() GROUP BY v) SETTINGS alter_sync = 2")
+    for number in range(2, 14):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'new')")
+    pair.synced(t)
+    optimize = f"OPTIMIZE TABLE {t} PARTITION tuple() FINAL SETTINGS optimize_throw_if_noop = 1"
+    refused = pair.n2.post(optimize)
+    assert error(refused) == 388 and "projections of parts all_" in refused.text
+    pair.n1.query(f"OPTIMIZE TABLE {t} FINAL")  # nothing is left in a queue that nobody could do
+    pair.synced(t)
+    pair.n1.query(f"ALTER TABLE {t} MATERIALIZE PROJECTION p SETTINGS mutations_sync = 2")
+    pair.n2.query(f"{optimize}, alter_sync = 2")
+    assert pair.same(
+        f"SELECT count(), any(projections), any(rows) FROM system.parts WHERE table = '{t}'"
+    ) == ("1\t['p']\t14\n")
+    assert pair.rows(t).count("\n") == 14
+
+
 def test_projections_travel_with_their_parts(pair: Pair) -> None:
     t = pair.table(
         "k UInt64, v String, PROJECTION by_v (SELECT k, v ORDER BY v)",

@@ -17,11 +17,19 @@ from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import MergeParts
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_checksums import PartDigest
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import MergeOptions, Part
 from engine.replication.replica.block_numbers import allocate
-from engine.replication.replica.merge_assigner import Assigned, NotAssigned, Round, assign, assign_round
+from engine.replication.replica.merge_assigner import (
+    Assigned,
+    NotAssigned,
+    Round,
+    assign,
+    assign_round,
+    why_not_alike,
+)
 from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
 from engine.replication.replica.queue import QueuedEntry, ReplicaQueue
 from engine.replication.replica.switches import Activity
@@ -111,6 +119,17 @@ def test_parts_of_two_partitions_are_not_merged() -> None:
 
 
 # -- assigning -----------------------------------------------------------------------------------------------
+
+
+def test_parts_with_other_projections_are_not_merged() -> None:
+    def part(name: str, *projections: str) -> Part:
+        return Part(P(name), PartDigest(0, 0, b"", b"", b""), b"", 1, 1, 0.0, None, frozenset(projections))
+
+    old, new, newer = part("all_0_0_0"), part("all_1_1_0", "q", "p"), part("all_2_2_0", "p", "q")
+    assert why_not_alike([old]) == why_not_alike([new, newer]) == ""
+    assert why_not_alike([old, new, newer]) == (
+        "projections of parts all_0_0_0 and all_1_1_0 differ: none and p, q"
+    )
 
 
 def test_replicas_merge_by_themselves_and_agree() -> None:

@@ -32,6 +32,7 @@ from engine.replication.replica.merge_assigner import (
     nobody_elects,
     runs_of,
     selector_settings,
+    why_not_alike,
 )
 from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
 from engine.replication.replica.switches import Activity
@@ -212,6 +213,7 @@ def _choose(
             reason = f"partition {partition_id} is merged already"
         else:
             reason = predicate.why_not_merged(parts)
+            reason = reason or why_not_alike([ctx.store.active[part] for part in parts])
         if reason:
             reasons.append(reason)
         else:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
@@ -34,6 +35,7 @@ from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.log_entry import LogEntry
 from engine.replication.merge_selector import Candidate, SelectorSettings, select_merge
 from engine.replication.part_name import PartName, merged
+from engine.replication.part_store import Part
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
@@ -237,16 +239,29 @@ def runs_of(ctx: ReplicaContext, predicate: MergePredicate) -> list[list[Candida
     """The parts that readers see here, cut wherever two neighbours may not be merged."""
     now_s = ctx.env.now_s()
     runs: list[list[Candidate]] = []
-    last: PartName | None = None
+    last: Part | None = None
     for name, part in sorted(ctx.store.active.items()):
         if predicate.why_not(name):
             last = None
             continue
-        if last is None or predicate.why_not_beside(last, name):
+        if last is None or predicate.why_not_beside(last.name, name) or why_not_alike((last, part)):
             runs.append([])
         runs[-1].append(Candidate(name, part.size_bytes, max(0.0, now_s - part.modified_s)))
-        last = name
+        last = part
     return runs
+
+
+def why_not_alike(parts: Sequence[Part]) -> str:
+    """Why nobody could merge `parts` whatever the log says; empty if they can be merged.
+
+    Parts that were there before ADD PROJECTION are without it until it is materialized, and are not merged
+    with newer ones. Every replica has the same bytes, so each says the same.
+    """
+    for left, right in itertools.pairwise(parts):
+        if left.projections != right.projections:
+            of_left, of_right = (", ".join(sorted(part.projections)) or "none" for part in (left, right))
+            return f"projections of parts {left.name} and {right.name} differ: {of_left} and {of_right}"
+    return ""
 
 
 def selector_settings(ctx: ReplicaContext) -> SelectorSettings:
