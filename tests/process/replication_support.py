@@ -246,9 +246,40 @@ async def check_all(
     killed after it took a part from `detached/` and before it removed it there; the same part, or one that
     covers it, is active. Restored once more, it puts its part beside that one (`_try1`).
     """
+    while True:
+        parts = await quiet(replicas, table)
+        names = [line.split("\t")[0] for line in parts.splitlines()]
+        try:
+            await _check_hosts(replicas, table, names, lost_parts, detached, may_be_kept_twice)
+            await _check_keeper(replicas, path, names)
+            _check_staged(replicas)
+        except AssertionError:
+            if await quiet(replicas, table) == parts:
+                raise  # else a merge came between
+        else:
+            return
+
+
+def _check_staged(replicas: Replicas) -> None:
+    for host in replicas.hosts:
+        for directory in sorted((replicas.data(host) / "oncluster" / "staged").iterdir()):
+            left = [
+                each.name
+                for each in sorted(directory.iterdir())
+                if each.name not in ("dropped.json", "live.json", "originals", "renames.json", "tmp_sending")
+            ]
+            assert not left, f"{host}: staged: {left}"
+
+
+async def _check_hosts(
+    replicas: Replicas,
+    table: str,
+    names: Sequence[str],
+    lost_parts: int,
+    detached: Callable[[str], bool],
+    may_be_kept_twice: bool,
+) -> None:
     hosts = replicas.hosts
-    parts = await quiet(replicas, table)
-    names = [line.split("\t")[0] for line in parts.splitlines()]
     structures = {await replicas.query(host, STRUCTURE.format(table=table)) for host in hosts}
     assert len(structures) == 1, structures
     for host in hosts:
@@ -268,15 +299,6 @@ async def check_all(
             active = [PartName.parse(name) for name in names]
             strange = [name for name in strange if not _is_there(name, active)]
         assert not strange, f"{host}: in detached/: {strange}"
-    await _check_keeper(replicas, path, names)
-    for host in hosts:
-        for directory in sorted((replicas.data(host) / "oncluster" / "staged").iterdir()):
-            left = [
-                each.name
-                for each in sorted(directory.iterdir())
-                if each.name not in ("dropped.json", "live.json", "originals", "renames.json", "tmp_sending")
-            ]
-            assert not left, f"{host}: staged: {left}"
 
 
 def _is_there(name: str, active: Sequence[PartName]) -> bool:
