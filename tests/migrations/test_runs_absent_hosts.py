@@ -1,0 +1,180 @@
+"""Runs of migrations while hosts are away."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.ddl.output import OutputMode
+from engine.migrations.drive import drive
+from engine.migrations.errors import (
+    TableNotMade,
+)
+from engine.migrations.selection import ALL
+from engine.migrations.states import CellState, RunState
+from engine.migrations.upkeep import refresh
+from engine.names import HostId
+from tests.migrations.support import TIMEOUT_S, World, in_world
+
+NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
+
+
+def test_a_timeout_is_a_state_and_the_next_run_attaches_to_the_same_entry(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        # 1. node02 is off line. 2. The run waits its time and ends unfinished. 3. node02 comes back and
+        # carries out what waits for it. 4. The next run finds it done, and sends only what was not sent.
+        await world.start(without=frozenset({NODE2}))
+        begun_s = world.env.monotonic_s()
+        summary = await drive(await world.runner(), world.request())
+        assert summary.state is RunState.UNFINISHED
+        assert TIMEOUT_S <= world.env.monotonic_s() - begun_s < TIMEOUT_S + 5
+        assert world.states() == {1: "running"}
+        assert [row.state.value for row in summary.rows] == ["done", "inactive"] or [
+            row.state.value for row in summary.rows
+        ] == ["done", "waiting"]
+        assert len(world.entries()) == 1
+        await world.hosts[NODE2].start()
+        summary = await drive(await world.runner(), world.request())
+        assert summary.state is RunState.DONE
+        assert len(world.entries()) == 4
+        assert len(set(world.schemas().values())) == 1
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_only_active_modes_go_on_without_a_host_that_is_away_and_the_ledger_shows_when_it_caught_up(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        request = world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        summary = await drive(await world.runner(), request)
+        assert summary.state is RunState.PARTIAL
+        assert len(world.entries()) == 4
+        assert set(world.states().values()) == {"waiting"}
+        waiting = {row.host for row in world.ledger.rows("shop") if row.state is CellState.INACTIVE}
+        assert waiting == {NODE2}
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        await refresh(await world.runner(), world.request())
+        assert set(world.states().values()) == {"applied"}
+        assert {row.state for row in world.ledger.rows("shop")} == {CellState.DONE}
+        assert len(set(world.schemas().values())) == 1
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+REPLICATED = {
+    "1_table.up.sql": "CREATE TABLE s.r (x Int8) ENGINE = ReplicatedMergeTree ORDER BY x;\n"
+    "CREATE TABLE s.p (x Int8) ENGINE = Memory;\n",
+    "2_change.up.sql": "ALTER TABLE s.p ADD COLUMN y Int8;\nALTER TABLE s.r DELETE WHERE x = 1;\n"
+    "ALTER TABLE s.r ADD COLUMN y Int8;\n",
+}
+
+
+def test_a_replicated_table_is_not_changed_while_a_host_that_is_away_has_still_to_make_it(
+    tmp_path: Path,
+) -> None:
+    """It could not make it afterwards: ClickHouse refuses a replica with other columns."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        request = world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        with pytest.raises(
+            TableNotMade, match=r"2\.up statement 3 .* node02:9000 has still to make \(1\.up st"
+        ):
+            await drive(await world.runner(), request)
+        assert len(world.entries()) == 4, "what changes no definition, and tables of each host's own, go on"
+        assert world.states() == {1: "waiting", 2: "running"}
+        assert world.ledger.runs("shop")[-1].state is RunState.UNFINISHED
+
+        # It comes back. Nobody has looked since, and the next run looks before it refuses.
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        summary = await drive(await world.runner(), world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE))
+        assert summary.state is RunState.DONE
+        assert len(world.entries()) == 5
+        world.check()
+
+    in_world(tmp_path, scenario, files=REPLICATED)
+
+
+@pytest.mark.parametrize(("shards", "replicas", "timeout_s"), [(2, 1, None), (1, 2, 0)])
+def test_it_is_changed_where_nobody_else_has_made_it_and_where_nothing_is_waited_for(
+    tmp_path: Path, shards: int, replicas: int, timeout_s: int | None
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        more = {} if timeout_s is None else {"timeout_s": timeout_s}
+        summary = await drive(
+            await world.runner(), world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE, **more)
+        )
+        assert summary.state is RunState.PARTIAL
+        assert len(world.entries()) == 5
+
+    in_world(tmp_path, scenario, files=REPLICATED, shards=shards, replicas=replicas)
+
+
+def test_what_a_late_host_did_is_recorded_even_when_the_migration_was_rolled_back_meanwhile(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await world.hosts[NODE2].stop()
+        patient = OutputMode.NONE_ONLY_ACTIVE
+        await drive(await world.runner(), world.request(output_mode=patient))
+        await drive(await world.runner(), world.down(output_mode=patient, target=ALL))
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        await refresh(await world.runner(), world.request())
+        rows = world.ledger.rows("shop")
+        assert len(rows) == 8 * 2
+        assert {row.state for row in rows} == {CellState.DONE}
+        assert set(world.states().values()) == {"rolled_back"}
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_timeout_0_sends_everything_without_waiting(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE1, NODE2}))
+        begun_s = world.env.monotonic_s()
+        summary = await drive(await world.runner(), world.request(timeout_s=0))
+        assert summary.state is RunState.PARTIAL
+        assert world.env.monotonic_s() - begun_s < 5
+        assert len(world.entries()) == 4
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_negative_timeout_waits_for_ever(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        run = asyncio.create_task(drive(await world.runner(), world.request(timeout_s=-1)))
+        await world.env.sleep(7 * 86_400)
+        assert not run.done()
+        await world.hosts[NODE2].start()
+        assert (await run).state is RunState.DONE
+
+    in_world(tmp_path, scenario)
+
+
+def test_the_option_of_a_file_says_how_long_its_statements_are_waited_for(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        begun_s = world.env.monotonic_s()
+        await drive(await world.runner(), world.request())
+        assert 600 <= world.env.monotonic_s() - begun_s < 605
+
+    files = {
+        "1_a.up.sql": "-- oncluster: timeout=10m\nCREATE TABLE IF NOT EXISTS s.a (x Int8) ENGINE = Memory;"
+    }
+    in_world(tmp_path, scenario, files=files)

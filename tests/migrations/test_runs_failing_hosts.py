@@ -1,0 +1,139 @@
+"""Runs of migrations of which statements fail on hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.migrations.drive import drive
+from engine.migrations.errors import (
+    ChangedMigration,
+    MigrationRefused,
+)
+from engine.migrations.selection import Leniency
+from engine.migrations.states import CellState, RunState
+from engine.migrations.upkeep import refresh
+from engine.names import HostId
+from tests.migrations.support import SHOP, World, in_world, write
+
+NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
+RETRY = Leniency(retry_failed=True)
+
+
+def test_a_host_that_fails_stops_the_run_and_every_outcome_is_recorded(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.b"] = (241, "Memory limit exceeded")
+        summary = await drive(await world.runner(), world.request())
+        assert summary.state is RunState.FAILED
+        assert "node02:9000" in summary.note
+        assert world.states() == {1: "failed"}
+        assert len(world.entries()) == 2
+        failed = [row for row in summary.rows if row.state is CellState.FAILED]
+        assert [(row.host, row.statement, row.code, row.error) for row in failed] == [
+            (NODE2, 2, 241, "Memory limit exceeded")
+        ]
+        done = [row for row in summary.rows if row.state is CellState.DONE]
+        assert len(done) == 3
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_failed_migration_is_not_repeated_unless_asked_for(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.b"] = (241, "Memory limit exceeded")
+        await drive(await world.runner(), world.request())
+        with pytest.raises(MigrationRefused, match="retry-failed") as caught:
+            await drive(await world.runner(), world.request())
+        assert caught.value.code == 241
+        assert len(world.entries()) == 2
+
+    in_world(tmp_path, scenario)
+
+
+def test_retrying_sends_what_failed_to_the_hosts_where_it_failed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.b"] = (241, "Memory limit exceeded")
+        await drive(await world.runner(), world.request())
+        world.hosts[NODE2].fails.clear()
+        summary = await drive(await world.runner(), world.request(leniency=RETRY))
+        assert summary.state is RunState.DONE
+        assert world.states() == {1: "applied", 2: "applied", 3: "applied"}
+        executed = [sum("s.b" in sql for sql in world.hosts[node].executed) for node in (NODE1, NODE2)]
+        assert executed == [1, 1]
+        attempts = {
+            row.attempt for row in world.ledger.rows("shop") if row.statement == 2 and row.version == 1
+        }
+        assert attempts == {1, 2}
+        assert len(set(world.schemas().values())) == 1
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_statement_that_failed_everywhere_may_be_corrected_in_its_file(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        for host in world.hosts.values():
+            host.fails["Intt8"] = (50, "Unknown type Intt8")
+        await drive(await world.runner(), world.request())
+        assert world.states() == {1: "applied", 2: "failed"}
+        write(world.folder, {"2_column.up.sql": SHOP["2_column.up.sql"]})
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+        world.check()
+
+    broken = {"2_column.up.sql": "ALTER TABLE s.a ADD COLUMN IF NOT EXISTS y Intt8;"}
+    in_world(tmp_path, scenario, files={**SHOP, **broken})
+
+
+def test_a_statement_that_is_done_somewhere_may_not_change(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["ADD COLUMN"] = (241, "Memory limit exceeded")
+        await drive(await world.runner(), world.request())
+        write(world.folder, {"2_column.up.sql": "ALTER TABLE s.a ADD COLUMN IF NOT EXISTS z Int8;"})
+        with pytest.raises(ChangedMigration):
+            await drive(await world.runner(), world.request(leniency=RETRY))
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_failed_migration_can_be_rolled_back(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.b (x"] = (241, "Memory limit exceeded")
+        await drive(await world.runner(), world.request())
+        summary = await drive(await world.runner(), world.down())
+        assert summary.state is RunState.DONE
+        assert world.states() == {1: "rolled_back"}
+        assert set(world.schemas().values()) == {frozenset()}
+
+    in_world(tmp_path, scenario)
+
+
+def test_an_entry_that_was_cleaned_up_before_a_host_came_back_is_expired_and_can_be_sent_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        await drive(await world.runner(), world.request())
+        keeper = await world.server.connect()
+        entry = world.queue.paths.entry("query-0000000000")
+        for path in sorted((p for p in world.server.tree.nodes if p.startswith(entry)), reverse=True):
+            await keeper.remove(path)
+        await world.hosts[NODE2].start()
+        with pytest.raises(MigrationRefused, match="--retry-failed"):
+            await refresh(await world.runner(), world.request())
+            await drive(await world.runner(), world.request())
+        assert world.states() == {1: "failed"}
+        rows = world.ledger.rows("shop")
+        assert {row.host: row.state for row in rows} == {NODE1: CellState.DONE, NODE2: CellState.EXPIRED}
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+        assert len(set(world.schemas().values())) == 1
+        assert sum("s.a (x" in sql for sql in world.hosts[NODE1].executed) == 1
+
+    in_world(tmp_path, scenario)

@@ -1,0 +1,277 @@
+"""Runs of migrations that are refused, and what a person can say to that."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from engine.errors import Busy
+from engine.migrations.drive import drive
+from engine.migrations.errors import (
+    ApprovalRequired,
+    ChangedMigration,
+    MigrationFilesError,
+    MigrationRefused,
+)
+from engine.migrations.files import load_folder
+from engine.migrations.gather import make_plan
+from engine.migrations.runner import MigrationRunner
+from engine.migrations.selection import ALL, Leniency
+from engine.migrations.states import RunState
+from engine.migrations.upkeep import mark, refresh, unlock
+from engine.names import HostId
+from tests.migrations.support import SHOP, World, in_world, write
+
+NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
+
+
+def test_what_destroys_data_needs_approval_and_nothing_is_sent_without_it(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        with pytest.raises(ApprovalRequired, match="DROP TABLE") as caught:
+            await drive(await world.runner(), world.request(approved_by=""))
+        assert len(caught.value.statements) == 1
+        assert world.entries() == []
+        assert (await drive(await world.runner(), world.request(approved_by="alice"))).state is RunState.DONE
+        assert world.ledger.runs("shop")[-1].approved_by == "alice"
+
+    files = {
+        "1_a.up.sql": "CREATE TABLE IF NOT EXISTS s.a (x Int8) ENGINE = Memory;",
+        "2_b.up.sql": "DROP TABLE IF EXISTS s.a;",
+    }
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_statement_that_cannot_go_on_cluster_is_refused_with_its_place_and_code_before_anything_is_sent(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        with pytest.raises(MigrationFilesError) as caught:
+            await drive(await world.runner(), world.request())
+        (problem,) = caught.value.problems
+        assert (problem.line, problem.code) == (3, 48)
+        assert problem.path.endswith("2_data.up.sql")
+        assert world.entries() == []
+
+    files = {
+        "1_a.up.sql": "CREATE TABLE IF NOT EXISTS s.a (x Int8) ENGINE = Memory;",
+        "2_data.up.sql": "-- seed\n\nINSERT INTO s.a VALUES (1);",
+    }
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_cluster_that_is_not_configured_is_refused_with_its_code(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        runner = await world.runner()
+        elsewhere = MigrationRunner(
+            runner.keeper,
+            load_folder(world.folder, cluster="nowhere"),
+            runner.ledger,
+            runner.topology,
+            runner.queue,
+            runner.env,
+        )
+        with pytest.raises(MigrationFilesError, match="shop") as caught:
+            await drive(elsewhere, world.request())
+        assert caught.value.code == 701
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_second_run_is_refused_and_told_who_is_at_work(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        first = await world.runner()
+        run = await first.begin(world.request(holder="alice at laptop, pid 7"))
+        with pytest.raises(Busy, match="alice at laptop, pid 7") as caught:
+            await drive(await world.runner(), world.request())
+        assert caught.value.holder == "alice at laptop, pid 7"
+        await first.finish(run)
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+
+    in_world(tmp_path, scenario)
+
+
+def test_of_two_runs_begun_at_once_one_does_everything_and_the_other_is_told(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runners = [await world.runner(), await world.runner()]
+        results = await asyncio.gather(
+            *(drive(runner, world.request()) for runner in runners), return_exceptions=True
+        )
+        kinds = sorted(type(result).__name__ for result in results)
+        assert kinds in (["Busy", "RunSummary"], ["RunSummary", "RunSummary"])
+        assert len(world.entries()) == 4
+        world.check()
+
+    for seed in range(5):
+        folder = tmp_path / str(seed)
+        in_world(folder, scenario, seed=seed)
+
+
+def test_a_changed_file_of_an_applied_migration_is_reported_with_its_line(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        changed = SHOP["1_tables.up.sql"].replace("s.b (x Int8)", "s.b (x Int16)")
+        write(world.folder, {"1_tables.up.sql": changed})
+        with pytest.raises(ChangedMigration) as caught:
+            await drive(await world.runner(), world.request())
+        (problem,) = caught.value.problems
+        assert (problem.line, problem.rule) == (2, "changed-file")
+
+    in_world(tmp_path, scenario)
+
+
+def test_an_applied_migration_whose_file_is_gone_is_reported(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        (world.folder / "3_more.up.sql").unlink()
+        (world.folder / "3_more.down.sql").unlink()
+        with pytest.raises(ChangedMigration, match="version 3"):
+            await drive(await world.runner(), world.request())
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_version_that_arrives_below_the_applied_ones_is_refused_unless_allowed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        write(
+            world.folder, {"20240101_late.up.sql": "CREATE TABLE IF NOT EXISTS s.l (x Int8) ENGINE = Memory;"}
+        )
+        with pytest.raises(MigrationRefused, match="20240201"):
+            await drive(await world.runner(), world.request())
+        allowed = world.request(leniency=Leniency(out_of_order=True))
+        assert (await drive(await world.runner(), allowed)).state is RunState.DONE
+
+    files = {
+        "20240201_b.up.sql": "CREATE TABLE IF NOT EXISTS s.b (x Int8) ENGINE = Memory;",
+    }
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_gap_in_the_versions_is_refused_unless_allowed(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        with pytest.raises(MigrationRefused, match="1 → 3"):
+            await drive(await world.runner(), world.request())
+        assert world.entries() == []
+        allowed = world.request(leniency=Leniency(gaps=True))
+        assert (await drive(await world.runner(), allowed)).state is RunState.DONE
+
+    files = {name: text for name, text in SHOP.items() if not name.startswith("2")}
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_gap_with_a_reason_in_the_file_behind_it_is_no_hindrance(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+
+    files = {name: text for name, text in SHOP.items() if not name.startswith("2")}
+    reason = '-- oncluster: allow=version-gap reason="2 was never released"\n'
+    files["3_more.up.sql"] = reason + files["3_more.up.sql"]
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_rollback_without_a_down_file_is_refused_before_anything_is_rolled_back(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        with pytest.raises(MigrationRefused, match="1_tables cannot be rolled back"):
+            await drive(await world.runner(), world.down(target=ALL))
+        assert len(world.entries()) == 4
+
+    files = {name: text for name, text in SHOP.items() if name != "1_tables.down.sql"}
+    in_world(tmp_path, scenario, files=files)
+
+
+def test_a_cluster_whose_migrations_are_in_another_ledger_is_refused_until_this_one_takes_over(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        world.ledger_path = tmp_path / "other.sqlite"
+        with pytest.raises(MigrationRefused, match=r"ledger\.sqlite"):
+            await drive(await world.runner(), world.request())
+        assert len(world.entries()) == 4
+        # Here everything looks as if it had never been sent, which nobody must be told as the truth.
+        with pytest.raises(MigrationRefused, match=r"ledger\.sqlite"):
+            await refresh(await world.runner(), world.request())
+        plan = await make_plan(await world.runner(), world.request())
+        assert [p.rule for p in plan.problems] == ["refused"]
+        assert "ledger.sqlite" in plan.problems[0].message
+        summary = await drive(await world.runner(), world.request(adopt_ledger=True))
+        assert summary.state is RunState.DONE
+        assert len(world.entries()) == 8
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_migration_can_be_marked_with_a_reason_and_is_passed_over_then(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        runner = await world.runner()
+        with pytest.raises(MigrationRefused, match="reason"):
+            await mark(runner, world.request(), 1, applied=True, reason=" ")
+        record = await mark(runner, world.request(), 1, applied=True, reason="made by hand")
+        assert (record.state.value, record.note) == ("marked", "made by hand")
+        world.hosts[NODE1].objects.add("s.a")
+        world.hosts[NODE2].objects.add("s.a")
+        await drive(runner, world.request())
+        assert world.states() == {1: "marked", 2: "applied", 3: "applied"}
+        assert len(world.entries()) == 2
+
+    in_world(tmp_path, scenario)
+
+
+def test_marking_as_not_applied_makes_the_next_run_send_it_under_new_tokens(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        await mark(await world.runner(), world.request(), 3, applied=False, reason="dropped by hand")
+        assert world.states()[3] == "rolled_back"
+        await drive(await world.runner(), world.request())
+        assert world.states()[3] == "applied"
+        assert len(world.entries()) == 5
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_migration_that_was_marked_in_the_middle_of_a_rollback_can_be_rolled_back_again(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        world.hosts[NODE2].fails["DROP TABLE IF EXISTS s.c"] = (241, "Memory limit exceeded")
+        assert (await drive(await world.runner(), world.down())).state is RunState.FAILED
+        await mark(await world.runner(), world.request(), 3, applied=True, reason="put back by hand")
+        world.hosts[NODE2].fails.clear()
+        assert (await drive(await world.runner(), world.down())).state is RunState.DONE
+        assert world.states()[3] == "rolled_back"
+        assert all("s.c" not in objects for objects in world.schemas().values())
+
+    in_world(tmp_path, scenario)
+
+
+def test_unlocking_takes_the_lock_from_a_holder_that_will_not_come_back(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        lost = await world.runner()
+        run = await lost.begin(world.by_tasks(holder="a scheduler that is gone"))
+        broken = await unlock(await world.runner(), world.request())
+        assert broken is not None and broken.holder == "a scheduler that is gone"
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        with pytest.raises(Exception, match=r"lost the migration lock|taken over"):
+            await lost.finish(run)
+        assert await unlock(await world.runner(), world.request()) is None
+
+    in_world(tmp_path, scenario)
