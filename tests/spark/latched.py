@@ -109,10 +109,13 @@ class LatchedWriter(_Latched, DataSourceArrowWriter):
     """A load's."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        message: WriterCommitMessage = self._inner.write(iterator)
         context = TaskContext.get()
         assert context is not None
         task = context.partitionId()
+        if self._fault is Fault.SHUFFLE_LOST and task > 0:
+            # Else a host that is faster may have read all of the shuffle before task 0 has posted.
+            self._latches.wait("lost-")
+        message: WriterCommitMessage = self._inner.write(iterator)
         is_first = not self._latches.reached(f"posted-{task}-")
         self._latches.reach(f"posted-{task}-{context.taskAttemptId()}")
         if self._fault is Fault.TOGETHER:
