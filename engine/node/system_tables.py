@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Protocol, runtime_checkable
 
@@ -46,6 +46,8 @@ _KEPT = frozenset(
 )
 _MAY_FOLLOW = frozenset({"", ")", ";", "AS", "WHERE", "GROUP", "ORDER", "LIMIT", "FORMAT", "SETTINGS"})
 _READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.CREATE_TABLE})
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+_ANY_COLUMN = frozenset({"*", "COLUMNS", "NATURAL", "{"})
 
 Row = Mapping[str, object]
 
@@ -81,6 +83,15 @@ class SystemView(Protocol):
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
         """What the view shows; it reads `system.<name>`. `tokens` are those of the statement."""
         ...
+
+
+def words_of_select(tokens: Sequence[Token]) -> frozenset[str] | None:
+    """The words among which a SELECT's columns are; None for another statement, and where it may use columns
+    that it does not name. What a view shows of columns that nobody names need not be found out."""
+    texts = {token.text.upper() for token in tokens}
+    if tokens[0].text.upper() not in ("SELECT", "WITH") or texts & _ANY_COLUMN:
+        return None
+    return frozenset(literal_value(token) for token in tokens if token.kind in _NAMES)
 
 
 class SystemTables:

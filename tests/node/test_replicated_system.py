@@ -55,6 +55,30 @@ def test_a_part_keeps_its_name_while_a_renamed_column_waits_to_be_rewritten(pair
     assert pair.rows(t) == "1\ta\n"
 
 
+def test_system_tables_shows_the_same_whatever_columns_are_named(pair: Pair) -> None:
+    """What a statement does not name is not found out: each column alone, and all at once."""
+    t = pair.table()
+    pair.n1.query(f"CREATE TABLE {t}_all AS {t} ENGINE = Distributed(pair, currentDatabase(), {t}, k)")
+    pair.n1.query(f"CREATE TABLE {t}_plain (k UInt64) ENGINE = MergeTree ORDER BY k")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 1")
+    pair.n1.query(f"INSERT INTO {t} VALUES (2, 'b')")
+    where = f"WHERE name LIKE '{t}%' AND database = currentDatabase() ORDER BY name"
+    whole = json_rows(pair.n1, f"SELECT * FROM system.tables {where}")
+    assert [row["engine"] for row in whole] == ["ReplicatedMergeTree", "Distributed", "MergeTree"]
+    assert [str(row["engine_full"]).partition("(")[0] for row in whole[:2]] == [
+        "ReplicatedMergeTree",
+        "Distributed",
+    ]
+    assert (whole[0]["parts"], whole[0]["active_parts"]) == (1, 1)
+    assert f"ReplicatedMergeTree('/tables/{t}', 'r1')" in str(whole[0]["create_table_query"])
+    for column in whole[0]:
+        alone = json_rows(pair.n1, f"SELECT {column} FROM system.tables {where}")
+        assert alone == [{column: row[column]} for row in whole], column
+    counted = f"SELECT count() AS n FROM system.tables WHERE engine = 'ReplicatedMergeTree' AND name = '{t}'"
+    assert json_rows(pair.n1, counted) == [{"n": 1}]
+
+
 def test_a_replica_is_restarted(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")

@@ -7,7 +7,7 @@ import pytest
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import SqlError
 from engine.names import HostId, TableName
-from engine.node.replicated.definition_sql import Definition, shown_engine
+from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.inserts import options_of
 from engine.node.replicated.shard_check import shard_conflict
@@ -106,9 +106,6 @@ def test_the_definition_is_shown_as_the_user_made_it() -> None:
     assert Definition(made).shown("/p/{shard}", "{replica}", hidden=HIDDEN, user={"other_hidden": "3"}) == (
         "CREATE TABLE d.t (`a` Int8) ENGINE = ReplicatedReplacingMergeTree('/p/{shard}', '{replica}', a) "
         "ORDER BY a SETTINGS index_granularity = 8192, other_hidden = 3 COMMENT 'c'"
-    )
-    assert shown_engine(f"MergeTree ORDER BY a SETTINGS {H}", "/p", "r", hidden=HIDDEN, user={}) == (
-        "ReplicatedMergeTree('/p', 'r') ORDER BY a"
     )
 
 

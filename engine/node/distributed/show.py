@@ -10,7 +10,7 @@ from engine.node.distributed.create_sql import with_engine
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.show import _table_of_show_create as table_of_show_create
 from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.node.system_tables import SystemView
+from engine.node.system_tables import SystemView, words_of_select
 from engine.part_storage import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
 from engine.storage import Scope
@@ -63,6 +63,7 @@ class DistributedTablesView:
         tables = await self._tables.all()
         if not tables:
             return below
+        words = words_of_select(tokens)
         replaced = ", ".join(
             f"{_transformed(column, tables, value)} AS {column}"
             for column, value in (
@@ -70,8 +71,9 @@ class DistributedTablesView:
                 ("engine_full", lambda table: table.definition.engine_full),
                 ("create_table_query", _create_query),
             )
+            if words is None or column in words
         )
-        return f"SELECT * REPLACE ({replaced}) FROM ({below})"
+        return f"SELECT * REPLACE ({replaced}) FROM ({below})" if replaced else below
 
 
 def _create_query(table: DistributedTable) -> str:

@@ -249,14 +249,6 @@ class Definition:
         return Edit(start, end, "")
 
 
-def shown_engine(
-    engine_full: str, path: str, replica: str, *, hidden: Mapping[str, str], user: Mapping[str, str]
-) -> str:
-    """`system.tables.engine_full` as `Definition.shown` would have it."""
-    head = "CREATE TABLE t (`a` Int8) ENGINE = "
-    return Definition(head + engine_full).shown(path, replica, hidden=hidden, user=user).removeprefix(head)
-
-
 def settings_clause(settings: Mapping[str, str]) -> str:
     """`a = 1, b = 2`; values are literals."""
     return ", ".join(f"{quote_identifier(name)} = {value}" for name, value in settings.items())

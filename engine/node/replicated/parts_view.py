@@ -22,11 +22,12 @@ from collections.abc import Iterable, Mapping
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.statement import Asked
+from engine.node.system_tables import words_of_select
 from engine.part_storage.part_uuid import uuid_of
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.insert_times import unix_s
-from engine.sql import Token, TokenKind, literal_value
+from engine.sql import Token
 
 _NO_UUID = "toUUID('00000000-0000-0000-0000-000000000000')"
 _FILTERED = frozenset(
@@ -39,8 +40,6 @@ _HELPERS = frozenset({"_ours", "_bits", "_named"})
 _BLOCKS = "arrayStringConcat(arraySlice(splitByChar('_', name), 1, 4), '_')"
 """As `blocks_of`."""
 _MARK = 0x0C
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
-_ANY_COLUMN = frozenset({"*", "COLUMNS", "NATURAL", "{"})
 _MUTATION_COLUMNS = (
     "`database` String, `table` String, `mutation_id` String, `command` String, `create_time` DateTime, "
     "`finish_time` DateTime, `block_numbers.partition_id` Array(String), "
@@ -92,10 +91,8 @@ class PartsView:
 
         A view of a hundred columns costs chDB 20 ms to analyse.
         """
-        words = {literal_value(token) for token in tokens if token.kind in _NAMES}
-        if tokens[0].text.upper() not in ("SELECT", "WITH") or any(
-            token.text.upper() in _ANY_COLUMN for token in tokens
-        ):
+        words = words_of_select(tokens)
+        if words is None:
             return None
         if not self._columns:
             found = await asked.session.clone().query(

@@ -6,14 +6,16 @@ settings are left out.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from engine.names import TableName, quote_string
 from engine.node.replicated.catalog import TableRecord, TableState
-from engine.node.replicated.definition_sql import REPLICATED, Definition, shown_engine
+from engine.node.replicated.definition_sql import REPLICATED, Definition
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
 from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.system_tables import words_of_select
 from engine.node.temporary_tables import is_temporary
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.workers import SCRATCH_DATABASE
@@ -40,9 +42,13 @@ _OTHER_OBJECTS = frozenset(
 
 def shown_definition(record: TableRecord, create_query: str) -> str:
     """chDB's CREATE text of the table as the user made it."""
-    return Definition(create_query).shown(
-        record.shown_path, record.shown_replica, hidden=HIDDEN_SETTINGS, user=record.user_settings
-    )
+    user = tuple(record.user_settings.items())
+    return _shown(create_query, record.shown_path, record.shown_replica, user)
+
+
+@functools.lru_cache(maxsize=4096)
+def _shown(create_query: str, path: str, replica: str, user: tuple[tuple[str, str], ...]) -> str:
+    return Definition(create_query).shown(path, replica, hidden=HIDDEN_SETTINGS, user=dict(user))
 
 
 class ShowStatements:
@@ -125,32 +131,44 @@ class TablesView:
         return bool(self._life.catalog.all())
 
     async def select(self, asked: Asked, tokens: Sequence[Token]) -> str:
+        words = words_of_select(tokens)
         records = [r for r in self._life.catalog.all() if r.state is not TableState.DROPPING]
-        found = await self._life.local.by_uuid([record.uuid for record in records])
-        shown = [(r, found[r.uuid]) for r in records if r.uuid in found]
-        replaced = ", ".join(
-            f"{_transformed(column, [(str(r.uuid), value(r, t)) for r, t in shown])} AS {column}"
-            for column, value in (
-                ("engine", _engine),
-                ("engine_full", _engine_full),
-                ("create_table_query", _create_query),
-            )
-        )
-        columns = f"* REPLACE ({replaced}{self._counted()})" if shown else "*"
+        replaced = []
+        if records:
+            keys = ", ".join(quote_string(str(record.uuid)) for record in records)
+            ours = f"toString(uuid) IN ({keys})"
+            replaced.append(f"if({ours}, concat('{REPLICATED}', engine), engine) AS engine")
+        replaced += await self._texts(records, words)
+        replaced += self._counts(words)
+        columns = f"* REPLACE ({', '.join(replaced)})" if replaced else "*"
         if any(token.text == "table" for token in tokens):
             columns += ", name AS table"
         return f"SELECT {columns} FROM system.tables WHERE database != '{SCRATCH_DATABASE}'"
 
-    def _counted(self) -> str:
+    async def _texts(self, records: Sequence[TableRecord], words: frozenset[str] | None) -> list[str]:
+        """The columns with text of definitions, if they are wanted: each definition is taken apart."""
+        texts = {"engine_full": _engine_full, "create_table_query": _create_query}
+        wanted = {column: text for column, text in texts.items() if words is None or column in words}
+        if not wanted:
+            return []
+        found = await self._life.local.by_uuid([record.uuid for record in records])
+        shown = [(record, found[record.uuid]) for record in records if record.uuid in found]
+        return [
+            f"{_transformed(column, [(str(r.uuid), text(r, t)) for r, t in shown])} AS {column}"
+            for column, text in wanted.items()
+            if shown
+        ]
+
+    def _counts(self, words: frozenset[str] | None) -> list[str]:
         """The numbers of parts, without those by which chDB covers what it has dropped."""
         tables = self._life.tables.all()
         keys = ", ".join(quote_string(str(table.uuid)) for table in tables)
         counts = ", ".join(str(len(table.store.active)) for table in tables)
-        return "".join(
-            f", transform(toString(uuid), [{keys}], [{counts}], {column}) AS {column}"
+        return [
+            f"transform(toString(uuid), [{keys}], [{counts}], {column}) AS {column}"
             for column in ("parts", "active_parts")
-            if tables
-        )
+            if tables and (words is None or column in words)
+        ]
 
 
 class DatabasesView:
@@ -176,18 +194,9 @@ def _transformed(column: str, values: Sequence[tuple[str, str]]) -> str:
     return f"transform(toString(uuid), [{keys}], [{texts}], {column})"
 
 
-def _engine(record: TableRecord, local: LocalTable) -> str:
-    return REPLICATED + local.engine
-
-
 def _engine_full(record: TableRecord, local: LocalTable) -> str:
-    return shown_engine(
-        local.engine_full,
-        record.shown_path,
-        record.shown_replica,
-        hidden=HIDDEN_SETTINGS,
-        user=record.user_settings,
-    )
+    head = "CREATE TABLE t (`a` Int8) ENGINE = "
+    return shown_definition(record, head + local.engine_full).removeprefix(head)
 
 
 def _create_query(record: TableRecord, local: LocalTable) -> str:
