@@ -15,7 +15,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -352,7 +351,7 @@ def _join(path: str, name: str) -> str:
 
 
 def _stat_json(stat: Stat) -> dict[str, int]:
-    return asdict(stat)
+    return stat._asdict()
 
 
 def _owner(stat: Stat) -> str:

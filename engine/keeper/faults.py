@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -50,6 +51,18 @@ class FaultPlan:
     stale_s: tuple[float, float] = (0.1, 5.0)
     is_calm: bool = False
     happened: dict[Fault, int] = field(default_factory=dict)
+    _ends: tuple[tuple[float, Fault], ...] = field(init=False, repr=False)
+    """Where each fault's share of a drawn number ends; the last end is the share of all."""
+
+    def __post_init__(self) -> None:
+        rates = {
+            Fault.REQUEST_LOST: self.request_lost,
+            Fault.REPLY_LOST: self.reply_lost,
+            Fault.SESSION_EXPIRED: self.session_expired,
+            Fault.REPLY_DELAYED: self.reply_delayed,
+            Fault.STALE_READS: self.stale_reads,
+        }
+        self._ends = tuple(zip(itertools.accumulate(rates.values()), rates, strict=True))
 
     @classmethod
     def rough(cls, rng: random.Random, *, rate: float = 0.02) -> FaultPlan:
@@ -72,18 +85,11 @@ class FaultPlan:
         if self.is_calm:
             return None
         at = self.rng.random()
-        for fault, probability in (
-            (Fault.REQUEST_LOST, self.request_lost),
-            (Fault.REPLY_LOST, self.reply_lost),
-            (Fault.SESSION_EXPIRED, self.session_expired),
-            (Fault.REPLY_DELAYED, self.reply_delayed),
-            (Fault.STALE_READS, self.stale_reads),
-        ):
-            at -= probability
-            if at < 0:
-                self.happened[fault] = self.happened.get(fault, 0) + 1
-                return fault
-        return None
+        if at >= self._ends[-1][0]:
+            return None
+        fault = next(fault for end, fault in self._ends if at < end)
+        self.happened[fault] = self.happened.get(fault, 0) + 1
+        return fault
 
     def draws_refusal(self) -> bool:
         """Whether the next attempt to connect is refused."""

@@ -29,11 +29,11 @@ class Network:
 
     def is_cut_off(self, client: str) -> bool:
         """Whether requests of this client do not get through."""
-        return self.partitions.get(client, Direction.FROM_KEEPER) is not Direction.FROM_KEEPER
+        return client in self.partitions and self.partitions[client] is not Direction.FROM_KEEPER
 
     def is_deaf(self, client: str) -> bool:
         """Whether replies to this client do not get through."""
-        return self.partitions.get(client, Direction.TO_KEEPER) is not Direction.TO_KEEPER
+        return client in self.partitions and self.partitions[client] is not Direction.TO_KEEPER
 
     def draw_s(self, range_s: tuple[float, float]) -> float:
         """A delay out of a range."""

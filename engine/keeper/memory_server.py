@@ -193,7 +193,7 @@ class MemoryServer:
         counts = self.operations.get(record.session.client)
         if counts is None:
             counts = self.operations[record.session.client] = Counter()
-        counts[request.kind.value] += 1
+        counts[request.kind] += 1
         if request.kind is RequestKind.MULTI:
             counts["multi_ops"] += len(request.payload)
 

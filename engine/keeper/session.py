@@ -37,7 +37,7 @@ from engine.keeper.link import LinkState
 from engine.keeper.watches import ArmedWatches
 
 
-class RequestKind(enum.Enum):
+class RequestKind(enum.StrEnum):
     """What a request asks for, and the payload that goes with it."""
 
     CREATE = "create"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.errors import (
     BadArguments,
@@ -61,8 +61,7 @@ Change = tuple[EventType, str, tuple[Acl, ...], tuple[Acl, ...]]
 """What happened to which node, its ACL and its parent's: nobody is told of a node that they may not read."""
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(NamedTuple):
     """Who asks: the session, its identities, and the server's clock (Unix milliseconds)."""
 
     session_id: int
@@ -234,7 +233,7 @@ class Tree:
 
     @staticmethod
     def _permit(node: Znode, perm: int, caller: Caller, path: str) -> None:
-        if not is_permitted(node.acl, perm, caller.identities):
+        if node.acl is not OPEN_ACL and not is_permitted(node.acl, perm, caller.identities):
             raise NoAuth(path)
 
     def _apply(self, op: Op, caller: Caller) -> OpResult:

@@ -10,10 +10,12 @@ Source: ClickHouse's MergeTreePartInfo.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.errors import Code, SqlError
 
@@ -39,13 +41,13 @@ def is_partition_id(text: str) -> bool:
     return len(text) <= _MAX_PARTITION_ID_CHARS and _PARTITION_ID.match(text) is not None
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class PartName:
+class PartName(NamedTuple):
     """A part, or a range that stands for all parts inside it.
 
     `min_block` to `max_block`, both included, are block numbers of the inserts in it; `level` is how often
     it was merged; `mutation` is the number of the last mutation applied, 0 if none was. The order is by
-    partition, then by blocks.
+    partition, then by blocks. A named tuple, because a replica sorts parts and looks them up in sets all
+    the time, and of a dataclass that is slow.
     """
 
     partition_id: str
@@ -61,10 +63,7 @@ class PartName:
     @classmethod
     def parse(cls, text: str) -> PartName:
         """Raises SqlError 233 BAD_DATA_PART_NAME for anything but a part's name."""
-        match = _NAME.match(text)
-        if not match or len(match.group(1)) > _MAX_PARTITION_ID_CHARS:
-            raise _bad_name(text)
-        return _checked(cls(match.group(1), *_numbers(match.groups()[1:])), text)
+        return _parsed(text)
 
     @classmethod
     def try_parse(cls, text: str) -> PartName | None:
@@ -120,7 +119,7 @@ class PartName:
         """The part that mutation `version` makes of this one. Raises ValueError if that is an older one."""
         if version <= self.data_version:
             raise ValueError(f"{self} has data version {self.data_version}; mutation {version} is older")
-        return replace(self, mutation=version)
+        return self._replace(mutation=version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +174,15 @@ def drop_range(partition_id: str, delimiter: int) -> PartName | None:
     if delimiter <= 0:
         return None
     return PartName(partition_id, 0, delimiter - 1, MAX_LEVEL, MAX_BLOCK_NUMBER)
+
+
+@functools.lru_cache(maxsize=10_000)
+def _parsed(text: str) -> PartName:
+    """Kept, because the parts of a replica are listed again and again."""
+    match = _NAME.match(text)
+    if not match or len(match.group(1)) > _MAX_PARTITION_ID_CHARS:
+        raise _bad_name(text)
+    return _checked(PartName(match.group(1), *_numbers(match.groups()[1:])), text)
 
 
 def _numbers(texts: tuple[str | None, ...]) -> tuple[int, ...]:

@@ -22,13 +22,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import heapq
 import random
 import sys
 import uuid
 import weakref
 from asyncio import events
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar, TypeVarTuple, Unpack, cast
 
 T = TypeVar("T")
@@ -65,43 +67,22 @@ class _Handle:
     """What asyncio's handles are for tasks, futures and timeouts. Theirs also serve debug mode, and one is
     made for every step of a simulation."""
 
-    __slots__ = ("_args", "_callback", "_context", "_loop", "is_cancelled")
+    __slots__ = ("args", "callback", "context", "is_cancelled")
 
     def __init__(
-        self,
-        callback: Callable[..., object],
-        args: Sequence[object],
-        loop: SimulationLoop,
-        context: contextvars.Context | None,
+        self, callback: Callable[..., object], args: Sequence[object], context: contextvars.Context
     ) -> None:
-        self._callback = callback
-        self._args = args
-        self._loop = loop
-        self._context = contextvars.copy_context() if context is None else context
+        self.callback = callback
+        self.args = args
+        self.context = context
         self.is_cancelled = False
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self._let_go()
+        self.callback, self.args = _nothing, ()
 
     def cancelled(self) -> bool:
         return self.is_cancelled
-
-    def run(self) -> None:
-        try:
-            self._context.run(self._callback, *self._args)
-        except (SystemExit, KeyboardInterrupt):
-            raise
-        except BaseException as error:  # noqa: BLE001 - as in asyncio
-            message = f"Exception in callback {self._callback!r}"
-            self._loop.call_exception_handler({"message": message, "exception": error, "handle": self})
-        else:
-            self._let_go()
-
-    def _let_go(self) -> None:
-        """Of the task above all. From Python 3.13 on a task's exception leads to the frame of `run`, and a
-        task whose failure nobody has heard of would wait for the garbage collector to say so."""
-        self._callback, self._args = _nothing, ()
 
 
 def _nothing() -> None:
@@ -127,7 +108,6 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         self._asyncgens: weakref.WeakSet[AsyncGenerator[Any, Any]] = weakref.WeakSet()
         self._task_factory: Any = None
         self._exception_handler: Any = None
-        self._tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self.unhandled: list[dict[str, Any]] = []
 
     @property
@@ -146,7 +126,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        handle = _Handle(callback, args, self, context)
+        handle = _Handle(callback, args, contextvars.copy_context() if context is None else context)
         self._ready.append(handle)
         return cast(asyncio.Handle, handle)
 
@@ -174,7 +154,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        timer = _Handle(callback, args, self, context)
+        timer = _Handle(callback, args, contextvars.copy_context() if context is None else context)
         self._timer_count += 1
         heapq.heappush(self._timers, (when, self._timer_count, timer))
         return cast(asyncio.TimerHandle, timer)
@@ -202,7 +182,6 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         )
         task._serial = self._task_count
         task.context = context
-        self._tasks.add(task)
         return task
 
     def run_in_executor(
@@ -260,7 +239,13 @@ class SimulationLoop(asyncio.AbstractEventLoop):
             else:
                 handle = ready.pop()
             if not handle.is_cancelled:
-                handle.run()
+                try:
+                    handle.context.run(handle.callback, *handle.args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001 - as in asyncio
+                    message = f"Exception in callback {handle.callback!r}"
+                    self.call_exception_handler({"message": message, "exception": error, "handle": handle})
             self._steps += 1
             if self._steps > self._max_steps:
                 raise SimulationStuck(f"not finished after {self._steps} steps\n{self.describe_tasks()}")
@@ -280,7 +265,7 @@ class SimulationLoop(asyncio.AbstractEventLoop):
         return "\n".join(lines)
 
     def unfinished_tasks(self) -> list[asyncio.Task[Any]]:
-        return sorted((task for task in self._tasks if not task.done()), key=hash)
+        return sorted(asyncio.all_tasks(self), key=hash)
 
     def tasks_where(self, variable: contextvars.ContextVar[T], value: T) -> list[asyncio.Task[Any]]:
         """Unfinished tasks in whose context a variable has this very value: those of one process."""
@@ -402,6 +387,21 @@ class SimulationEnv:
         return SimulationEnv(self._rng.getrandbits(64), self.loop, clock_offset_s=clock_offset_s)
 
 
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """Python's collector runs after so many allocations, also those of other runs, and what it finds may do
+    something: a generator is closed, a task says that nobody has heard of its failure. Here it waits for the
+    end of the run, whose garbage it then looks through."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if was_enabled:
+            gc.enable()
+
+
 class UnhandledInBackground(AssertionError):
     """An exception of a task that nobody waited for; it is the cause."""
 
@@ -423,10 +423,11 @@ def run_simulation(
     )
     env = SimulationEnv(seed, loop)
     try:
-        try:
-            result = loop.run_until_complete(main(env))
-        finally:
-            loop.cancel_leftovers()
+        with _nothing_collected():
+            try:
+                result = loop.run_until_complete(main(env))
+            finally:
+                loop.cancel_leftovers()
         if loop.unhandled:
             first = loop.unhandled[0]
             message = f"unhandled in a background task: {first.get('message')}"
