@@ -30,6 +30,7 @@ from engine.migrations.errors import MigrationFilesError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
 from engine.sql import parse_statement
 from oncluster_airflow.deadlines import deadline_of
+from oncluster_airflow.form import drop_copies_of_the_form
 from oncluster_airflow.ids import as_id
 from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
@@ -183,7 +184,7 @@ class _Builder:
             # bound to `begin` as its setup, since Airflow wants a setup's successors to have
             # the trigger rule all_success.
             close.as_teardown()
-        return dag
+        return drop_copies_of_the_form(dag)
 
     def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:
         """All statements of one direction in their order. Each migration is an upstream of `applied`,

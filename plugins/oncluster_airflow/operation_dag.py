@@ -26,6 +26,7 @@ from engine.config.load import load_topology
 from engine.errors import OnclusterError
 from oncluster_airflow.deadlines import deadline_of
 from oncluster_airflow.errors import TaskRefused
+from oncluster_airflow.form import drop_copies_of_the_form
 from oncluster_airflow.ids import as_group_id
 from oncluster_airflow.notifier import (
     ApprovalWantedNotifier,
@@ -224,7 +225,7 @@ def _build(operation: Operation, clusters: Sequence[str]) -> DAG:
         raise AirflowTimetableInvalid(
             f"The schedule {operation.schedule!r} (ONCLUSTER_…_SCHEDULE) is no cron expression: {error}"
         ) from error
-    return dag
+    return drop_copies_of_the_form(dag)
 
 
 def _cluster_param(clusters: Sequence[str], covers: Covers) -> Param:
