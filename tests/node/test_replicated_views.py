@@ -51,6 +51,55 @@ def test_a_plain_tables_views_write_into_a_replicated_one_through_keeper(pair: P
         eventually(partial(node.query, "SELECT arraySort(groupArray(a)) FROM d.sink"), "[1,2,103]\n")
 
 
+def test_views_see_rows_before_they_are_merged(pair: Pair) -> None:
+    """Also what is made of an EPHEMERAL column, and of an INSERT that comes twice only what is new."""
+    n1 = pair.n1
+    columns = "k UInt64, e UInt64 EPHEMERAL, m UInt64 MATERIALIZED e"
+    key = "PARTITION BY k % 2 ORDER BY k"
+    n1.query(f"CREATE TABLE d.sm ({columns}) ENGINE = ReplicatedSummingMergeTree('/sm', 'r') {key}")
+    n1.query(f"CREATE TABLE d.pm ({columns}) ENGINE = SummingMergeTree {key}")
+    n1.query("CREATE TABLE d.tm (c UInt64, s UInt64) ENGINE = ReplicatedMergeTree('/tm', 'r') ORDER BY s")
+    for table in ("sm", "pm"):
+        n1.query(
+            f"CREATE MATERIALIZED VIEW d.v{table} TO d.tm AS SELECT count() AS c, sum(m) AS s FROM d.{table}"
+        )
+        n1.query(f"INSERT INTO d.{table} (k, e) VALUES (1, 10), (1, 20), (3, 5)")
+        assert n1.query(f"SELECT k, m FROM d.{table} ORDER BY k") == "1\t30\n3\t5\n"
+        assert n1.query("SELECT * FROM d.tm") == "3\t35\n"
+        n1.query("TRUNCATE TABLE d.tm")
+    n1.query(
+        "INSERT INTO d.sm (k, e) SETTINGS optimize_on_insert = 1 "
+        "VALUES (1, 10), (1, 20), (3, 5), (2, 7), (2, 8)"
+    )
+    assert n1.query("SELECT k, m FROM d.sm ORDER BY k") == "1\t30\n2\t15\n3\t5\n"
+    assert n1.query("SELECT * FROM d.tm") == "2\t15\n"
+
+
+def test_views_read_columns_that_an_asterisk_leaves_out(pair: Pair) -> None:
+    n1 = pair.n1
+    columns = "k UInt64, m UInt64 MATERIALIZED k + 1, l UInt64 ALIAS m + 1"
+    n1.query(f"CREATE TABLE d.co ({columns}) ENGINE = ReplicatedMergeTree('/co', 'r') ORDER BY k")
+    n1.query("CREATE TABLE d.tco (k UInt64, m UInt64, l UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query("CREATE MATERIALIZED VIEW d.vco TO d.tco AS SELECT *, m, co.l AS l FROM d.co")
+    n1.query("INSERT INTO d.co VALUES (1)")
+    assert n1.query("SELECT * FROM d.tco") == "1\t2\t3\n"
+
+
+def test_a_view_does_not_read_what_has_taken_its_tables_name(pair: Pair) -> None:
+    """1. A view's source and another table change names. 2. Whichever of them rows are inserted into, the
+    view gets none: the one is not what it reads, the other not its source. So it is with tables of chDB."""
+    n1 = pair.n1
+    for name, engine in (("r", "ReplicatedMergeTree('/{table}', 'r')"), ("p", "MergeTree")):
+        for table in "abt":
+            n1.query(f"CREATE TABLE d.{table}_{name} (a UInt64) ENGINE = {engine} ORDER BY a")
+        n1.query(f"CREATE MATERIALIZED VIEW d.v_{name} TO d.t_{name} AS SELECT a FROM d.a_{name}")
+        n1.query(f"INSERT INTO d.b_{name} VALUES (100)")
+        n1.query(f"RENAME TABLE d.a_{name} TO d.w, d.b_{name} TO d.a_{name}, d.w TO d.b_{name}")
+        n1.query(f"INSERT INTO d.b_{name} VALUES (1)")
+        n1.query(f"INSERT INTO d.a_{name} VALUES (2)")
+        assert n1.query(f"SELECT * FROM d.t_{name}") == ""
+
+
 def test_a_failing_view_is_reported_and_the_rows_stay(pair: Pair) -> None:
     pair.n1.query("CREATE TABLE d.vs (a UInt64) ENGINE = ReplicatedMergeTree('/vs', 'r') ORDER BY a")
     pair.n1.query("CREATE TABLE d.vt (a UInt64) ENGINE = ReplicatedMergeTree('/vt', 'r') ORDER BY a")

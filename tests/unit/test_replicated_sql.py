@@ -148,7 +148,7 @@ def test_settings_of_an_insert_are_read_wherever_they_stand() -> None:
 
 def test_a_view_reads_the_stage_in_the_place_of_its_source() -> None:
     select = "WITH x AS (SELECT 1) SELECT t.a, d.t.b FROM d.t INNER JOIN e.t AS j USING (a)"
-    assert reading_from(select, T, TableName("s", "x"), ["p"]) == (
+    assert reading_from(select, T, TableName("s", "x"), "_part IN ('p')") == (
         "WITH x AS (SELECT 1) SELECT t.a, t.b FROM (SELECT * FROM `s`.`x` WHERE _part IN ('p')) AS `t` "
         "INNER JOIN e.t AS j USING (a)"
     )

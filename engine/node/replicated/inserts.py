@@ -11,18 +11,21 @@ alive for its quorum, and when the table has too many parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.unmerged_rows import copy_rows, partition_by
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
 from engine.node.staged_insert import StagedInserts, Write, streaming
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.replication.commands.insert import AUTO_QUORUM, Inserter, InsertOptions
+from engine.replication.table_metadata import MergingMode
 from engine.storage import QueryResult
 
 _NOT_FOR_THE_STAGE = (
@@ -81,13 +84,29 @@ class ReplicatedInserts(StagedInserts):
         async with Inserter(table.ctx) as inserter, table.store.insert_stage() as stage:
             await inserter.check(options)
             inserter.rows_are_coming(options)
-            try:
-                result = await write(for_stage(asked), text.into(stage.table))
-            except SqlError as error:
-                raise _about(error, stage.table, table.name) from error
-            inserted = await inserter.commit(await stage.collect(), options)
-            await self._views.push(asked, table.name, stage, inserted, settings, options)
+            async with self._unmerged_rows(table, stage.table, settings) as unmerged:
+                try:
+                    result = await write(for_stage(asked), text.into(unmerged or stage.table))
+                    if unmerged is not None:
+                        await copy_rows(asked, unmerged, stage.table, _for_the_copy(asked, text))
+                except SqlError as error:
+                    raise _about(error, unmerged or stage.table, table.name) from error
+                inserted = await inserter.commit(await stage.collect(), options)
+                await self._views.push(asked, table, stage, inserted, settings, options, unmerged=unmerged)
         return result
+
+    @asynccontextmanager
+    async def _unmerged_rows(
+        self, table: RunningTable, stage: TableName, settings: Mapping[str, str]
+    ) -> AsyncIterator[TableName | None]:
+        """Where the rows come first if the stage would merge some that views have to see."""
+        if flag(settings, "optimize_on_insert", True) and await self._views.read(table.name):
+            metadata = (await table.store.definition()).metadata
+            if metadata.mode is not MergingMode.ORDINARY:
+                async with self._views.unmerged_rows(stage, partition_by=partition_by(metadata)) as rows:
+                    yield rows
+                return
+        yield None
 
 
 def for_stage(asked: Asked) -> Asked:
@@ -95,6 +114,12 @@ def for_stage(asked: Asked) -> Asked:
     settings = {n: v for n, v in asked.settings.items() if n not in _NOT_FOR_THE_STAGE}
     settings |= {n: "0" for n in _LIMITS if n in asked.settings or n in asked.session.settings}
     return replace(asked, settings={**settings, "async_insert": "0"})
+
+
+def _for_the_copy(asked: Asked, text: InsertSql) -> Mapping[str, str]:
+    """The settings of the INSERT as the stage's table needs them."""
+    own = {n: v for n, v in text.settings.items() if n not in (*_NOT_FOR_THE_STAGE, *_LIMITS)}
+    return {**for_stage(asked).settings, **own}
 
 
 def _about(error: SqlError, stage: TableName, table: TableName) -> SqlError:

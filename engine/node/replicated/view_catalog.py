@@ -10,6 +10,7 @@ from engine.node.replicated.feeders import FEEDER_ENGINES, feeder_of
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.views import Links, View
 from engine.sql.cursor import Cursor
+from engine.sql.sources import read_tables
 
 _EDGES = """
 SELECT database, name, dependencies_database, dependencies_table
@@ -60,8 +61,10 @@ async def _runs(
     for view, uuid, target, select in views:
         wanted = set(columns.get(target, ()))
         common = tuple(column for column in columns.get(view, ()) if column in wanted)
+        read = {ref.name for ref in read_tables(Cursor(select), 0)}
         for source in sources.get(view, ()):
-            found.append(View(view, uuid, source, target, common, select))
+            if source in read:  # a table that was renamed stays the view's, which reads another one now
+                found.append(View(view, uuid, source, target, common, select))
     return sorted(found, key=lambda view: (view.name, view.source))
 
 

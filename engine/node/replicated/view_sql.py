@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import TableName, quote_identifier
 from engine.sql import Token, TokenKind, literal_value
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
@@ -13,17 +13,21 @@ from engine.sql.sources import read_tables
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
-def reading_from(select: str, source: TableName, stage: TableName, parts: Sequence[str] | None = None) -> str:
-    """`select` with every read of `source` turned into a read of `stage`; of `parts` of it only, if given.
+def reading_from(
+    select: str, source: TableName, stage: TableName, condition: str = "", computed: Collection[str] = ()
+) -> str:
+    """`select` with every read of `source` turned into a read of `stage`; where `condition` holds, if given.
+    `computed` are the columns that `*` leaves out: the select may name them.
 
     Columns that are qualified with the source's name mean those of the stage's.
     """
     cursor = Cursor(select)
     refs = [ref for ref in read_tables(cursor, 0) if ref.name == source]
     rows = stage.quoted
-    if parts is not None:
-        names = ", ".join(map(quote_string, parts))
-        rows = f"(SELECT * FROM {stage.quoted} WHERE _part IN ({names}))"
+    if condition:
+        named = {literal_value(token) for token in cursor.tokens if token.kind in _NAMES}
+        columns = ", ".join(["*", *map(quote_identifier, sorted(named & set(computed)))])
+        rows = f"(SELECT {columns} FROM {stage.quoted} WHERE {condition})"
     edits = []
     for ref in refs:
         following = next((t for t in cursor.tokens if t.start >= ref.end), None)

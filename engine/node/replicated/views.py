@@ -25,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from uuid import UUID
@@ -34,12 +35,14 @@ from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.insert_sql import InsertSql
-from engine.node.replicated.runtime import InsertStage, ReplicatedTables
+from engine.node.replicated.runtime import InsertStage, ReplicatedTables, RunningTable
+from engine.node.replicated.unmerged_rows import copy_rows, unmerged_rows
 from engine.node.replicated.view_sql import reading_from
 from engine.node.replicated.waiting import flag
 from engine.node.staged_insert import Write
 from engine.node.statement import Asked
 from engine.part_storage.workers import SCRATCH_DATABASE
+from engine.replication.columns import DefaultKind
 from engine.replication.commands.insert import Inserted, InsertOptions
 from engine.storage import ChdbPool, QueryResult
 
@@ -49,6 +52,8 @@ _TOO_DEEP_RECURSION = 306
 _running: ContextVar[tuple[TableName, ...]] = ContextVar(
     "views that run, each inside the one before", default=()
 )
+
+_COMPUTED = (DefaultKind.MATERIALIZED, DefaultKind.ALIAS)
 
 RunInsert = Callable[[Asked], Awaitable[None]]
 
@@ -174,6 +179,16 @@ class ViewPush:
         """What a materialized view of this name writes to; None if there is none."""
         return await self._graph.target_of(name)
 
+    async def read(self, source: TableName) -> bool:
+        """Whether any view does."""
+        return bool(await self._graph.of(source))
+
+    def unmerged_rows(
+        self, like: TableName, *, partition_by: str = ""
+    ) -> AbstractAsyncContextManager[TableName]:
+        """See `unmerged_rows`."""
+        return unmerged_rows(self._pool, self._env, like, partition_by=partition_by)
+
     async def push_distributed(
         self, asked: Asked, source: TableName, stage: TableName, settings: Mapping[str, str]
     ) -> None:
@@ -184,21 +199,26 @@ class ViewPush:
         """
         token = settings.get("insert_deduplication_token", "")
         for view in await self._graph.of(source):
-            await self._run(asked, view, stage, None, f"{token}:{view.uuid}" if token else "", settings)
+            await self._run(asked, view, stage, "", f"{token}:{view.uuid}" if token else "", settings)
 
     async def push(
         self,
         asked: Asked,
-        source: TableName,
+        source: RunningTable,
         stage: InsertStage,
         inserted: Sequence[Inserted],
         settings: Mapping[str, str],
         options: InsertOptions,
+        *,
+        unmerged: TableName | None = None,
     ) -> None:
-        """Run the views of `source` over what was inserted. Raises the first view's error."""
-        views = await self._graph.of(source)
+        """Run the views of `source` over what was inserted: over the stage's rows, or where that merged them
+        over those of the table `unmerged`. Raises the first view's error."""
+        views = await self._graph.of(source.name)
         if not views or not inserted:
             return
+        columns = (await source.store.definition()).columns.columns
+        computed = [column.name for column in columns if column.default_kind in _COMPUTED]
         distributed = await self.distributed()
         fresh = [each for each in inserted if not each.is_duplicate]
         repeats = flag(settings, "deduplicate_blocks_in_dependent_materialized_views", True)
@@ -210,11 +230,14 @@ class ViewPush:
                 chosen = list(inserted)
             else:
                 continue
-            parts = [stage.part_in_table(each.new) for each in chosen]
+            if unmerged is None:
+                rows, which = stage.table, _among("_part", [stage.part_in_table(each.new) for each in chosen])
+            else:
+                rows, which = unmerged, _among("_partition_id", [each.new.partition_id for each in chosen])
             token = ""
             if knows_tokens and options.deduplicate and repeats:
                 token = _token(view, chosen, options.token)
-            await self._run(asked, view, stage.table, parts, token, settings)
+            await self._run(asked, view, rows, which, token, settings, computed)
 
     async def written_by(self, name: TableName) -> TableName:
         """The table that an INSERT into `name` writes to: of a materialized view its target."""
@@ -246,31 +269,35 @@ class ViewPush:
                 hint="INSERT INTO that table, or make this one a table of the MergeTree family or of engine "
                 "Null.",
             )
-        stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
-        made = "ENGINE = MergeTree ORDER BY tuple()" if engine == "Null" else ""
         settings = {**asked.session.settings, **asked.settings, **text.settings}
-        await self._pool.query(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
-        await self._pool.query(f"CREATE TABLE {stage.quoted} AS {name.quoted} {made}")
-        try:
-            result = await write(
-                replace(asked, settings={**asked.settings, "async_insert": "0"}), text.into(stage)
-            )
+        async with self.unmerged_rows(name) as rows:
+            now = replace(asked, settings={**asked.settings, "async_insert": "0"})
+            result = await write(now, text.into(rows))
             if engine != "Null":
-                await self._pool.query(f"ALTER TABLE {name.quoted} ATTACH PARTITION ALL FROM {stage.quoted}")
+                await self._attach(now, rows, name, text)
             for view in await self._graph.of(name):
-                await self._run(asked, view, stage, None, "", settings)
+                await self._run(asked, view, rows, "", "", settings)
+        return result
+
+    async def _attach(self, asked: Asked, rows: TableName, name: TableName, text: InsertSql) -> None:
+        """By way of a table of the same engine, whose partitions go over as they are: no view runs then."""
+        stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
+        await self._pool.query(f"CREATE TABLE {stage.quoted} AS {name.quoted}")
+        try:
+            await copy_rows(asked, rows, stage, {**asked.settings, **text.settings})
+            await self._pool.query(f"ALTER TABLE {name.quoted} ATTACH PARTITION ALL FROM {stage.quoted}")
         finally:
             await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
-        return result
 
     async def _run(
         self,
         asked: Asked,
         view: View,
         stage: TableName,
-        parts: Sequence[str] | None,
+        condition: str,
         token: str,
         settings: Mapping[str, str],
+        computed: Collection[str] = (),
     ) -> None:
         chain = _running.get()
         if view.name in chain:
@@ -280,7 +307,7 @@ class ViewPush:
                 name="TOO_DEEP_RECURSION",
             )
         columns = ", ".join(map(quote_identifier, view.columns))
-        select = reading_from(view.select, view.source, stage, parts)
+        select = reading_from(view.select, view.source, stage, condition, computed)
         sql = f"INSERT INTO {view.target.quoted} ({columns}) SELECT {columns} FROM ({select})"
         own = {n: v for n, v in asked.settings.items() if n != "insert_deduplication_token"}
         if view.target not in await self.distributed():
@@ -313,6 +340,10 @@ class ViewPush:
 
 async def _none() -> Collection[TableName]:
     return ()
+
+
+def _among(column: str, values: Collection[str]) -> str:
+    return f"{column} IN ({', '.join(map(quote_string, sorted(values)))})"
 
 
 def _token(view: View, inserted: Sequence[Inserted], user_token: str) -> str:
