@@ -6,6 +6,7 @@ shows its `_partition_id`. Values and types are all that the id depends on.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from engine.errors import SqlError
@@ -20,6 +21,8 @@ from engine.replication.table_definition import parse_definition
 from engine.sql.tokens import TokenKind, literal_value, scan
 
 INVALID_PARTITION_VALUE = 248
+_DATES = ("Date", "Nullable(Date)")
+_NUMBER = re.compile(r"U?Int|Float")
 
 
 def partition_ids(
@@ -51,10 +54,12 @@ def partition_ids(
     given = _type_of(connection, value, expression)
     if not given.startswith("Tuple(") or (size == 1 and types[0].startswith("Tuple(") and given == types[0]):
         value = f"tuple({value})"
-    elements = [
-        f"accurateCast(tupleElement({value}, {index}), {quote_string(kind)})"
-        for index, kind in enumerate(types, start=1)
-    ]
+    elements = []
+    for index, kind in enumerate(types, start=1):
+        element = f"tupleElement({value}, {index})"
+        if kind in _DATES and _NUMBER.match(_type_of(connection, element, expression)):
+            element = f"accurateCast({element}, 'UInt16')"  # else 202001 are seconds, of 1970-01-03
+        elements.append(f"accurateCast({element}, {quote_string(kind)})")
     # Of a tuple of another size: refused by the first CAST.
     select = f"{', '.join(elements)} WHERE NOT ignore(CAST({value} AS Tuple({', '.join(types)})))"
     connection.execute(

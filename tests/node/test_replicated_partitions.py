@@ -86,6 +86,18 @@ def test_a_partition_is_fetched_from_another_tables_path(pair: Pair) -> None:
     assert pair.rows(b) == "1\ta\n"
 
 
+def test_what_chdb_covers_dropped_parts_with_is_no_part(pair: Pair) -> None:
+    """When the table is attached again chDB has such empty parts, of which the node knows nothing."""
+    t = pair.table()
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')")
+    pair.n1.query(f"ALTER TABLE {t} DROP PARTITION 0")
+    for again in ("DROP TABLE {}; UNDROP TABLE {}", "DETACH TABLE {} PERMANENTLY; ATTACH TABLE {}"):
+        for sql in again.format(t, t).split("; "):
+            pair.n1.query(sql)
+        pair.n1.query(f"SYSTEM SYNC REPLICA {t}")
+        assert pair.n1.query(f"SELECT name FROM system.parts WHERE table = '{t}'") == "1_0_0_0\n"
+
+
 def test_truncate(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")

@@ -80,7 +80,7 @@ def test_hidden_settings_are_put_in_and_taken_out() -> None:
     ("key", "values"),
     [
         ("toYYYYMM(d)", ("202001", "'202001'")),
-        ("d", ("'2020-01-02'",)),
+        ("d", ("'2020-01-02'", "18263")),
         ("(k % 2, s)", ("(0, 'a')", "tuple(0, 'a')")),
         ("s", ("'a'", "tuple('a')")),
     ],
@@ -102,6 +102,16 @@ async def test_a_partition_is_named_by_its_value(tmp_path: Path, key: str, value
             with pytest.raises(SqlError) as caught:
                 await store.partition_ids(wrong)
             assert caught.value.code in (248, 62)
+
+
+@pytest.mark.parametrize("wrong", ["202001", "20200102", "(65536)", "-1"])
+async def test_a_number_that_is_no_day_names_no_partition(tmp_path: Path, wrong: str) -> None:
+    create = "CREATE TABLE t (d Date) ENGINE = MergeTree PARTITION BY d ORDER BY d"
+    async with opened(tmp_path, create) as (_, store):
+        await store.load()
+        with pytest.raises(SqlError) as caught:
+            await store.partition_ids(wrong)
+        assert caught.value.code == 248
 
 
 async def test_a_table_without_key_is_one_partition(tmp_path: Path) -> None:

@@ -107,7 +107,11 @@ class PartsView:
     def _with_helpers(self, columns: str) -> str:
         """chDB's table, and of each part: whether it is of a replicated table, whether it has a replicated
         name, and the number that says which."""
-        known = "max(uuid) OVER (PARTITION BY database, table, partition_id, min_block_number)"
+        # Empty parts by which chDB covers what it drops begin with the blocks of that, and are no such part.
+        known = (
+            f"if(rows = 0, {_NO_UUID}, "
+            "max(uuid) OVER (PARTITION BY database, table, partition_id, min_block_number))"
+        )
         uuids = {
             (str(table.ctx.name.database), str(table.ctx.name.table), blocks): str(uuid_of(part))
             for table in self._tables.all()
