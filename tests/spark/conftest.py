@@ -47,6 +47,9 @@ WEIGHTED = """
 STARTED: list[Server] = []
 """Those of all tests."""
 
+MADE: list[tuple[Server, str]] = []
+"""Statements that drop the tables which are there."""
+
 
 def staging_of(server: Server) -> list[str]:
     return [name for name in staging.tables(server, "%") if name.startswith(("s_", "c_"))]
@@ -105,10 +108,10 @@ class Servers:
         name = f"d.{self.kind}_{next(NUMBERS)}"
         for number, shard in enumerate(self.shards, start=1):
             for replica, server in enumerate(shard, start=1):
-                server.execute("CREATE DATABASE IF NOT EXISTS d")
                 path = f"'/{self.kind}/{number}/{name}', 'r{replica}'"
                 engine = f"ReplicatedMergeTree({path})" if replicated else "MergeTree"
                 server.execute(f"CREATE TABLE {name} ({columns}) ENGINE = {engine} {rest}", settings=settings)
+                MADE.append((server, f"DROP TABLE IF EXISTS {name}{' SYNC' if self.kind == 'nodes' else ''}"))
         return name
 
     def counts(self, table: str) -> list[int]:
@@ -143,6 +146,16 @@ def staging_is_left_to_no_other_test() -> Iterator[None]:
     for server, name in left:
         staging.drop(server, TableName(staging.DATABASE, name))
     assert left == []
+
+
+@pytest.fixture(autouse=True)
+def tables_go_with_their_test() -> Iterator[None]:
+    """Each takes a little of every node's time, and of every answer about all tables."""
+    before = len(MADE)
+    yield
+    for server, drop in MADE[before:]:
+        server.execute(drop)
+    del MADE[before:]
 
 
 @pytest.fixture(scope="session")
@@ -192,6 +205,8 @@ def local(running: tuple[LocalCluster, Call[Any]]) -> LocalCluster:
 def nodes(local: LocalCluster) -> Servers:
     n1, n2, n3 = (Server("127.0.0.1", local.node(name).http_port) for name in ("n1", "n2", "n3"))
     STARTED.extend((n1, n2, n3))
+    for server in (n1, n2, n3):
+        server.execute("CREATE DATABASE IF NOT EXISTS d")
     return Servers("nodes", [[n1, n2], [n3]], cluster_file=str(local.config_file))
 
 
@@ -219,6 +234,8 @@ def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     asyncio.run_coroutine_threadsafe(run.start(), loop).result()
     servers = [Server("127.0.0.1", spec.http_port) for spec in specs]
     STARTED.extend(servers)
+    for server in servers:
+        server.execute("CREATE DATABASE IF NOT EXISTS d")
     file = tmp_path_factory.mktemp("real_clusters") / "clusters.xml"
     file.write_text(with_http_ports(weighted, {spec.host_id: spec.http_port for spec in specs}))
     yield Servers("real", [[server] for server in servers], cluster_file=str(file))
