@@ -25,6 +25,7 @@ class AirflowSettings:
 
     `environment` is added last and wins. `connections` become `AIRFLOW_CONN_<ID>` (JSON), which spares the
     triggerer its slow first look into the metadata database. `parallelism` is the number of worker processes.
+    Somebody who edits migrations sees the new DAG within `dags_read_every_s`.
     """
 
     run_dir: Path
@@ -32,6 +33,7 @@ class AirflowSettings:
     plugins_folder: Path
     port: int = 8080
     parallelism: int = 8
+    dags_read_every_s: int = 5
     connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     admin_password: str = field(default="", repr=False)
@@ -81,7 +83,7 @@ def environment_of(settings: AirflowSettings, *, port: int) -> dict[str, str]:
         "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "60",
         "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "5",
         "AIRFLOW__DAG_PROCESSOR__BUNDLE_REFRESH_CHECK_INTERVAL": "2",
-        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "5",
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": str(settings.dags_read_every_s),
         "AIRFLOW__CORE__MIN_SERIALIZED_DAG_UPDATE_INTERVAL": "2",
         "AIRFLOW__DAG_PROCESSOR__PRINT_STATS_INTERVAL": "0",
         "AIRFLOW__LOGGING__NAMESPACE_LEVELS": "http.access=WARNING kazoo=WARNING airflow.jobs=WARNING "

@@ -15,6 +15,7 @@ Source of the order: what Airflow 3.3 was observed to do.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -53,6 +54,10 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "scheduler": ("scheduler", "-s"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "-s"),
+}
+# Each look at a file of DAGs is a process of its own; what is loaded here once is not loaded in each of them.
+_OWN_SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "dag-processor": {"AIRFLOW__CORE__LAZY_LOAD_PLUGINS": "False"}
 }
 _HEALTH_FIELDS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _TAIL_LINES = 15
@@ -149,7 +154,8 @@ class AirflowStack:
             # Before the four, so that they do not race to write airflow.cfg with different generated secrets.
             await self._run_to_end("db-migrate", ("db", "migrate"), environment)
             for name, arguments in COMPONENTS.items():
-                await self._spawn(name, arguments, environment)
+                await self._spawn(name, arguments, {**environment, **_OWN_SETTINGS.get(name, {})})
+            progress("its processes are started")
             await self._wait_until_healthy(progress, timeout_s)
         except BaseException:  # also a cancellation: nothing is left running
             await self.stop(grace_s=2.0)
@@ -266,7 +272,10 @@ class AirflowStack:
             if child.returncode is None:
                 await child.wait()
         self._children.clear()
-        self._write_state(_State(self._state.port, self._state.password, ()))
+        with contextlib.suppress(
+            OSError
+        ):  # a full disk: by their times those in the file are known to be gone
+            self._write_state(_State(self._state.port, self._state.password, ()))
 
     def _family(self) -> list[psutil.Process]:
         """Everything that was started and lives, with what it started in turn.

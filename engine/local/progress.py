@@ -6,6 +6,7 @@ The owner of a background stack writes its steps to a file, which the command th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import json
 from dataclasses import asdict, dataclass, replace
@@ -81,13 +82,13 @@ class Steps:
 
 
 class FileSink:
-    """One JSON object a line, appended."""
+    """One JSON object a line, appended; on a full disk nothing, since what is told of goes on."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def show(self, event: StepEvent) -> None:
-        with self._path.open("a") as file:
+        with contextlib.suppress(OSError), self._path.open("a") as file:
             file.write(event.to_json() + "\n")
 
 

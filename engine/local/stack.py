@@ -92,6 +92,7 @@ class Stack:
             dags_folder=ROOT / "dags",
             plugins_folder=ROOT / "plugins",
             port=self.ports.airflow,
+            dags_read_every_s=self.options.dags_read_every_s,
             admin_password=self.options.airflow_password,
             connections={
                 "zookeeper_default": self._zookeeper_connection(),
@@ -173,8 +174,12 @@ class Stack:
         self._save()
 
     async def _start_airflow(self, airflow: AirflowStack, steps: Steps) -> None:
+        def told(text: str) -> None:
+            steps.running("Airflow", text.removeprefix("Airflow: "))
+            self._save()
+
         steps.running("Airflow", "starting")
-        await airflow.start(progress=lambda text: steps.running("Airflow", text.removeprefix("Airflow: ")))
+        await airflow.start(progress=told)
         self._up.add("Airflow")
         self._save()
         steps.done("Airflow", airflow.url)
@@ -183,7 +188,7 @@ class Stack:
         """End everything in order; nothing is left running when it returns. May be called twice."""
         if self._phase is not Phase.FAILED:
             self._phase = Phase.STOPPING
-            self._save()
+            self._save_if_there_is_room()
         await self._stop_all(steps)
 
     async def _stop_all(self, steps: Steps) -> None:
@@ -191,18 +196,19 @@ class Stack:
         steps.interrupted()
         steps.running("stopping")
         try:
-            if self.airflow is not None:
-                steps.running("stopping", "Airflow")
-                await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
-            steps.running("stopping", "nodes and ZooKeeper")
-            await self.cluster.stop()
+            try:
+                if self.airflow is not None:
+                    steps.running("stopping", "Airflow")
+                    await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
+            finally:  # ZooKeeper carries no mark: nobody else would end it
+                steps.running("stopping", "nodes and ZooKeeper")
+                await self.cluster.stop()
         finally:
             left = await sweep(self._guard.mark, env=self._env)
             self._guard.close()
             if self._phase is not Phase.FAILED:
                 self._phase = Phase.STOPPED
-            with contextlib.suppress(OSError):  # a full disk shall not hide why we stop
-                self._save()
+            self._save_if_there_is_room()
         steps.done("stopping", "nothing is left running" + (f" ({left} stragglers ended)" if left else ""))
 
     # -- watching ------------------------------------------------------------------------------------------
@@ -315,3 +321,8 @@ class Stack:
 
     def _save(self) -> None:
         write_state(self.home, self.state())
+
+    def _save_if_there_is_room(self) -> None:
+        """A full disk shall neither keep us from stopping nor hide why we stop."""
+        with contextlib.suppress(OSError):
+            self._save()

@@ -11,7 +11,7 @@ from typing import Any
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StackOptions:
     """What to run. `hosts` empty: all of the cluster file; `cluster_file` and `migrations` None: this
-    project's."""
+    project's. Airflow reads the migrations again every `dags_read_every_s`."""
 
     home: Path
     port_base: int | None = None
@@ -19,6 +19,7 @@ class StackOptions:
     migrations: Path | None = None
     hosts: tuple[str, ...] = ()
     with_airflow: bool = True
+    dags_read_every_s: int = 5
     airflow_password: str = field(default="", repr=False)
 
     def to_json(self) -> str:
@@ -30,6 +31,7 @@ class StackOptions:
                 "migrations": str(self.migrations) if self.migrations else None,
                 "hosts": list(self.hosts),
                 "with_airflow": self.with_airflow,
+                "dags_read_every_s": self.dags_read_every_s,
                 "airflow_password": self.airflow_password,
             }
         )

@@ -156,7 +156,12 @@ def test_a_damaged_state_is_reported_with_its_file(tmp_path: Path, text: str) ->
 
 def test_options_survive_the_way_to_the_background_process(tmp_path: Path) -> None:
     options = StackOptions(
-        home=tmp_path, port_base=0, cluster_file=tmp_path / "c.yaml", hosts=("a", "b"), with_airflow=False
+        home=tmp_path,
+        port_base=0,
+        cluster_file=tmp_path / "c.yaml",
+        hosts=("a", "b"),
+        with_airflow=False,
+        dags_read_every_s=7,
     )
     assert StackOptions.from_json(options.to_json()) == options
 
