@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from engine.config.load import load_node_config
@@ -41,9 +42,11 @@ from engine.local.state import StackState
 from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
+# Nobody edits the migrations meanwhile; what was read badly once is read again.
+_DAGS_READ_EVERY_S = 60
 _RUN_TIMEOUT_S = 600.0
 _ASKED_AGAIN_S = 5.0
-_APPLIED = "applied"
+_APPLIED, _ASKS = "applied", "awaiting_input"
 
 Interference = Callable[[Steps], Coroutine[None, None, None]]
 """Runs beside the migrations; the demo waits for its end too."""
@@ -73,7 +76,7 @@ async def run_demo(
     shutil.rmtree(home, ignore_errors=True)
     # The directory was emptied: a ledger elsewhere would know migrations of a cluster that is gone.
     environ = {name: value for name, value in os.environ.items() if name != LEDGER_VARIABLE}
-    stack = Stack(options, environ=environ, env=env)
+    stack = Stack(replace(options, dags_read_every_s=_DAGS_READ_EVERY_S), environ=environ, env=env)
     with _logged_to(home / "logs" / "demo.log"):
         result = await _run(stack, steps, with_outage=with_outage, env=env)
     return result.taking(env.monotonic_s() - started_s)
@@ -190,14 +193,18 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
     run_id = await api.trigger(dag_id(cluster), run_id=f"demo__{env.new_uuid()}")
     steps.running(step, f"run {run_id} started")
 
+    asked = asyncio.Event()
+
     def on_change(instances: Sequence[TaskInstance]) -> None:
         steps.running(step, in_words(instances))
+        if any(item.state == _ASKS for item in instances):
+            asked.set()
+        else:
+            asked.clear()
 
-    answering = asyncio.create_task(_answer(api, cluster, run_id, steps, answered, env=env))
+    answering = asyncio.create_task(_answer(api, cluster, run_id, steps, answered, asked=asked, env=env))
     try:
-        outcome = await api.wait(
-            dag_id(cluster), run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change, interval_s=_POLL_S
-        )
+        outcome = await api.wait(dag_id(cluster), run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change)
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)
@@ -213,15 +220,23 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
 
 
 async def _answer(
-    api: AirflowApi, cluster: str, run_id: str, steps: Steps, answered: list[str], *, env: Env
+    api: AirflowApi,
+    cluster: str,
+    run_id: str,
+    steps: Steps,
+    answered: list[str],
+    *,
+    asked: asyncio.Event,
+    env: Env,
 ) -> None:
-    """Say yes to every question of the run.
+    """Say yes to every question of the run. Questions are looked for while `asked` is set.
 
     A question that is still open some time after it was answered is asked by another try of the task: on a
     slow machine Airflow may end the one that got the answer.
     """
     answered_s: dict[tuple[str, int], float] = {}
     while True:
+        await asked.wait()
         for question in await api.questions(dag_id(cluster), run_id):
             key = (question.task_id, question.map_index)
             if key in answered_s and env.monotonic_s() < answered_s[key] + _ASKED_AGAIN_S:

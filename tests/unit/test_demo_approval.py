@@ -19,9 +19,11 @@ class Airflow:
     def __init__(self, forgotten: int) -> None:
         self.forgotten = forgotten
         self.answers: list[str] = []
+        self.looks = 0
         self.done = asyncio.Event()
 
     async def questions(self, dag_id: str, run_id: str) -> list[Question]:
+        self.looks += 1
         return [] if self.done.is_set() else [QUESTION]
 
     async def answer(self, question: Question, choice: str) -> None:
@@ -50,9 +52,15 @@ class Silent:
 
 async def answered(airflow: Airflow) -> list[str]:
     told: list[str] = []
+    asked = asyncio.Event()
+    api = cast(AirflowApi, airflow)
     answering = asyncio.create_task(
-        demo._answer(cast(AirflowApi, airflow), "c", "run", Steps(Silent()), told, env=Clock())
+        demo._answer(api, "c", "run", Steps(Silent()), told, asked=asked, env=Clock())
     )
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert airflow.looks == 0, "no task of the run waits for anybody"
+    asked.set()
     await airflow.done.wait()
     answering.cancel()
     await asyncio.gather(answering, return_exceptions=True)
