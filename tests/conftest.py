@@ -36,7 +36,6 @@ LONG_FILES = (
     "simulation/test_ddl_simulation.py",
     "airflow/test_cluster_page_in_chromium.py",
     "process/test_replication_kill9.py",
-    "airflow/test_airflow_stack.py",
     "migrations/test_crashes.py",
     "airflow/test_etl_spark.py",
     "process/test_replication_network.py",

@@ -15,7 +15,7 @@ import pytest
 
 from engine.errors import Busy, ConfigError
 from engine.local.airflow_environment import AirflowSettings, environment_of
-from engine.local.airflow_stack import AirflowDown, AirflowStack
+from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,13 +44,41 @@ async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> 
     assert not (tmp_path / "run" / "logs").exists()
 
 
-@pytest.mark.slow
-async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: Path) -> None:
-    broken = settings(tmp_path, environment={"AIRFLOW__CORE__EXECUTOR": "NoSuchExecutor"})
-    stack = AirflowStack(broken)
-    with pytest.raises(AirflowDown, match="NoSuchExecutor"):
+AIRFLOW = """
+import os, pathlib, signal, sys, time
+name = sys.argv[1]
+place = pathlib.Path(os.environ["STARTED"])
+if name == os.environ["FAILS"]:
+    if name != "db":  # the others have started by then
+        while len(list(place.iterdir())) < 4:
+            time.sleep(0.01)
+    sys.exit(f"{name} cannot find NoSuchExecutor")
+(place / name).write_text(str(os.getpid()))
+if name != "db":
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("fails", ["db", *COMPONENTS])
+async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: Path, fails: str) -> None:
+    """A process that ends while starting ends the others. They stand in for Airflow's, each of which takes
+    seconds to be imported before it can fail."""
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").touch()
+    (tmp_path / "airflow" / "__main__.py").write_text(AIRFLOW)
+    environment = {"PYTHONPATH": str(tmp_path), "STARTED": str(started), "FAILS": fails}
+    stack = AirflowStack(settings(tmp_path, environment=environment))
+
+    with pytest.raises(AirflowDown, match=fails) as failed:
         await stack.start()
+
+    assert f"{fails} cannot find NoSuchExecutor" in failed.value.hint
     assert stack.pids == {}
+    pids = [int(file.read_text()) for file in started.iterdir()]
+    assert len(pids) == (0 if fails == "db" else 4)
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 def test_an_unreadable_state_file_is_reported_with_what_to_do(tmp_path: Path) -> None:
