@@ -66,8 +66,8 @@ class _Preparation:
     scratch: Scratch
     part: dict[str, str]
     table: dict[str, str]
-    defaults: dict[str, str] = field(default_factory=dict)
-    """Kind of default by column, of columns that have one."""
+    defaults: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Kind of default and its expression by column, of columns that have one."""
     before: list[str] = field(default_factory=list)
     instead: dict[str, tuple[list[str], ...]] = field(default_factory=dict)
     """What runs in the place of a statement of `before` that is refused: the first that is not."""
@@ -96,7 +96,8 @@ class _Preparation:
             self.before.append(self.alter(f"ADD COLUMN {quote_identifier(name)} {column_type}"))
             self.table[name] = column_type
         elif self.table[name] != column_type:
-            if kind := self.defaults.pop(name, ""):  # its value need not be one of the part's type
+            kind, value = self.defaults.pop(name, ("", ""))
+            if kind:  # its value need not be one of the part's type
                 self.before.append(self.alter(f"MODIFY COLUMN {quote_identifier(name)} REMOVE {kind}"))
             # chDB wants to know what becomes of NULL; the scratch table is empty.
             loses_null = "Nullable(" in self.table[name] and "Nullable(" not in column_type
@@ -106,6 +107,10 @@ class _Preparation:
             # The part's type may be none for the statistics that the column has now.
             without_statistics = [self.alter(f"DROP STATISTICS IF EXISTS {quote_identifier(name)}"), modify]
             self.instead[modify] = (without_statistics, self._made_anew(name, column_type))
+            if value and "Nullable(" in column_type and "Nullable(" not in self.table[name]:
+                becomes = self.alter(f"MODIFY COLUMN {quote_identifier(name)} DEFAULT {value}")  # NULL does
+                self.before.append(becomes)
+                self.instead[becomes] = ([],)
             self.table[name] = column_type
 
     def _made_anew(self, name: str, column_type: str) -> list[str]:
@@ -240,10 +245,10 @@ def columns_of(connection: Connection, table: TableName) -> dict[str, str]:
     return {str(name): str(column_type) for name, column_type in rows}
 
 
-def _defaults_of(connection: Connection, table: TableName) -> dict[str, str]:
+def _defaults_of(connection: Connection, table: TableName) -> dict[str, tuple[str, str]]:
     rows = connection.rows(
-        "SELECT name, default_kind FROM system.columns"
+        "SELECT name, default_kind, default_expression FROM system.columns"
         f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
         " AND default_kind != ''"
     )
-    return {str(name): str(kind) for name, kind in rows}
+    return {str(name): (str(kind), str(value)) for name, kind, value in rows}

@@ -171,6 +171,33 @@ async def test_a_column_gets_a_type_that_cannot_be_turned_back(
         assert [column.name for column in definition.columns.columns] == ["k", "x", "v"]
 
 
+@pytest.mark.parametrize(
+    ("default", "commands"),
+    [
+        ("DEFAULT 'q'", "MODIFY COLUMN x String"),
+        ("DEFAULT upper('q')", "MODIFY COLUMN x LowCardinality(String)"),
+        ("MATERIALIZED if(k = 1, 'Q', NULL)", "MODIFY COLUMN x String DEFAULT 'Q', COMMENT COLUMN x 'c'"),
+        ("", "MODIFY COLUMN x String DEFAULT 'Q'"),
+    ],
+)
+async def test_null_becomes_the_columns_default(tmp_path: Path, default: str, commands: str) -> None:
+    """Also where the ALTER does not say it again."""
+    create = (
+        f"CREATE TABLE t (k UInt64, v String, x Nullable(String) {default}) ENGINE = MergeTree ORDER BY k"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        given = "SELECT 1, 'q'" if default.startswith("M") else "SELECT 1, 'q', NULL"
+        await add(pool, store, given, "all_0_0_0")
+        mutation = await alter(store, commands)
+        before = await rows(pool, "x, isNull(x)")
+        [source], [result] = named("all_0_0_0"), named("all_0_0_0_1")
+        await store.mutate(source, result, mutation)
+        await store.publish([result], [source])
+        assert await rows(pool, "x, isNull(x)") == before
+        assert before.lower() == "q\t0"
+
+
 async def test_a_column_gets_statistics_that_its_old_type_cannot_have(tmp_path: Path) -> None:
     create = "CREATE TABLE t (k UInt64, v String, a String ALIAS v) ENGINE = MergeTree ORDER BY k"
     async with opened(tmp_path, create) as (pool, store):
