@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Asset, Param
 
 from engine.etl.request import LoadMode
 from engine.etl.targets import CLUSTER, FIRST_DAY, LAST_DAY
-from oncluster_airflow.form import drop_copies_of_the_form
+from oncluster_airflow.form import with_form
 from oncluster_airflow.migration_dag import schema_asset
 from oncluster_airflow.notifier import OnclusterNotifier
 from oncluster_airflow.operators.etl import LOAD_TASK, CheckOperator, LoadOperator, TargetsOperator
@@ -72,7 +72,6 @@ def etl_dag(cluster: str = CLUSTER) -> DAG:
         description=f"Load flights into {cluster} with Spark",
         doc_md=_DOC.format(cluster=cluster),
         schedule=[schema_asset(cluster)],
-        params=parameters(),
         catchup=False,
         # Two loads of the same months would replace each other's rows in turn.
         max_active_runs=1,
@@ -83,4 +82,4 @@ def etl_dag(cluster: str = CLUSTER) -> DAG:
         load = LoadOperator(task_id=LOAD_TASK, retries=_LOAD_RETRIES, retry_delay=_RETRY_DELAY_S, **common)
         check = CheckOperator(task_id="check", outlets=[data_asset(cluster)], **common)
         targets >> load >> check
-    return drop_copies_of_the_form(dag)
+    return with_form(dag, parameters())

@@ -1,15 +1,18 @@
-"""The form of a DAG stays the DAG's: its tasks have no copy."""
+"""The form of a DAG is the DAG's alone: its tasks have no copies of it."""
 
 from __future__ import annotations
 
-from airflow.sdk import DAG
-from airflow.sdk.definitions.param import ParamsDict
+from collections.abc import Mapping
+
+from airflow.sdk import DAG, Param
 
 
-def drop_copies_of_the_form(dag: DAG) -> DAG:
-    """Airflow gives every task a copy of the DAG's parameters, and checks each against the schema of schemas
-    whenever it writes the DAG down: that was most of the time of reading a file of DAGs. What a task finds in
-    its context are the DAG's own, with what was given for the run."""
-    for task in dag.tasks:
-        task.params = ParamsDict()
+def with_form(dag: DAG, form: Mapping[str, Param]) -> DAG:
+    """Give a DAG that has its tasks the parameters that people fill in.
+
+    A task that is made when they are there gets a copy of them, and Airflow checks each copy against the
+    schema of schemas when it writes the DAG down: that was most of the time of reading a file of DAGs. What a
+    task finds in its context are the DAG's own, with what was given for the run.
+    """
+    dag.params = dict(form)  # type: ignore[assignment]  # converted by the attribute
     return dag

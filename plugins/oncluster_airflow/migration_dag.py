@@ -30,7 +30,7 @@ from engine.migrations.errors import MigrationFilesError
 from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
 from engine.sql import parse_statement
 from oncluster_airflow.deadlines import deadline_of
-from oncluster_airflow.form import drop_copies_of_the_form
+from oncluster_airflow.form import with_form
 from oncluster_airflow.ids import as_id
 from oncluster_airflow.notifier import ApprovalWantedNotifier, OnclusterNotifier
 from oncluster_airflow.operators.approval import ApproveMigrationOperator
@@ -159,7 +159,7 @@ class _Builder:
         }
 
     def build(self) -> DAG:
-        with _dag(self._cluster, doc=self._doc(), params=parameters()) as dag:
+        with _dag(self._cluster, doc=self._doc()) as dag:
             lint = LintOperator(task_id="lint", **self._common)
             plan = PlanOperator(task_id=PLAN_TASK, **self._common)
             rehearse = RehearseOperator(task_id="rehearse", **self._common)
@@ -184,7 +184,7 @@ class _Builder:
             # bound to `begin` as its setup, since Airflow wants a setup's successors to have
             # the trigger rule all_success.
             close.as_teardown()
-        return drop_copies_of_the_form(dag)
+        return with_form(dag, parameters())
 
     def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:
         """All statements of one direction in their order. Each migration is an upstream of `applied`,
@@ -272,7 +272,7 @@ def describe(statement: ScriptStatement) -> str:
     return f"{kind} {objects}".strip()[:100]
 
 
-def _dag(cluster: str, *, doc: str, params: dict[str, Param], tags: Sequence[str] = ()) -> DAG:
+def _dag(cluster: str, *, doc: str, tags: Sequence[str] = ()) -> DAG:
     return DAG(
         dag_id=dag_id_of(cluster),
         description=f"Schema migrations of {cluster}",
@@ -280,7 +280,6 @@ def _dag(cluster: str, *, doc: str, params: dict[str, Param], tags: Sequence[str
         schedule=None,
         catchup=False,
         max_active_runs=1,
-        params=params,
         deadline=_deadline(cluster),
         tags=["oncluster", "migration", *tags],
         render_template_as_native_obj=False,
@@ -309,7 +308,6 @@ def _broken_dag(folder: Path, error: MigrationFilesError) -> DAG:
         folder.name,
         doc=f"**These migrations cannot be used:**\n\n{problems}\n\nRepair the files; the DAG follows by "
         "itself.",
-        params={},
         tags=["broken"],
     ) as dag:
         LintOperator(task_id="lint", cluster=folder.name, folder=str(folder))

@@ -26,7 +26,7 @@ from engine.config.load import load_topology
 from engine.errors import OnclusterError
 from oncluster_airflow.deadlines import deadline_of
 from oncluster_airflow.errors import TaskRefused
-from oncluster_airflow.form import drop_copies_of_the_form
+from oncluster_airflow.form import with_form
 from oncluster_airflow.ids import as_group_id
 from oncluster_airflow.notifier import (
     ApprovalWantedNotifier,
@@ -198,10 +198,6 @@ def _build(operation: Operation, clusters: Sequence[str]) -> DAG:
         schedule=operation.schedule,
         catchup=False,
         max_active_runs=_RUNS_AT_ONCE,
-        params={
-            **({"cluster": _cluster_param(clusters, operation.covers)} if about_clusters else {}),
-            **operation.params,
-        },
         tags=["oncluster", "operation"],
         render_template_as_native_obj=False,
         deadline=deadline_of(operation.deadline_s),
@@ -219,13 +215,15 @@ def _build(operation: Operation, clusters: Sequence[str]) -> DAG:
                     choose >> operation.fill(cluster)
         else:
             operation.fill("")
+    choice = {"cluster": _cluster_param(clusters, operation.covers)} if about_clusters else {}
+    with_form(dag, {**choice, **operation.params})
     try:
         dag.validate()  # type: ignore[no-untyped-call]
     except AirflowTimetableInvalid as error:
         raise AirflowTimetableInvalid(
             f"The schedule {operation.schedule!r} (ONCLUSTER_…_SCHEDULE) is no cron expression: {error}"
         ) from error
-    return drop_copies_of_the_form(dag)
+    return dag
 
 
 def _cluster_param(clusters: Sequence[str], covers: Covers) -> Param:
