@@ -42,8 +42,8 @@ from engine.local.state import StackState
 from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
-# Nobody edits the migrations meanwhile; what was read badly once is read again.
-_DAGS_READ_EVERY_S = 60
+# Nobody edits the migrations meanwhile. A file that could not be read at once is read again before they end.
+_DAGS_READ_EVERY_S = 20
 _RUN_TIMEOUT_S = 600.0
 _ASKED_AGAIN_S = 5.0
 _APPLIED, _ASKS = "applied", "awaiting_input"
