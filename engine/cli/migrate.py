@@ -37,6 +37,7 @@ from engine.cli.migrate_show import (
 )
 from engine.config.graphite import sections_xml
 from engine.env import SystemEnv
+from engine.errors import UnknownOutcome
 from engine.migrations.drive import drive
 from engine.migrations.errors import ApprovalRequired, MigrationRefused
 from engine.migrations.files import Direction, read_folder
@@ -205,7 +206,7 @@ def apply_command(
 
     Exit codes: 0 done (or done on every host that is on line, in an only-active mode); 1 a host failed; 3 not
     finished in time: what was sent goes on, repeat the command to attach to it; 4 another run is at work, or
-    Keeper is away; 5 refused.
+    Keeper is away; 5 refused; 6 the session with Keeper was lost on the way: repeat the command to go on.
     """
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, target, options)
@@ -293,6 +294,9 @@ def _run(place: Place, ledger: Ledger, request: RunRequest, *, as_json: bool) ->
 
     try:
         summary = run_async(work(request))
+    except UnknownOutcome as error:
+        error.hint = "Repeat the command: it attaches to what was sent, and goes on where this run ended."
+        raise
     except ApprovalRequired as error:
         if as_json or not sys.stdin.isatty():
             raise

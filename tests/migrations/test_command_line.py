@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 from engine.cli.main import cli
+from engine.cli.migrate_place import Place
 from engine.client.node_client import NodeClient
+from engine.errors import SessionExpired
 from engine.keeper import zookeeper
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
@@ -77,6 +81,22 @@ def test_history_needs_no_cluster(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     code, output = call(tmp_path, "history", "--json")
     assert (code, json.loads(output)) == (0, {"runs": [], "events": []})
+
+
+def test_a_session_that_is_lost_on_the_way_says_how_to_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextlib.asynccontextmanager
+    async def lost(*_: object) -> AsyncIterator[None]:
+        raise SessionExpired("The Keeper session is over.", hint="Open another.")
+        yield
+
+    monkeypatch.setattr(Place, "runner", lost)
+    write(tmp_path / "migrations" / "shop", SHOP)
+    for command in (("apply", "--no-rehearse"), ("rollback", "--approve")):
+        code, output = call(tmp_path, *command)
+        assert code == 6
+        assert "Repeat the command" in output
 
 
 @pytest.mark.slow
