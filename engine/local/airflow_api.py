@@ -160,7 +160,7 @@ class AirflowApi:
         timeout_s: float | None = None,
         on_change: Callable[[Sequence[TaskInstance]], None] | None = None,
         interval_s: float = 0.5,
-        look_every_s: float = 1.0,
+        look_every_s: float = 2.0,
     ) -> str:
         """Return the run's final state, `success` or `failed`.
 

@@ -42,6 +42,8 @@ from engine.local.state import StackState
 from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
+# Nothing waits for us when a migration has ended: Airflow itself starts the load.
+_LOOK_AT_RUN_S = 1.0
 # Nobody edits the migrations meanwhile. A file that could not be read at once is read again before they end.
 _DAGS_READ_EVERY_S = 20
 _RUN_TIMEOUT_S = 600.0
@@ -204,7 +206,9 @@ async def _migrate(api: AirflowApi, cluster: str, steps: Steps, answered: list[s
 
     answering = asyncio.create_task(_answer(api, cluster, run_id, steps, answered, asked=asked, env=env))
     try:
-        outcome = await api.wait(dag_id(cluster), run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change)
+        outcome = await api.wait(
+            dag_id(cluster), run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change, interval_s=_LOOK_AT_RUN_S
+        )
     finally:
         answering.cancel()
         await asyncio.gather(answering, return_exceptions=True)

@@ -119,7 +119,7 @@ async def load_with_spark(
     def on_change(instances: Sequence[TaskInstance]) -> None:
         steps.running(_STEP, in_words(instances))
 
-    outcome = await api.wait(ETL_DAG, run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change)
+    outcome = await api.wait(ETL_DAG, run_id, timeout_s=_RUN_TIMEOUT_S, on_change=on_change, interval_s=1.0)
     instances = await api.task_instances(ETL_DAG, run_id)
     if outcome != "success" or any(item.state != "success" for item in instances):
         steps.failed(_STEP, f"the run {run_id} ended as {outcome}")
