@@ -27,6 +27,7 @@ from engine.replication.partition_id import WHOLE_TABLE
 from engine.storage.errors import mutation_error
 
 _MAX_TRIES = 5
+_ALLOWS_CLEANUP = "allow_experimental_replacing_merge_with_cleanup"
 
 
 class Producer:
@@ -76,6 +77,8 @@ class Producer:
         try:
             if options.keep_expired:
                 connection.execute(f"SYSTEM STOP TTL MERGES {scratch.name.quoted}")
+            if options.cleanup:  # whoever wrote it into the log may have the setting, and this replica not
+                connection.execute(f"ALTER TABLE {scratch.name.quoted} MODIFY SETTING {_ALLOWS_CLEANUP} = 1")
             is_alike = not options.deduplicate or not self._drop_projections(connection, scratch)
             connection.execute(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}")
             made = merged_part(scratch, result.partition_id, len(sources)) if is_alike else None

@@ -48,6 +48,7 @@ class ReplicatedSettings:
     try_fetch_recompressed_part_timeout: float = 7200.0
     execute_merges_on_single_replica_time_threshold: float = 0.0
     number_of_mutations_to_throw: int = 1000
+    allow_experimental_replacing_merge_with_cleanup: int = 0
     max_parts_to_merge_at_once: int = 100
     max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30
     min_relative_delay_to_measure: float = 120.0

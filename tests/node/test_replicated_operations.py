@@ -75,6 +75,20 @@ def test_deduplication_that_no_replica_could_do_does_not_come_into_the_log(pair:
     assert pair.rows(t) == "1\ta\n"
 
 
+def test_cleanup_has_to_be_allowed_where_it_is_asked_for(pair: Pair) -> None:
+    """And there only: the other replica, whose own setting it is, merges all the same."""
+    t = pair.table(
+        "k UInt64, del UInt8", engine="ReplicatedReplacingMergeTree", arguments="k, del", rest="ORDER BY k"
+    )
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 0), (2, 1)")
+    optimize = f"OPTIMIZE TABLE {t} FINAL CLEANUP SETTINGS alter_sync = 2"
+    assert error(pair.n1.post(optimize)) == 344
+    assert pair.n1.query(f"SELECT count() FROM system.zookeeper WHERE path = '/tables/{t}/log'") == "1\n"
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1")
+    pair.n1.query(optimize)
+    assert pair.rows(t) == "1\t0\n"
+
+
 # -- ON CLUSTER ----------------------------------------------------------------------------------------------
 
 

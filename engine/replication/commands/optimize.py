@@ -121,6 +121,12 @@ async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
                 Code.CANNOT_ASSIGN_OPTIMIZE,
                 "OPTIMIZE … CLEANUP needs a ReplacingMergeTree table with a column is_deleted",
             )
+        if not ctx.settings.allow_experimental_replacing_merge_with_cleanup:
+            raise SqlError(
+                Code.SUPPORT_IS_DISABLED,
+                "Experimental merges with CLEANUP are not allowed.",
+                hint="The table's setting allow_experimental_replacing_merge_with_cleanup allows them.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
