@@ -55,10 +55,6 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "-s"),
 }
-# Each look at a file of DAGs is a process of its own; what is loaded here once is not loaded in each of them.
-_OWN_SETTINGS: Mapping[str, Mapping[str, str]] = {
-    "dag-processor": {"AIRFLOW__CORE__LAZY_LOAD_PLUGINS": "False"}
-}
 _HEALTH_FIELDS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _TAIL_LINES = 15
 
@@ -154,7 +150,7 @@ class AirflowStack:
             # Before the four, so that they do not race to write airflow.cfg with different generated secrets.
             await self._run_to_end("db-migrate", ("db", "migrate"), environment)
             for name, arguments in COMPONENTS.items():
-                await self._spawn(name, arguments, {**environment, **_OWN_SETTINGS.get(name, {})})
+                await self._spawn(name, arguments, environment)
             progress("its processes are started")
             await self._wait_until_healthy(progress, timeout_s)
         except BaseException:  # also a cancellation: nothing is left running
