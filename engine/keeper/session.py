@@ -161,8 +161,7 @@ class KeeperSession(ABC):
         return await self._send_many(RequestKind.GET, paths)
 
     async def exists_many(self, paths: Sequence[str]) -> list[Stat | None]:
-        futures = [self._send(RequestKind.EXISTS, self._inside(path)) for path in paths]
-        return [await future for future in futures]
+        return [_or_raise(answer) for answer in await self._send_many(RequestKind.EXISTS, paths)]
 
     async def children_many(self, paths: Sequence[str]) -> list[Children | KeeperAnswer]:
         return await self._send_many(RequestKind.CHILDREN, paths)
@@ -181,13 +180,15 @@ class KeeperSession(ABC):
             raise
 
     async def _send_many(self, kind: RequestKind, paths: Sequence[str]) -> list[Any]:
+        """Answers come in the order of the requests: who waits for the last first is woken up once."""
         futures = [self._send(kind, self._inside(path)) for path in paths]
         results: list[Any] = []
-        for future in futures:
+        for future in reversed(futures):
             try:
                 results.append(await future)
             except KeeperAnswer as answer:
                 results.append(answer)
+        results.reverse()
         return results
 
     # --- the chroot and the default ACL -------------------------------------------------------------------
@@ -238,3 +239,9 @@ class KeeperSession(ABC):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()
+
+
+def _or_raise(answer: Any) -> Any:
+    if isinstance(answer, KeeperAnswer):
+        raise answer
+    return answer

@@ -105,6 +105,8 @@ class KeeperLoss:
                     cluster.reached[f"restore failed with {code}"] += 1
                     if code == Code.BAD_ARGUMENTS and node.me.root in cluster.server.tree.nodes:
                         return  # nothing to restore
+                case OSError():
+                    cluster.reached["restore failed for the disk"] += 1
                 case asyncio.CancelledError():
                     cluster.reached["restore killed"] += 1
                 case BaseException():

@@ -428,11 +428,11 @@ def run_simulation(
                 result = loop.run_until_complete(main(env))
             finally:
                 loop.cancel_leftovers()
-        if loop.unhandled:
-            first = loop.unhandled[0]
-            message = f"unhandled in a background task: {first.get('message')}"
-            raise UnhandledInBackground(message) from first.get("exception")
-        return result
+            if loop.unhandled:
+                first = loop.unhandled[0]
+                message = f"unhandled in a background task: {first.get('message')}"
+                raise UnhandledInBackground(message) from first.get("exception")
+            return result
     except BaseException as error:  # whatever it is: without its seed nobody can repeat it
         error.add_note(f"simulation seed={seed} steps={loop.steps} virtual_s={loop.time():.3f}")
         raise

@@ -266,7 +266,7 @@ def a_successor_in_the_shard_takes_what_was_begun_for_done(monkeypatch: pytest.M
 
 
 @BUGS.add(
-    "D3", first=248, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS
+    "D3", first=383, kill_in_shard_attempt=0.6, fault_rate=0.03, is_stopped=True, seeds=900, **IN_SHARDS
 )
 def a_replica_gives_up_while_another_makes_the_last_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     original = shards.ShardExecution._acquire
@@ -417,7 +417,7 @@ def all_that_a_series_creates_is_created_first(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(series_runner, "in_groups", creates_first)
 
 
-@BUGS.add("D1", first=7, **IN_SERIES)
+@BUGS.add("D1", first=58, **IN_SERIES)
 def the_outcomes_of_a_series_come_after_later_effects(monkeypatch: pytest.MonkeyPatch) -> None:
     begin_now = ddl_process.ModelIntentStore.begin_now
 
@@ -427,7 +427,7 @@ def the_outcomes_of_a_series_come_after_later_effects(monkeypatch: pytest.Monkey
     monkeypatch.setattr(ddl_process.ModelIntentStore, "begin_now", without_outcomes)
 
 
-@BUGS.add("D1", first=25, **(IN_SERIES | {"kill_gates": (), "has_slow_host": True, "fault_rate": 0.08}))
+@BUGS.add("D1", first=8, **(IN_SERIES | {"kill_gates": (), "has_slow_host": True, "fault_rate": 0.08}))
 def a_series_goes_on_and_nobody_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(self: runner.StatementRunner) -> None:
         return None

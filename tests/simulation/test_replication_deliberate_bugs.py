@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from engine.keeper.base import CreateMode, Keeper
-from engine.keeper.recipes import Signal
 from engine.replication.commands import consistent_read, drop_range, insert, insert_transaction
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -172,7 +171,7 @@ def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_assigner, "load_predicate", unchecked)
 
 
-@BUGS.add("R4", first=96, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=171, has_merges=True, has_slow_replica=True, steps=14, seeds=400)
 def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(ctx: ReplicaContext) -> dict[str, set[int]]:
         return {}
@@ -180,7 +179,7 @@ def a_merge_leaves_out_a_block_under_way(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(merge_predicate.block_numbers, "committing", none)
 
 
-@BUGS.add("R5", has_mutations=True, steps=14)
+@BUGS.add("R5", first=23, has_mutations=True, steps=14)
 def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def commands(self: MutationBook, source: PartName, target_version: int) -> Sequence[MutationState]:
         mutations = self._by_partition.get(source.partition_id, [])
@@ -199,12 +198,12 @@ def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MutationBook, "commands", last_only)
 
 
-@BUGS.add("R7", first=383, fault_rate=0.03, has_mutations=True, replicas=2, seeds=600)
+@BUGS.add("R7", first=278, fault_rate=0.1, has_mutations=True, replicas=1, seeds=400)
 def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch) -> None:
     async def is_given(self: Any, ctx: ReplicaContext, keeper: Keeper) -> bool:
-        if self.changed is None or self.changed.is_set:
-            self.changed = Signal()
-            self._nobody_elects = await merge_assigner.nobody_elects(ctx, keeper, self.changed)
+        if not self._is_known:
+            self._is_known = True
+            self._nobody_elects = await merge_assigner.nobody_elects(ctx, keeper)
         ctx.is_leader = self._nobody_elects
         return ctx.is_leader
 
@@ -222,7 +221,7 @@ def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drop_range, "removals_of_blocks", none)
 
 
-@BUGS.add("R4", first=23, has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
+@BUGS.add("R4", first=46, has_partition_commands=True, has_slow_replica=True, steps=14, seeds=400)
 def a_dropped_range_lets_inserts_into_it_through(monkeypatch: pytest.MonkeyPatch) -> None:
     async def leave(*args: Any, **kwargs: Any) -> None:
         return None
@@ -238,7 +237,7 @@ def a_dropped_range_stays_in_keeper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execute_ranges, "forget_parts", forget)
 
 
-@BUGS.add("R7", first=13, has_partition_commands=True, has_quorum=True, steps=14, seeds=400)
+@BUGS.add("R7", first=27, has_partition_commands=True, has_quorum=True, steps=14, seeds=400)
 def a_quorum_of_dropped_rows_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
     async def forget(*args: Any) -> None:
         return None
@@ -297,7 +296,7 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_puller, "_copy", forgetful)
 
 
-@BUGS.add("R3", first=6, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+@BUGS.add("R3", first=31, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     async def copy(
         ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object
@@ -339,7 +338,7 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clone, "_clone_from", early)
 
 
-@BUGS.add("R7", first=37, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+@BUGS.add("R7", first=43, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
         return None

@@ -83,16 +83,25 @@ class World:
     async def _loser(self) -> None:
         """Keeper loses one of the tables, or everything; a person restores what is lost."""
         await self.live.env.sleep(self.rng.uniform(1, 15))
+        if self.rng.random() < 0.5:
+            await self._until_moving()
         lost = self.rng.choice([self.tables, self.tables[:1], self.tables[1:]])
-        self.reached["lost while moving"] += any(
-            task.get_name() == "move" for tasks in self.running.values() for task in tasks
-        )
+        self.reached["lost while moving"] += self._is_moving()
         if len(lost) > 1:
             self.live.server.lose_data()
         else:
             self.live.lose_table(lost[0][0].paths)
         async with asyncio.timeout(3600):
             await asyncio.gather(*(self._restore(replica) for table in lost for replica in table))
+
+    def _is_moving(self) -> bool:
+        return any(task.get_name() == "move" for tasks in self.running.values() for task in tasks)
+
+    async def _until_moving(self) -> None:
+        """Or until it has not come to that for so long that there may be no move any more."""
+        began_s = self.live.env.monotonic_s()
+        while not self._is_moving() and self.live.env.monotonic_s() < began_s + 20:
+            await self.live.env.sleep(self.rng.uniform(0, 0.05))
 
     async def _restore(self, replica: LiveReplica) -> None:
         """As SYSTEM RESTORE REPLICA, said again until it has worked."""

@@ -423,12 +423,20 @@ def test_a_restore_killed_between_any_two_multis_continues(tmp_path, monkeypatch
         await plant(keeper, 60)
         await dump(env, server, tmp_path / "b")
         other = another(env)
+        execute = other._execute
+
+        def killing(record, request):
+            reply = execute(record, request)
+            if other.operations.get("backup", {}).get("multi", 0) == multis and not first.done():
+                first.cancel()
+                other.break_connection(record.session.session_id)  # and with it what is on its way
+            return reply
+
+        other._execute = killing
         first = asyncio.ensure_future(restore(env, other, tmp_path / "b"))
-        while other.operations.get("backup", {}).get("multi", 0) < multis and not first.done():
-            await asyncio.sleep(0)
-        first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
+        other._execute = execute
         assert not (await compared(env, other, tmp_path / "b")).is_equal
         await restore(env, other, tmp_path / "b")
         result = await compared(env, other, tmp_path / "b")

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from engine.errors import Code, KeeperUnavailable, SqlError
+from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
 from engine.keeper.faults import Direction
+from engine.keeper.session import RequestKind
 from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import AUTO_QUORUM, Inserted, Inserter, InsertOptions
 from engine.replication.part_name import PartName
@@ -375,6 +376,27 @@ def test_the_replica_that_has_the_part_comes_back_while_it_is_given_up() -> None
 
         run(main, seed=seed)
     assert outcomes == {True, False}
+
+
+def test_a_part_given_up_is_forgotten_although_the_reply_to_its_removal_was_lost() -> None:
+    """Otherwise mutations would wait for the part for ever."""
+
+    async def main(bench: Bench) -> None:
+        one, two, _ = await orphan(bench, PARALLEL)
+        assert await give_up(two.ctx, bench.queued())
+        await one.activate()
+        one.ctx.queue.current_parts.add(FIRST)
+        one.ctx.queue.add_virtual(FIRST)
+        bench.server.lose_next_reply(one.ctx.session().session_id, kind=RequestKind.REMOVE)
+        with pytest.raises(ConnectionLoss):
+            await forget_failed(one.ctx)
+        assert not bench.has(one.ctx.me.part(FIRST))
+        assert one.ctx.queue.virtual_parts.get_containing(FIRST) == FIRST
+
+        await forget_failed(one.ctx)
+        assert one.ctx.queue.virtual_parts.get_containing(FIRST) is None
+
+    run(main)
 
 
 def test_the_insert_that_waits_learns_that_its_quorum_was_given_up() -> None:

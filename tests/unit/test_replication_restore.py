@@ -112,7 +112,7 @@ def test_a_restore_that_is_killed_is_finished_by_the_next_start(seed: int) -> No
             await replica.insert(key)
         await lose_everything(bench, [replica])
         task = asyncio.create_task(restore(replica))
-        for _ in range(bench.env.rng.randrange(400)):
+        for _ in range(bench.env.rng.randrange(200)):
             await asyncio.sleep(0)
         bench.server.crash_client(replica.name)
         task.cancel()

@@ -155,22 +155,6 @@ def test_a_background_task_that_dies_unheard_fails_the_run():
     assert "unheard" in str(caught.value.__cause__)
 
 
-def test_a_failed_task_that_only_its_own_error_refers_to_fails_the_run():
-    async def main(env):
-        async def die():
-            here = asyncio.current_task()
-            assert here is not None
-            error = ValueError("unheard")
-            error.task = here  # task, error, task: only the collector finds them
-            raise error
-
-        asyncio.create_task(die())  # noqa: RUF006 - nobody keeps it, that is the point
-        await env.sleep(1)
-
-    with pytest.raises(AssertionError, match="unhandled in a background task"):
-        run_simulation(0, main)
-
-
 def test_the_collector_waits_for_the_end_of_a_run():
     async def main(env):
         collections = gc.get_stats()[0]["collections"]

@@ -57,6 +57,10 @@ class Broadcast:
         """Until the next `announce`."""
         await self._next.wait()
 
+    def upcoming(self) -> asyncio.Event:
+        """Set by the next `announce`: what is announced before somebody waits for it counts, too."""
+        return self._next
+
 
 class InFlight:
     """Parts that an operation has staged and committed, or is about to, and will publish or discard itself.

@@ -28,8 +28,7 @@ from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import BadVersion, MultiFailed, NodeExists, NoNode, NotEmpty
-from engine.keeper.base import Keeper, Op, SetData, Stat
-from engine.keeper.recipes import Signal
+from engine.keeper.base import Keeper, Op, SetData, Stat, Watch, WatchEvent
 from engine.replication.creation import leader_election_ops
 from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.log_entry import LogEntry
@@ -98,11 +97,11 @@ async def run(ctx: ReplicaContext) -> None:
     async def step(ctx: ReplicaContext) -> None:
         if not await leadership.is_given(ctx, ctx.session()):
             pause_s = ctx.settings.max_merge_selecting_sleep_ms / 1e3
-            await _comes_within(pause_s, _woken(ctx, leadership.changed))
+            await _comes_within(pause_s, ctx.merge_wanted.wait())
             return
         outcome = await assign_round(ctx, ttl_merges)
         if outcome is Round.NOTHING:
-            if await _comes_within(pause.next_s(ctx), _woken(ctx, leadership.changed)):
+            if await _comes_within(pause.next_s(ctx), ctx.merge_wanted.wait()):
                 await _gather(ctx)
             await ctx.env.sleep(_SETTLE_S * ctx.env.rng.random())
         else:
@@ -118,20 +117,28 @@ class Leadership:
     """Whether this replica may assign: asked once, and again when `leader_election` changes."""
 
     def __init__(self) -> None:
-        self.changed: Signal | None = None
+        self._is_known = False
         self._nobody_elects = False
 
     async def is_given(self, ctx: ReplicaContext, keeper: Keeper) -> bool:
         """Sets `ctx.is_leader`, too."""
-        if self.changed is None or self.changed.is_set:
-            changed = Signal()
+        if not self._is_known:
+            has_changed = False
+
+            def changed(_event: WatchEvent) -> None:
+                nonlocal has_changed
+                has_changed = True
+                self._is_known = False
+                ctx.merge_wanted.set()
+
             self._nobody_elects = await nobody_elects(ctx, keeper, changed)
-            self.changed = changed  # only now: a question without answer is asked again
+            # Only now: a question without answer is asked again. And the event may be here before this task.
+            self._is_known = not has_changed
         ctx.is_leader = self._nobody_elects and bool(ctx.settings.replicated_can_become_leader)
         return ctx.is_leader
 
 
-async def nobody_elects(ctx: ReplicaContext, keeper: Keeper, watch: Signal | None = None) -> bool:
+async def nobody_elects(ctx: ReplicaContext, keeper: Keeper, watch: Watch | None = None) -> bool:
     """Whether `leader_election` says that all replicas lead. Where it is empty (the last server that elected
     has gone) it is made to say so."""
     directory = ctx.paths.leader_election
@@ -146,7 +153,6 @@ async def nobody_elects(ctx: ReplicaContext, keeper: Keeper, watch: Signal | Non
         except MultiFailed as failed:
             if not isinstance(failed.error, NotEmpty | NodeExists | NoNode):
                 raise
-        watch = None if watch is None or watch.is_set else watch
 
 
 async def assign_round(ctx: ReplicaContext, ttl_merges: TtlMerges | None = None) -> Round:
@@ -317,23 +323,6 @@ class _Pause:
         pause_ms = settings.merge_selecting_sleep_ms * 1.2 ** min(self._rounds, 50)
         self._rounds += 1
         return min(pause_ms, settings.max_merge_selecting_sleep_ms) / 1e3
-
-
-async def _woken(ctx: ReplicaContext, leadership_changed: Signal | None) -> None:
-    """Until there may be something to do. Raises SessionExpired."""
-    waits: list[Awaitable[object]] = [ctx.merge_wanted.wait(), ctx.mutation_news.wait()]
-    if leadership_changed is not None:
-        waits.append(leadership_changed.wait())
-    tasks = [asyncio.ensure_future(each) for each in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            if task in done:
-                task.result()
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _gather(ctx: ReplicaContext) -> None:

@@ -17,10 +17,10 @@ Source: ClickHouse's ReplicatedMergeTreeQueue::tryFinalizeMutations.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
-from engine.keeper.base import Keeper, Watch
-from engine.keeper.recipes import Signal
+from engine.keeper.base import Keeper, Watch, WatchEvent
 from engine.replication.replica import queue_loader
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
@@ -48,27 +48,27 @@ async def refresh_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch
 
 async def run(ctx: ReplicaContext) -> None:
     """Until cancelled or until the session is over (SessionExpired)."""
-    watched: Signal | None = None
+    is_known = False
+
+    def changed(_event: WatchEvent) -> None:
+        nonlocal is_known
+        is_known = False
+        ctx.mutation_news.announce()
 
     async def step(ctx: ReplicaContext) -> None:
-        nonlocal watched
-        if watched is None or watched.is_set:
-            fresh = Signal()
-            await refresh_mutations(ctx, ctx.session(), watch=fresh)
-            watched = fresh
-        news = asyncio.ensure_future(ctx.mutation_news.wait())
-        changed = asyncio.ensure_future(watched.wait())
-        try:
-            is_open = await finish_mutations(ctx)
-            await asyncio.wait(
-                [news, changed], timeout=RECHECK_S if is_open else None, return_when=asyncio.FIRST_COMPLETED
-            )
-            if changed.done():
-                changed.result()
-        finally:
-            news.cancel()
-            changed.cancel()
-            await asyncio.gather(news, changed, return_exceptions=True)
+        nonlocal is_known
+        news = ctx.mutation_news.upcoming()
+        if not is_known:
+            is_known = True  # until the watch says otherwise, which may be before the answer is here
+            try:
+                await refresh_mutations(ctx, ctx.session(), watch=changed)
+            except BaseException:
+                is_known = False
+                raise
+        is_open = await finish_mutations(ctx)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RECHECK_S if is_open else None):
+                await news.wait()
 
     await keep_running(ctx, "track mutations", step)
 

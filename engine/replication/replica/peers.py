@@ -5,7 +5,7 @@ It only reads. What is returned was true when it was read; replicas come and go.
 
 from __future__ import annotations
 
-import asyncio
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -140,35 +140,38 @@ async def _described(keeper: Keeper, wanted: dict[ReplicaPaths, PartName]) -> li
     """Those of the replicas that have the part named for them. One round trip."""
     if not wanted:
         return []
-    replicas = list(wanted)
-    nodes, active, queues, pointers, hosts = await asyncio.gather(
-        keeper.get_many([replica.part(part) for replica, part in wanted.items()]),
-        keeper.exists_many([replica.is_active for replica in replicas]),
-        keeper.exists_many([replica.queue for replica in replicas]),
-        keeper.get_many([replica.log_pointer for replica in replicas]),
-        keeper.get_many([replica.host for replica in replicas]),
-    )
+    asked = [
+        path
+        for replica, part in wanted.items()
+        for path in (
+            replica.part(part),
+            replica.is_active,
+            replica.queue,
+            replica.log_pointer,
+            replica.host,
+        )
+    ]
+    answers = iter(await keeper.get_many(asked))
     found: list[Holder] = []
-    for replica, node, is_active, queue, pointer, host in zip(
-        replicas, nodes, active, queues, pointers, hosts, strict=True
-    ):
+    for replica, part in wanted.items():
+        node, is_active, queue, pointer, host = itertools.islice(answers, 5)
         if isinstance(node, NoNode):
             continue
         if isinstance(node, KeeperAnswer):
             raise node
-        path = replica.part(wanted[replica])
+        path = replica.part(part)
         address = None
         if not isinstance(host, KeeperAnswer) and host.data:
             address = ReplicaHost.from_bytes(host.data, where=replica.host)
         found.append(
             Holder(
                 replica,
-                wanted[replica],
+                part,
                 header=PartHeader.from_bytes(node.data, where=path) if node.data else None,
                 address=address,
-                is_active=is_active is not None,
+                is_active=not isinstance(is_active, KeeperAnswer),
                 log_pointer=0 if isinstance(pointer, KeeperAnswer) else number(pointer.data),
-                queue_size=0 if queue is None else queue.num_children,
+                queue_size=0 if isinstance(queue, KeeperAnswer) else queue.stat.num_children,
             )
         )
     return found

@@ -327,13 +327,14 @@ async def set_failed_aside(ctx: ReplicaContext, part: PartName) -> None:
 
     A crash in between leaves a part that is missing, and whose fetch finds that it was given up. In the other
     order it would leave one that Keeper does not know, and too many of those stop a replica at its start.
+    Whoever comes again after a lost reply finds the part in neither place, and has still to forget it.
     """
     keeper = ctx.session()
-    if part in ctx.store.active or part in ctx.store.staged:
+    is_here = part in ctx.store.active or part in ctx.store.staged
+    if is_here:
         log.warning("replication.part_without_quorum table=%s part=%s", ctx.name, part)
         await ctx.store.remove([part], fate=Fate.DETACH, prefix="noquorum")
         await ctx.store.discard(part)
-    elif await keeper.exists(ctx.me.part(part)) is None:
-        return
-    await try_remove(keeper, ctx.me.part(part))
+    if is_here or await keeper.exists(ctx.me.part(part)) is not None:
+        await try_remove(keeper, ctx.me.part(part))
     ctx.queue.forget(part)
