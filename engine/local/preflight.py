@@ -16,6 +16,7 @@ from engine.local.state import read_state
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 
 _NEEDED_BYTES = 300 * 1024 * 1024
+_FULL_BYTES = 8 * 1024 * 1024
 
 
 def check(
@@ -66,3 +67,8 @@ def require_space(home: Path) -> None:
             f"The disk of {home} has {free // 2**20} MiB left; the stack needs {_NEEDED_BYTES // 2**20} MiB.",
             hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
         )
+
+
+def is_full(home: Path) -> bool:
+    """Whether a program that writes there has to fail about now."""
+    return shutil.disk_usage(home).free < _FULL_BYTES

@@ -28,7 +28,7 @@ from engine.errors import OnclusterError, Unavailable
 from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_stack import COMPONENTS, AirflowStack
 from engine.local.ledger_place import LEDGER_VARIABLE, ledger_url_of
-from engine.local.preflight import check
+from engine.local.preflight import check, is_full
 from engine.local.progress import Steps
 from engine.local.stack_options import StackOptions
 from engine.local.state import Phase, ProcessEntry, StackState, write_state
@@ -216,7 +216,7 @@ class Stack:
     async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end, or until a process of the stack has ended. Raises ProcessDied then.
 
-        A full disk raises Unavailable.
+        A full disk raises Unavailable, whatever failed for it first: each program says it in its own words.
         """
         working = asyncio.create_task(work)
         watching = asyncio.create_task(self.watch())
@@ -225,11 +225,13 @@ class Stack:
             if not working.done():
                 await watching
             return await working
-        except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        except (OSError, OnclusterError) as error:
+            is_said = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            if not is_said and not is_full(self.home):
                 raise
+            what = error.message if isinstance(error, OnclusterError) else ""
             raise Unavailable(
-                f"The disk of {self.home} is full.",
+                f"The disk of {self.home} is full. {what}".rstrip(),
                 hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
             ) from error
         finally:
