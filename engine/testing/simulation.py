@@ -391,7 +391,9 @@ class SimulationEnv:
 def _nothing_collected() -> Iterator[None]:
     """Python's collector runs after so many allocations, also those of other runs, and what it finds may do
     something: a generator is closed, a task says that nobody has heard of its failure. Here it waits for the
-    end of the run, whose garbage it then looks through."""
+    end of the run, whose garbage it then looks through. What is still in use then, as the loop is, it finds
+    when the next run begins."""
+    gc.collect(1)
     was_enabled = gc.isenabled()
     gc.disable()
     try:
