@@ -53,7 +53,7 @@ down: $(STAMP) ## stop what `make up` started
 status: $(STAMP) ## show what runs
 	@"$(BIN)/oncluster" status
 
-test: check ## every test (15 to 20 minutes on two cores)
+test: check ## every test (about 16 minutes on two cores)
 	@echo "== slow tests"
 	@"$(BIN)/python" -m pytest -m slow $(PARALLEL) $(PYTEST_ARGS)
 
