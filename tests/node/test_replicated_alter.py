@@ -72,6 +72,7 @@ def test_sub_commands_are_carried_out_in_their_order_and_nothing_behind_one_that
     assert pair.rows(t) == "1\t6\n"
     mixed = "ADD COLUMN a UInt8, UPDATE nosuch = 1 WHERE 1, ADD COLUMN b UInt8"
     assert error(pair.n1.post(f"ALTER TABLE {t} {mixed}")) == 16
+    pair.synced(t)
     assert pair.same(f"SELECT groupArray(name) FROM system.columns WHERE table = '{t}'") == "['k','v','a']\n"
     no_text = "DROP PARTITION 1, MODIFY SETTING old_parts_lifetime = 1, DROP COLUMN a"  # a list of settings
     assert error(pair.n1.post(f"ALTER TABLE {t} {no_text}")) == 62
