@@ -13,6 +13,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from engine.ddl.attempt import Fence
@@ -202,7 +203,8 @@ class StatementRunner:
 
     async def drain(self) -> None:
         """Wait for the runs under way; their outcomes are recorded."""
-        await self._series_is_over()
+        with suppress(Corrupt):  # ended the worker, or will as soon as it runs again
+            await self._series_is_over()
         if self._runs:
             await asyncio.wait(list(self._runs.values()))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -19,6 +20,8 @@ from engine.ddl.status import SUCCESS
 from engine.ddl.task import Task, footprint_of
 from engine.env import Env
 from engine.errors import Corrupt, OnclusterError
+
+logger = logging.getLogger(__name__)
 
 
 class SeriesRunner:
@@ -41,6 +44,7 @@ class SeriesRunner:
         self._settings_of = settings_of
         self._execution_of = execution_of
         self._series: Series | None = None
+        self._corrupt: Corrupt | None = None
 
     async def start(self, tasks: Sequence[Task]) -> Series | None:
         """Begin to run as many of `tasks`, from the first on, as may run in one go; None: less than two."""
@@ -59,11 +63,15 @@ class SeriesRunner:
         in_order = [[taken[task.name] for task in group] for group in groups]
         self._series = series = Series(in_order, self._intents, self._env)
         series.run = asyncio.create_task(self._run(series, settings), name="ddl series")
+        series.run.add_done_callback(self._run_is_over)
         return series
 
     async def until_over(self) -> None:
+        """Raises Corrupt if that has ended one: what it began is on disk alone, not to be begun again."""
         if self._series is not None and self._series.run is not None:
             await asyncio.wait({self._series.run})
+        if self._corrupt is not None:
+            raise self._corrupt
 
     def __contains__(self, key: IntentKey) -> bool:
         return self._series is not None and key in self._series
@@ -94,6 +102,15 @@ class SeriesRunner:
         finally:
             series.stop()
             self._series = None
+
+    def _run_is_over(self, run: asyncio.Task[None]) -> None:
+        """It may end after the session that waited for it. Its outcomes are known then, and what has none is
+        run by the next session."""
+        error = None if run.cancelled() else run.exception()
+        if error is not None:
+            logger.info("ddl.series_broken_off error=%s", error)
+        if isinstance(error, Corrupt):
+            self._corrupt = error
 
     def _note_failure(self, series: Series) -> Task | None:
         task, begun = series.note_failure() or (None, None)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import gc
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
 from engine.ddl.entry import DDLLogEntry, Setting
-from engine.ddl.executor import Execution
+from engine.ddl.executor import Execution, Steps
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.runner import StatementRunner
 from engine.ddl.series import Series, ToldSteps
 from engine.ddl.status import SUCCESS
 from engine.ddl.task import Task, interpret_without_cluster
 from engine.env import SystemEnv
+from engine.errors import Code, Corrupt, OnclusterError, SqlError
 from engine.names import HostId, TableName
 from engine.sql import Statement
 from engine.storage.local_executor import ChdbExecutor
@@ -174,6 +176,63 @@ async def test_a_setting_that_nobody_knows_fails_no_other_way_than_singly(runner
 
     assert series.new_outcomes() == []
     assert (await runner.run(tasks[0])).code == 115
+
+
+class FailsLate:
+    """Of one executor, the series alone: its first statement goes on until `ends`, which makes its error."""
+
+    def __init__(self, executor: ChdbExecutor) -> None:
+        self.started = asyncio.Event()
+        self.ends: asyncio.Future[Callable[[], OnclusterError]] = asyncio.get_running_loop().create_future()
+        executor.execute_series = self.execute_series  # type: ignore[method-assign]
+
+    async def execute_series(self, steps: Steps, settings: Mapping[str, str]) -> None:
+        steps.record(["" for _ in steps.take()])
+        self.started.set()
+        raise (await self.ends)()
+
+
+async def _wait_until_the_session_ends(series: Series, series_fails: FailsLate) -> None:
+    session = asyncio.create_task(series.wait())
+    await series_fails.started.wait()
+    session.cancel()
+    await asyncio.gather(session, return_exceptions=True)
+
+
+async def test_a_series_that_fails_after_its_session_is_run_by_the_next(
+    runner: StatementRunner, executor: ChdbExecutor
+) -> None:
+    lost: list[Mapping[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: lost.append(context))
+    fails, tasks = FailsLate(executor), _tasks(_create("x"), _create("y"))
+    series = await runner.start_series(tasks)
+    assert series is not None
+
+    # 1. The session ends while the series is at its first statement. 2. That one has to be tried again.
+    await _wait_until_the_session_ends(series, fails)
+    fails.ends.set_result(lambda: SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded"))
+    del series
+
+    # 3. The next session runs it, and nothing of the failure is left over.
+    assert await runner.run(tasks[0]) == SUCCESS
+    gc.collect()
+    assert lost == []
+
+
+async def test_a_series_that_cannot_be_recorded_ends_the_next_session_where_its_own_has_ended(
+    runner: StatementRunner, executor: ChdbExecutor
+) -> None:
+    fails, tasks = FailsLate(executor), _tasks(_create("x"), _create("y"))
+    series = await runner.start_series(tasks)
+    assert series is not None
+    await _wait_until_the_session_ends(series, fails)
+    fails.ends.set_result(lambda: Corrupt("The intent record cannot be written: disk is full."))
+    await runner.drain()
+
+    for ask in (runner.run(tasks[0]), runner.wait_for_earlier(tasks[0]), runner.start_series(tasks)):
+        with pytest.raises(Corrupt, match="disk is full"):
+            await ask
+    assert await executor.table_engine(TableName("default", "x")) is None
 
 
 @pytest.mark.parametrize(
