@@ -339,10 +339,13 @@ def test_an_idle_table_asks_keeper_nothing_about_merges() -> None:
     run(main)
 
 
-def test_stopped_merges_are_not_assigned() -> None:
+@pytest.mark.parametrize("stopped", [Activity.MERGES, Activity.PULLING])
+def test_stopped_merges_are_not_assigned_nor_is_the_log_copied_for_them(stopped: Activity) -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1, ReplicatedSettings())
-        replica.ctx.switches.stop(Activity.MERGES)
+        replica.ctx.switches.stop(stopped)
+        await live.quiet()
+        copied_up_to = replica.ctx.log_pointer
         for value in range(12):
             await replica.insert(value)
         await live.env.sleep(120)
@@ -350,7 +353,8 @@ def test_stopped_merges_are_not_assigned() -> None:
         with pytest.raises(SqlError) as refused:
             await optimize(replica.ctx, FINAL)
         assert refused.value.code == Code.ABORTED
-        replica.ctx.switches.start(Activity.MERGES)
+        assert (replica.ctx.log_pointer == copied_up_to) == (stopped is Activity.PULLING)
+        replica.ctx.switches.start(stopped)
         replica.ctx.merge_wanted.set()
         await live.env.sleep(120)
         assert live.actions(MergeParts)

@@ -99,6 +99,26 @@ def test_an_insert_that_had_its_number_before_is_mutated_too() -> None:
     run(main)
 
 
+def test_while_pulling_is_stopped_no_mutation_is_done_and_nothing_is_copied() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        await live.quiet()
+        replica.ctx.switches.stop(Activity.PULLING)
+        copied_up_to = replica.ctx.log_pointer
+        number = await mutate(replica, "UPDATE v = 1 WHERE k = 7", sync=Sync.NONE)
+        await live.env.sleep(60)
+        assert not replica.ctx.queue.mutations[number].is_done
+        assert replica.ctx.log_pointer == copied_up_to
+        replica.ctx.switches.start(Activity.PULLING)
+        for signal in (replica.ctx.log_changed, replica.ctx.merge_wanted):
+            signal.set()
+        await live.env.sleep(60)
+        assert replica.ctx.queue.mutations[number].is_done
+
+    run(main)
+
+
 def test_merging_and_mutating_go_together() -> None:
     async def main(live: Live) -> None:
         replicas = await live.cluster(3, ReplicatedSettings())

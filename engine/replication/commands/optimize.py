@@ -114,6 +114,12 @@ async def _check(ctx: ReplicaContext, options: OptimizeOptions) -> None:
             f"Cancelled merging parts of {ctx.name}: merges are stopped",
             hint="SYSTEM START MERGES",
         )
+    if ctx.switches.is_stopped(Activity.PULLING):
+        raise SqlError(
+            Code.ABORTED,
+            f"The log of {ctx.name} is not copied: pulling it was stopped.",
+            hint="SYSTEM START PULLING REPLICATION LOG lets it go on.",
+        )
     if options.cleanup:
         metadata = (await ctx.store.definition()).metadata
         if metadata.mode is not MergingMode.REPLACING or not metadata.is_deleted_column:

@@ -60,6 +60,9 @@ _WORTH_A_LULL = 10
 """New parts that are merged as soon as no others come between two looks: nobody is kept waiting then, and a
 replica that comes back fetches their merge instead of each of them."""
 
+_STOPPING = (Activity.MERGES, Activity.PULLING)
+"""An assignment has to know the whole log, and so copies it first."""
+
 
 class NotAssigned(enum.Enum):
     """Why an assignment was not made."""
@@ -160,7 +163,7 @@ async def assign_round(ctx: ReplicaContext, ttl_merges: TtlMerges | None = None)
     settings, queue = ctx.settings, ctx.queue
     merges, mutations = queue.count(MergeParts), queue.count(MutatePart)
     room = settings.max_replicated_merges_in_queue - merges - mutations
-    if room <= 0 or ctx.switches.is_stopped(Activity.MERGES):
+    if room <= 0 or any(map(ctx.switches.is_stopped, _STOPPING)):
         return Round.NOTHING
     room_for_mutations = min(room, settings.max_replicated_mutations_in_queue - mutations, _BATCH)
     if ttl_merges is not None and not ttl_merges.may_choose(ctx):

@@ -26,6 +26,7 @@ from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.merge_predicate import load_predicate
 from engine.replication.replica.queue import MutationState
+from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ async def run(ctx: ReplicaContext) -> None:
 async def finish_mutations(ctx: ReplicaContext) -> bool:
     """Note what is done now; returns whether anything is not."""
     candidates = _candidates(ctx)
-    if not candidates:
+    # Whether they are done, only the whole log says.
+    if not candidates or ctx.switches.is_stopped(Activity.PULLING):
         return any(not state.is_done for state in ctx.queue.mutations.values())
     predicate = await load_predicate(ctx)
     finished: list[MutationState] = []
