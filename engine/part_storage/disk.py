@@ -15,7 +15,7 @@ import enum
 import functools
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 _MAX_DESCRIPTORS = 200
@@ -111,13 +111,25 @@ def _force(paths: Sequence[str]) -> None:
                 os.fsync(descriptor)
         else:
             # All at once, one flush of the device often serves several: a quarter of the time on a busy disk.
-            forced = [_threads().submit(os.fsync, descriptor) for descriptor in descriptors]
-            wait(forced)
-            for each in forced:
-                each.result()
+            here, *others = [descriptors[at::_AT_ONCE] for at in range(min(_AT_ONCE, len(descriptors)))]
+            begun = [_threads().submit(_force_each, each) for each in others]
+            for failed in (_force_each(here), *[each.result() for each in begun]):
+                if failed is not None:
+                    raise failed
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _force_each(descriptors: Sequence[int]) -> OSError | None:
+    """The first error, when all have been waited for."""
+    failed: OSError | None = None
+    for descriptor in descriptors:
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            failed = failed or error
+    return failed
 
 
 def _has_one_log(path: Path) -> bool:
@@ -126,7 +138,7 @@ def _has_one_log(path: Path) -> bool:
 
 @functools.cache
 def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="fsync")
+    return ThreadPoolExecutor(_AT_ONCE - 1, thread_name_prefix="fsync")
 
 
 @functools.cache

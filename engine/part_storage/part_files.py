@@ -52,6 +52,10 @@ def first_block(local_name: str) -> int:
     return int(local_name.split("_")[1])
 
 
+def last_block(local_name: str) -> int:
+    return int(local_name.split("_")[2])
+
+
 def level_of(local_name: str) -> int:
     return int(local_name.split("_")[3])
 

@@ -166,7 +166,7 @@ class Publisher:
                 with contextlib.suppress(OSError):
                     (state.detached / f"{prefix}{passing}").rename(staged)
             raise
-        local = self._find_new([name])[name]
+        local = state.newly_attached(name, level) or self._find_new([name])[name]
         state.change_active(add=[LocalPart(state.staged[name], original or local, local)])
         state.change_staged(remove=[name])
 

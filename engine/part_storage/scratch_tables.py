@@ -6,6 +6,7 @@ They live in a database of engine Memory and are gone after a restart; their dir
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -234,4 +235,5 @@ def merged_part(scratch: Scratch, partition_id: str, sources: int) -> Path | Non
 
 def local_parts(path: Path) -> list[str]:
     """Names of the parts in a table's directory, in the order of their blocks."""
-    return sorted((each.name for each in path.iterdir() if is_local_name(each.name)), key=first_block)
+    with os.scandir(path) as entries:
+        return sorted((each.name for each in entries if is_local_name(each.name)), key=first_block)

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from engine.names import TableName
 from engine.part_storage.disk import Durability, force_to_disk
-from engine.part_storage.part_files import is_local_name, remove_tree
+from engine.part_storage.part_files import is_local_name, last_block, name_in, remove_tree
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.storage.layout import private_directory
@@ -80,6 +80,8 @@ class TableState:
     """
     local_names: set[str] = field(default_factory=set)
     """Every directory of a part that was in `data` when it was looked at last."""
+    last_block: int = 0
+    """The largest number in their names."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -160,12 +162,25 @@ class TableState:
         self.change_staged(add=[part])
         return part
 
+    def newly_attached(self, name: PartName, level: int) -> Path | None:
+        """Where chDB has put a part of one block if it gave it the next number, as it does unless a swap came
+        between; None if there is no such, and `new_local_names` has to look for it."""
+        block = self.last_block + 1
+        local_name = f"{name.partition_id}_{block}_{block}_{level}"
+        directory = self.data / local_name
+        if name_in(directory, name.partition_id) != name:
+            return None
+        self.last_block = block
+        self.local_names.add(local_name)
+        return directory
+
     def new_local_names(self) -> list[str]:
         """Directories of parts that came since the last call."""
         known = self.local_names
         with os.scandir(self.data) as entries:
             here = {each.name for each in entries if each.name in known or is_local_name(each.name)}
         fresh = sorted(here - known)
+        self.last_block = max((last_block(name) for name in fresh), default=self.last_block)
         # chDB uses a number once as long as it runs; a part that is gone needs not be remembered.
         self.local_names = here
         return fresh

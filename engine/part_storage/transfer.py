@@ -157,7 +157,7 @@ class Incoming:
         path = self._directory / file.name
         size = 0
         try:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("xb") as stream:
                 async for chunk in content:
                     size += len(chunk)
@@ -193,6 +193,7 @@ class Incoming:
         return await self._workers.run(lambda connection: self._finish(connection, expected), length=length)
 
     def _finish(self, connection: Connection, expected: PartHeader | None) -> Part:
+        self._directory.mkdir(parents=True, exist_ok=True)
         for name, pieces in self._held.items():
             if "/" in name:
                 (self._directory / name).parent.mkdir(exist_ok=True)
@@ -344,7 +345,6 @@ async def receiving(
         return state.put_in_place(directory, part)
 
     directory = state.temporary("fetch", workers.next_number())
-    directory.mkdir(parents=True)
     try:
         yield Incoming(name, directory, state, checker, workers, keep)
     finally:
@@ -369,7 +369,6 @@ async def receiving_detached(
         return part
 
     directory = state.temporary("fetch", workers.next_number())
-    directory.mkdir(parents=True)
     try:
         yield Incoming(name, directory, state, checker, workers, keep)
     finally:
