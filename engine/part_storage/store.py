@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -74,6 +74,8 @@ class ChdbPartStore:
         self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
         """Held while what readers see changes."""
+        self.altered: Callable[[], None] = lambda: None
+        """Called when the table's columns may be others than before."""
         self._waiting: list[_Waiting] = []
         self._publishing: asyncio.Task[None] | None = None
 
@@ -336,8 +338,11 @@ class ChdbPartStore:
             self._alterer.apply(connection, columns, metadata, renames, mutation)
             self._publisher.show_own_bytes(connection)
 
-        async with self._changing:
-            await self._workers.run(apply, length=Length.LONG)
+        try:
+            async with self._changing:
+                await self._workers.run(apply, length=Length.LONG)
+        finally:
+            self.altered()
         self._stages.forget_all()
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:

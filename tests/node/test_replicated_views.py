@@ -85,6 +85,23 @@ def test_views_read_columns_that_an_asterisk_leaves_out(pair: Pair) -> None:
     assert n1.query("SELECT * FROM d.tco") == "1\t2\t3\n"
 
 
+def test_a_view_follows_its_target_that_another_replica_alters(pair: Pair) -> None:
+    target = "CREATE TABLE d.alt (k UInt64, v UInt64) ENGINE = ReplicatedMergeTree('/alt', '{}') ORDER BY k"
+    pair.n1.query(target.format("r1"))
+    n2 = pair.n2
+    n2.query(target.format("r2"))
+    n2.query("CREATE TABLE d.als (k UInt64) ENGINE = ReplicatedMergeTree('/als', 'r2') ORDER BY k")
+    n2.query("CREATE MATERIALIZED VIEW d.alv TO d.alt AS SELECT k, k + 1 AS v FROM d.als")
+    n2.query("INSERT INTO d.als VALUES (1)")
+    # No statement on the second node tells it of what the log brings.
+    pair.n1.query("ALTER TABLE d.alt DROP COLUMN v SETTINGS alter_sync = 2")
+    n2.query("INSERT INTO d.als VALUES (2)")
+    assert n2.query("SELECT * FROM d.alt ORDER BY k") == "1\n2\n"
+    pair.n1.query("ALTER TABLE d.alt ADD COLUMN v UInt64 SETTINGS alter_sync = 2")
+    n2.query("INSERT INTO d.als VALUES (3)")
+    assert n2.query("SELECT * FROM d.alt ORDER BY k") == "1\t0\n2\t0\n3\t4\n"
+
+
 def test_a_view_does_not_read_what_has_taken_its_tables_name(pair: Pair) -> None:
     """1. A view's source and another table change names. 2. Whichever of them rows are inserted into, the
     view gets none: the one is not what it reads, the other not its source. So it is with tables of chDB."""

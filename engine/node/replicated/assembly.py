@@ -195,7 +195,7 @@ class ReplicatedNode:
         return await self._reads.prepare(asked, statement)
 
     def changed(self) -> None:
-        """chDB has run a statement that may have changed a definition."""
+        """A definition may be another one than before: by a statement in chDB, or by an ALTER in the log."""
         self._graph.changed()
 
     async def run_insert(self, asked: Asked) -> None:
@@ -285,6 +285,7 @@ class TableMaker:
 
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
+        store.altered = self._node.changed
         settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
         profile = self._node.default_profile
         settings |= {name: profile[name] for name in _OF_THE_PROFILE if name in profile}
