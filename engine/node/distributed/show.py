@@ -8,7 +8,7 @@ from engine.distributed.definition import ENGINE
 from engine.names import quote_string
 from engine.node.distributed.create_sql import with_engine
 from engine.node.distributed.tables import DistributedTable, DistributedTables
-from engine.node.replicated.show import _table_of_show_create as table_of_show_create
+from engine.node.shown_tables import replaced_text, table_of_show_create
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemView, words_of_select
 from engine.part_storage import SCRATCH_DATABASE
@@ -64,13 +64,14 @@ class DistributedTablesView:
         if not tables:
             return below
         words = words_of_select(tokens)
+        values: Sequence[tuple[str, Callable[[DistributedTable], str]]] = (
+            ("engine", lambda table: ENGINE),
+            ("engine_full", lambda table: table.definition.engine_full),
+            ("create_table_query", _create_query),
+        )
         replaced = ", ".join(
-            f"{_transformed(column, tables, value)} AS {column}"
-            for column, value in (
-                ("engine", lambda table: ENGINE),
-                ("engine_full", lambda table: table.definition.engine_full),
-                ("create_table_query", _create_query),
-            )
+            replaced_text(column, {table.uuid: value(table) for table in tables})
+            for column, value in values
             if words is None or column in words
         )
         return f"SELECT * REPLACE ({replaced}) FROM ({below})" if replaced else below
@@ -78,11 +79,3 @@ class DistributedTablesView:
 
 def _create_query(table: DistributedTable) -> str:
     return with_engine(table.create_query, table.definition.engine_full)
-
-
-def _transformed(
-    column: str, tables: Sequence[DistributedTable], value: Callable[[DistributedTable], str]
-) -> str:
-    keys = ", ".join(quote_string(str(table.uuid)) for table in tables)
-    texts = ", ".join(quote_string(value(table)) for table in tables)
-    return f"transform(toString(uuid), [{keys}], [{texts}], {column})"

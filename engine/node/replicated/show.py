@@ -14,30 +14,15 @@ from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
+from engine.node.shown_tables import replaced_text, table_of_show_create
 from engine.node.statement import Answer, Asked, WholeAnswer
 from engine.node.system_tables import words_of_select
 from engine.node.temporary_tables import is_temporary
 from engine.part_storage.hidden_settings import HIDDEN_SETTINGS
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.sql import Statement, StatementKind, Token
-from engine.sql.cursor import Cursor, Role
+from engine.sql.cursor import Cursor
 from engine.storage import Scope
-
-_OTHER_OBJECTS = frozenset(
-    {
-        "DATABASE",
-        "VIEW",
-        "DICTIONARY",
-        "USER",
-        "ROLE",
-        "QUOTA",
-        "ROW",
-        "POLICY",
-        "PROFILE",
-        "SETTINGS",
-        "FUNCTION",
-    }
-)
 
 
 def shown_definition(record: TableRecord, create_query: str) -> str:
@@ -67,7 +52,7 @@ class ShowStatements:
                 databases, format=format, scope=Scope(settings=asked.settings)
             )
             return WholeAnswer(found, format=format)
-        name = _table_of_show_create(asked.sql)
+        name = table_of_show_create(asked.sql)
         record = None if name is None else self._record(asked, name)
         if name is None or record is None or await is_temporary(asked, name):
             return None
@@ -102,19 +87,6 @@ def _show_databases(sql: str) -> str:
     limit = sql[cursor.tokens[rest].start : cursor.last_end] if cursor.at > rest else ""
     where = f"name != '{SCRATCH_DATABASE}'" + (f" AND name {pattern}" if pattern else "")
     return f"SELECT name FROM system.databases WHERE {where} ORDER BY name {limit}"
-
-
-def _table_of_show_create(sql: str) -> TableName | None:
-    """The table of SHOW CREATE [TABLE] t and SHOW TABLE t."""
-    cursor = Cursor(sql)
-    cursor.accept("SHOW")
-    is_create = cursor.accept("CREATE")
-    if cursor.accept("TEMPORARY") or cursor.word in _OTHER_OBJECTS:
-        return None
-    if not cursor.accept("TABLE") and not is_create:
-        return None
-    ref = cursor.table(Role.SOURCE)
-    return None if ref is None else ref.name
 
 
 class TablesView:
@@ -154,7 +126,7 @@ class TablesView:
         found = await self._life.local.by_uuid([record.uuid for record in records])
         shown = [(record, found[record.uuid]) for record in records if record.uuid in found]
         return [
-            f"{_transformed(column, [(str(r.uuid), text(r, t)) for r, t in shown])} AS {column}"
+            replaced_text(column, {r.uuid: text(r, t) for r, t in shown})
             for column, text in wanted.items()
             if shown
         ]
@@ -186,12 +158,6 @@ class DatabasesView:
     async def select(self, asked: Asked, tokens: Sequence[Token]) -> str:
         columns = "*, name AS database" if any(token.text == "database" for token in tokens) else "*"
         return f"SELECT {columns} FROM system.databases WHERE name != '{SCRATCH_DATABASE}'"
-
-
-def _transformed(column: str, values: Sequence[tuple[str, str]]) -> str:
-    keys = ", ".join(quote_string(key) for key, _ in values)
-    texts = ", ".join(quote_string(text) for _, text in values)
-    return f"transform(toString(uuid), [{keys}], [{texts}], {column})"
 
 
 def _engine_full(record: TableRecord, local: LocalTable) -> str:
