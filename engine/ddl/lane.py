@@ -82,7 +82,7 @@ class Lane:
                     # Half an entry: a cleaner is at work, or died at it. Whoever finds it whole again runs
                     # it.
                     logger.info("ddl.entry_being_removed entry=%s", task.name)
-                    self._memory.undecided[task.name] = self._env.monotonic_s()
+                    self._memory.look_again(task.name, self._env.monotonic_s())
             backlog.done(task)
 
     async def _claim(self, task: Task) -> Claim:

@@ -5,8 +5,9 @@ execution ends here: entries of others are passed over, entries that nobody can 
 cluster of ours get an error.
 
 An entry none of whose hosts is known to be this one, while DNS does not know some of them, may be ours: it is
-looked at again for `DNS_PATIENCE_S`, and holds up nobody meanwhile. If it turns out to be ours after a later
-entry has been executed, it is refused, because statements must not take effect out of their order.
+looked at again as long as it is there, after `DNS_PATIENCE_S` seldom, and holds up nobody meanwhile. If it
+turns out to be ours after a later entry has been executed, it is refused, because statements must not take
+effect out of their order.
 
 Source: ClickHouse's DDLWorker::scheduleTasks and initAndCheckTask.
 """
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 
 DNS_PATIENCE_S = 30.0
 LOOK_AGAIN_S = 5.0
+LOOK_SELDOM_S = 60.0
+"""A name that DNS has not known for a while mostly is of a host that is no more."""
+_SHORTEST_WAIT_S = 0.1
 _PREFETCH = 64
 _TOO_LATE = ExecutionStatus(
     Code.UNFINISHED,
@@ -49,15 +53,23 @@ _TOO_LATE = ExecutionStatus(
 
 
 @dataclass(slots=True)
+class Undecided:
+    """An entry that is perhaps ours, since when, and when it is looked at again."""
+
+    since_s: float
+    again_s: float
+
+
+@dataclass(slots=True)
 class WorkerMemory:
     """What a worker remembers of the queue from one session to the next.
 
-    `settled`: nothing more to do here. `undecided`: perhaps ours, since when. `latest_executed` is the
+    `settled`: nothing more to do here. `undecided`: perhaps ours. `latest_executed` is the
     number of the latest entry that was executed here, `max_entry` of the latest that was handled in any way.
     """
 
     settled: set[str] = field(default_factory=set)
-    undecided: dict[str, float] = field(default_factory=dict)
+    undecided: dict[str, Undecided] = field(default_factory=dict)
     queue_czxid: int = 0
     host_guess: HostId | None = None
     max_entry: int = -1
@@ -71,8 +83,28 @@ class WorkerMemory:
         self.undecided.pop(name, None)
         self.max_entry = max(self.max_entry, entry_number(name) or 0)
 
+    def look_again(self, name: str, now_s: float) -> None:
+        """The entry is undecided, now or still."""
+        known = self.undecided.setdefault(name, Undecided(now_s, now_s))
+        is_new = now_s - known.since_s < DNS_PATIENCE_S
+        known.again_s = now_s + (LOOK_AGAIN_S if is_new else LOOK_SELDOM_S)
+
+    def look_at_all_again(self) -> None:
+        """Names mean other hosts now, or may."""
+        for known in self.undecided.values():
+            known.again_s = known.since_s
+
+    def is_put_off(self, name: str, now_s: float) -> bool:
+        known = self.undecided.get(name)
+        return known is not None and known.again_s > now_s
+
+    def start_over(self) -> None:
+        """Look at every entry again. What was executed was: nothing earlier may be executed after it."""
+        self.settled.clear()
+        self.look_at_all_again()
+
     def forget_all(self) -> None:
-        """Names mean other entries now, or may: start over."""
+        """Names mean other entries now."""
         self.settled.clear()
         self.undecided.clear()
         self.latest_executed = -1
@@ -137,7 +169,12 @@ class QueueScan:
             waiting = self._backlog.names()
             # The queue may be long and what is new in it short: the others are not looked at one by one.
             unsettled = [name for name in present if name not in memory.settled and name not in waiting]
-            new = [name for name in unsettled if entry_number(name) is not None]
+            now_s = self._env.monotonic_s()
+            new = [
+                name
+                for name in unsettled
+                if entry_number(name) is not None and not memory.is_put_off(name, now_s)
+            ]
             self._is_growing = bool(new)
             for start in range(0, len(new), _PREFETCH):
                 await self._look_at(new[start : start + _PREFETCH])
@@ -189,8 +226,12 @@ class QueueScan:
         if not memory.undecided and not self._marker.refused:
             await memory.wake.wait()
             return
+        now_s = self._env.monotonic_s()
+        pauses_s = [known.again_s - now_s for known in memory.undecided.values()]
+        if self._marker.refused:
+            pauses_s.append(LOOK_AGAIN_S)
         try:
-            async with asyncio.timeout(LOOK_AGAIN_S):
+            async with asyncio.timeout(max(min(pauses_s), _SHORTEST_WAIT_S)):
                 await memory.wake.wait()
         except TimeoutError:
             if self._marker.refused:
@@ -202,6 +243,7 @@ class QueueScan:
         if self._topology_serial != memory.topology_serial:
             self._topology_serial = memory.topology_serial
             self._matcher.forget()
+            memory.look_at_all_again()
             await self._marker.mark(self._topology())
 
     async def _look_at(self, names: list[str]) -> None:
@@ -287,7 +329,6 @@ class QueueScan:
             logger.debug("ddl.not_for_this_host entry=%s", name)
             memory.settle(name)
             return
-        since_s = memory.undecided.setdefault(name, self._env.monotonic_s())
-        if self._env.monotonic_s() - since_s > DNS_PATIENCE_S:
-            logger.warning("ddl.given_up_on_dns entry=%s", name)
-            memory.settle(name)
+        if name not in memory.undecided:
+            logger.warning("ddl.host_unresolved entry=%s", name)
+        memory.look_again(name, self._env.monotonic_s())

@@ -149,11 +149,11 @@ class DDLWorker:
                     raise
                 except KeeperAnswer as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
-                    self._memory.forget_all()
+                    self._memory.start_over()
                     await self._pause(RECONNECT_PAUSE_S)
                 except OnclusterError as error:
                     logger.warning("ddl.worker_starts_over error=%s", error)
-                    self._memory.forget_all()
+                    self._memory.start_over()
                     await self._pause(RETRY_PAUSE_S)
         finally:
             if keeper is not None:

@@ -18,7 +18,7 @@ from engine.ddl.intents import Intent, IntentKey
 from engine.ddl.outcome import HostState
 from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
-from engine.errors import NoNode, SqlError
+from engine.errors import NoNode, OnclusterError, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Node, Remove
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName
@@ -627,6 +627,53 @@ def test_an_entry_that_turns_out_to_be_ours_too_late_is_refused_and_not_run_out_
         bench.workers["a"].topology_changed()
         await bench.env.sleep(1)
         status = await status_on(bench, quiet, "other-alias")
+        assert status is not None and status.code == 341
+        assert [effect.what for effect in bench.databases["a"].effects] == ["create", "ALTER TABLE"]
+
+    run(main, "a")
+
+
+def test_an_entry_whose_host_dns_forgot_for_an_hour_is_executed_when_the_name_is_back() -> None:
+    async def main(bench: Bench) -> None:
+        table = {"a": "10.0.0.1"}
+        entry = DDLLogEntry(1, CREATE, (host("alias"), host("gone")))
+        name = await bench.put(entry.to_bytes())
+        bench.start("a", resolver=FixedResolver(table, local=frozenset({"10.0.0.1"})))
+        await bench.env.sleep(60)
+        before = bench.server.operations["a"].total()
+        await bench.env.sleep(3600)
+        assert bench.server.operations["a"].total() < before + 300, "looks once a minute"
+        assert await status_on(bench, name, "alias") is None
+        table["alias"] = "10.0.0.1"
+        await bench.env.sleep(120)
+        assert await status_on(bench, name, "alias") == ExecutionStatus()
+
+    run(main, "a")
+
+
+def test_a_worker_that_starts_over_still_executes_nothing_out_of_order() -> None:
+    async def main(bench: Bench) -> None:
+        table = {"a": "10.0.0.1"}
+        early = await bench.put(DDLLogEntry(1, CREATE, (host("alias"),)).to_bytes())
+        bench.start("a", resolver=FixedResolver(table, local=frozenset({"10.0.0.1"})))
+        await bench.env.sleep(1)
+        # 1. A later statement is executed. 2. The next one finds the executor in trouble, and the worker
+        # starts over. 3. DNS knows by then that the early one is for this host.
+        assert (await bench.ddl("CREATE TABLE d.u ON CLUSTER c (a Int8)", "later")).is_done_on_all_hosts
+        executor, table_engine = bench.executors["a"], bench.executors["a"].table_engine
+
+        async def fails_once(name: TableName) -> str | None:
+            executor.table_engine = table_engine  # type: ignore[method-assign]
+            table["alias"] = "10.0.0.1"
+            raise OnclusterError("The disk does not answer.")
+
+        executor.table_engine = fails_once  # type: ignore[method-assign]
+        assert (
+            await bench.ddl("ALTER TABLE d.u ON CLUSTER c ADD COLUMN b Int8", "last")
+        ).is_done_on_all_hosts
+        assert table["alias"]
+        await bench.env.sleep(120)
+        status = await status_on(bench, early, "alias")
         assert status is not None and status.code == 341
         assert [effect.what for effect in bench.databases["a"].effects] == ["create", "ALTER TABLE"]
 
