@@ -133,6 +133,7 @@ async def migrate_all(
     Raises MigrationRunFailed.
     """
     env = env or SystemEnv()
+    started_s = env.monotonic_s()
     folders = sorted(path for path in Path(state.migrations).iterdir() if path.is_dir())
     answered: list[str] = []
     async with AirflowApi(state.airflow_url, state.airflow_user, state.airflow_password, env=env) as api:
@@ -160,7 +161,12 @@ async def migrate_all(
         )
         etl, data = await _load(api, state, steps, earlier=earlier, changed=changed, env=env)
     return DemoResult(
-        clusters=clusters, schemas=schemas, answered=tuple(answered), seconds=0.0, data=data, etl=etl
+        clusters=clusters,
+        schemas=schemas,
+        answered=tuple(answered),
+        seconds=env.monotonic_s() - started_s,
+        data=data,
+        etl=etl,
     )
 
 

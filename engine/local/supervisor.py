@@ -25,7 +25,7 @@ import sys
 from pathlib import Path
 
 from engine.env import Env, SystemEnv
-from engine.errors import OnclusterError, Unavailable
+from engine.errors import Busy, OnclusterError, Unavailable
 from engine.local.preflight import check
 from engine.local.progress import EventReader, FileSink, Sink, Steps
 from engine.local.stack import Stack
@@ -109,6 +109,12 @@ async def up(options: StackOptions, sink: Sink, *, env: Env | None = None) -> St
     events = EventReader(home / EVENTS_FILE)
     running = read_state(home)
     if running is not None and running.owner.id.is_alive:
+        if options.with_airflow and not running.airflow_url:
+            raise Busy(
+                f"The stack in {home} runs without Airflow.",
+                holder=f"process {running.owner.pid}",
+                hint="Say --no-airflow here, too, or `oncluster down` before `oncluster up`.",
+            )
         events.new()
         if owner_process := running.owner.id.process():
             owner_process.send_signal(signal.SIGHUP)

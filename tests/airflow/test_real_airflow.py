@@ -1,10 +1,16 @@
-"""Everything real: Airflow's four processes, ZooKeeper, two nodes; a person at Airflow's API."""
+"""Everything real, as `oncluster up` starts it: Airflow's four processes, ZooKeeper, two nodes; a person at
+Airflow's API."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
+import signal
+import subprocess
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -16,16 +22,19 @@ from engine.config.load import load_node_config
 from engine.ddl.client import DDLQueueClient
 from engine.env import SystemEnv
 from engine.errors import Busy
+from engine.keeper import zookeeper
+from engine.keeper.base import Keeper
 from engine.keeper.recipes import remove_recursive
 from engine.local.airflow_api import AirflowApi, TaskInstance
 from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_processes import is_alive
 from engine.local.airflow_stack import AirflowStack
+from engine.local.state import StackState
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
 from engine.operations.finding import FindingKind
 from engine.operations.records import Records
-from engine.testing.local_cluster import LocalCluster
+from tests.process.support import Home, home_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
@@ -55,42 +64,58 @@ FILES = {
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What the tests work with."""
+    """What the tests work with: a stack as `oncluster up` left it running."""
 
-    directory: Path
-    cluster: LocalCluster
-    airflow: AirflowStack
+    home: Home
+    given: Path
     api: AirflowApi
-    progress: Sequence[str]
+    started: subprocess.CompletedProcess[str]
+
+    @property
+    def state(self) -> StackState:
+        state = self.home.state()
+        assert state is not None
+        return state
 
     @property
     def ledger(self) -> Ledger:
-        return Ledger(f"sqlite:///{self.directory / 'ledger.db'}", env=SystemEnv())
+        return Ledger(self.state.ledger_url, env=SystemEnv())
+
+    def kill9(self, node: str) -> None:
+        (pid,) = (entry.pid for entry in self.state.processes if entry.name == node)
+        os.kill(pid, signal.SIGKILL)
+
+    @asynccontextmanager
+    async def keeper(self) -> AsyncIterator[Keeper]:
+        config = load_node_config(Path(self.state.config_file)).zookeeper
+        assert config is not None
+        session = await zookeeper.connect(config, SystemEnv())
+        try:
+            yield session
+        finally:
+            await session.close()
 
     def write(self, files: dict[str, str]) -> None:
-        folder = self.directory / "migrations" / "shop_cluster"
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, sql in files.items():
-            (folder / name).write_text(sql)
+        write_migrations(self.given, files)
 
     async def tables(self, node: str) -> list[str]:
-        async with NodeClient(self.cluster.node(node).url) as client:
+        async with NodeClient(self.state.nodes[node]) as client:
             found = await client.query_rows(
                 "SELECT name FROM system.tables WHERE database = 'shop' ORDER BY 1"
             )
         return [row[0] for row in found.rows]
 
     async def entries(self) -> int:
-        paths = load_node_config(self.cluster.config_file).queue_of("shop_cluster").paths
-        async with self.cluster.keeper() as keeper:
+        paths = load_node_config(Path(self.state.config_file)).queue_of("shop_cluster").paths
+        async with self.keeper() as keeper:
             return len(await DDLQueueClient(keeper, SystemEnv(), paths).list())
 
     @property
     def records(self) -> Records:
-        return Records(f"sqlite:///{self.directory / 'ledger.db'}", env=SystemEnv())
+        return Records(self.state.ledger_url, env=SystemEnv())
 
     async def command(self, node: str, sql: str) -> str:
-        async with NodeClient(self.cluster.node(node).url) as client:
+        async with NodeClient(self.state.nodes[node]) as client:
             return await client.command(sql)
 
     async def until(
@@ -104,47 +129,34 @@ class Place:
             await asyncio.sleep(0.2)
 
 
+def write_migrations(given: Path, files: dict[str, str]) -> None:
+    folder = given / "migrations" / "shop_cluster"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, sql in files.items():
+        (folder / name).write_text(sql)
+
+
+def up(home: Home, given: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    files = ("--cluster-file", str(given / "cluster.xml"), "--migrations", str(given / "migrations"))
+    done = home.run("up", "--port-base", "0", "--json", *files, *more)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place]:
-    tmp_path = tmp_path_factory.mktemp("place")
-    (tmp_path / "cluster.xml").write_text(CLUSTER_FILE)
-    cluster = LocalCluster(tmp_path / "cluster", cluster_file=tmp_path / "cluster.xml")
-    airflow = AirflowStack(
-        AirflowSettings(
-            run_dir=tmp_path / "airflow",
-            dags_folder=ROOT / "dags",
-            plugins_folder=ROOT / "plugins",
-            port=0,
-            bytecode_dir=ROOT / ".run" / "pyc",
-            connections={
-                "zookeeper_default": {
-                    "conn_type": "zookeeper",
-                    "host": "127.0.0.1",
-                    "port": cluster.ports.zookeeper,
-                },
-                "clickhouse_default": {
-                    "conn_type": "clickhouse",
-                    "host": "127.0.0.1",
-                    "extra": {"nodes": {node.name: node.url for node in cluster.nodes.values()}},
-                },
-            },
-            environment={
-                "ONCLUSTER_CONFIG": str(cluster.config_file),
-                "ONCLUSTER_MIGRATIONS": str(tmp_path / "migrations"),
-                "ONCLUSTER_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
-            },
-        )
-    )
-    steps: list[str] = []
-    made = Place(tmp_path, cluster, airflow, airflow.api(), steps)
-    made.write(FILES)
-    try:
-        await asyncio.gather(cluster.start(), airflow.start(progress=steps.append))
-        async with airflow.api() as api:
+    given = tmp_path_factory.mktemp("given")
+    (given / "cluster.xml").write_text(CLUSTER_FILE)
+    write_migrations(given, FILES)
+    with home_in(tmp_path_factory.mktemp("place") / "home") as home:
+        started = up(home, given)
+        airflow = json.loads(started.stdout)["airflow"]
+        async with AirflowApi(airflow["url"], airflow["user"], airflow["password"]) as api:
             await api.wait_for_dag(DAG)
-            yield replace(made, api=api)
-    finally:
-        await asyncio.gather(airflow.stop(), cluster.stop())
+            yield Place(home, given, api, started)
+        down = home.run("down")
+        assert down.returncode == 0, down.stdout + down.stderr
+        assert home.left() == []
 
 
 async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and_reattachment(
@@ -171,7 +183,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert await place.entries() == 4
 
     # 2. A new migration while one node is away: the sensor defers, times out, and says which host it is.
-    await place.cluster.node("node02").kill9()
+    place.kill9("node02")
     place.write(
         {
             "0004_note.up.sql": "ALTER TABLE shop.orders ADD COLUMN IF NOT EXISTS note String;",
@@ -201,7 +213,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert (FindingKind.HOST_DOWN, "node02:9000") in found
 
     # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
-    await place.cluster.node("node02").start()
+    up(place.home, place.given)
     await api.clear(DAG, run_id, [wait_id])
     assert await api.wait(DAG, run_id, timeout_s=240) == "success"
     assert await place.entries() == 5
@@ -222,6 +234,25 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
     assert await place.entries() == 5
 
+    # 5. `up --demo`, which is `make up`, on the stack that runs: what is new is applied, and the demo
+    # answers for the person. All of it goes on running.
+    place.write(
+        {
+            "0005_no_note.up.sql": "ALTER TABLE shop.orders DROP COLUMN IF EXISTS note;",
+            "0005_no_note.down.sql": "ALTER TABLE shop.orders ADD COLUMN IF NOT EXISTS note String;",
+        }
+    )
+    await _until_known(api, "up.v0005_no_note.submit_1")
+    facts = json.loads(up(place.home, place.given, "--demo").stdout)
+    demo = facts["demo"]
+    assert (facts["complete"], demo["succeeded"], demo["same_schema"]) == (True, True, True)
+    assert len(demo["approved_by_the_demo"]) == 1
+    rows = [(row["host"], row["state"]) for row in demo["ledger"]["shop_cluster"] if row["version"] == 5]
+    assert sorted(rows) == [("node01", "done"), ("node02", "done")]
+    assert demo["seconds"] > 0
+    assert place.home.status()["complete"] is True
+    assert await place.entries() == 6
+
 
 async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Place) -> None:
     api = place.api
@@ -234,7 +265,7 @@ async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Pl
     )
     await place.command("node01", "INSERT INTO default.kept SELECT number FROM numbers(1000)")
     await place.command("node02", "SYSTEM SYNC REPLICA default.kept")
-    async with place.cluster.keeper() as keeper:
+    async with place.keeper() as keeper:
         await remove_recursive(keeper, znode)
     noticed = "SELECT is_readonly FROM system.replicas WHERE table = 'kept'"
     while await place.command("node02", noticed) != "1\n":
@@ -249,7 +280,7 @@ async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Pl
     )
     findings = [record.finding for record in place.records.open_findings("shop_cluster")]
     assert (FindingKind.KEEPER_METADATA_LOST, "node02:9000") in [(f.kind, f.host) for f in findings]
-    async with place.cluster.keeper() as keeper:
+    async with place.keeper() as keeper:
         assert await keeper.exists(znode) is None
 
     # 3. Approved, it is made, proven and recorded.
@@ -261,7 +292,7 @@ async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Pl
     assert run.approved_by == "admin"
     (result,) = place.records.acts_of(run.run_id).values()
     assert "equal" in result.detail
-    async with place.cluster.keeper() as keeper:
+    async with place.keeper() as keeper:
         assert await keeper.exists(znode) is not None
     assert await place.command("node02", noticed) == "0\n"
     assert await place.command("node02", "SELECT count() FROM default.kept") == "1000\n"
@@ -271,8 +302,11 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
     place: Place,
 ) -> None:
     """A scheduler that is killed leaves its workers behind, which nobody's child list leads to."""
-    given, api = place.airflow.settings, place.api
-    assert any("ready" in step for step in place.progress)
+    api = place.api
+    given = AirflowSettings(
+        run_dir=place.home.path, dags_folder=ROOT / "dags", plugins_folder=ROOT / "plugins", port=0
+    )
+    assert "✓ Airflow" in place.started.stderr
     check = {"cluster": "shop_cluster"}
     run_id = await api.trigger(HEALTH_DAG, check, run_id="once")
     assert await api.trigger(HEALTH_DAG, check, run_id="once") == run_id == "once"
@@ -288,7 +322,7 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
         await AirflowStack(given).start()
     family = [
         child
-        for pid in place.airflow.pids.values()
+        for pid in AirflowStack(given).pids.values()
         for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     ]
     listening = {
@@ -300,7 +334,7 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
     }
     assert listening == {"127.0.0.1"}
 
-    psutil.Process(place.airflow.pids["scheduler"]).kill()
+    psutil.Process(AirflowStack(given).pids["scheduler"]).kill()
     await AirflowStack(given).stop()
     assert [process for process in family if is_alive(process)] == []
     assert AirflowStack(given).pids == {}

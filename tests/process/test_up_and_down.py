@@ -27,7 +27,8 @@ async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
     home: Home, tmp_path: Path
 ) -> None:
     """1. Two stacks. 2. kill -9 of one's supervisor. 3. Every process of that one ends by itself, and status
-    says so. 4. up works there again. 5. down ends one stack and not the other."""
+    says so. 4. up works there again; what the running one has not got is refused. 5. down ends one stack and
+    not the other."""
     up = (*UP, "--cluster-file", str(cluster_file_in(tmp_path / "cluster.xml", nodes=2)))
     with home_in(tmp_path / "other") as other:
         assert home.run(*up).returncode == 0
@@ -40,6 +41,10 @@ async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
         await until_gone([entry.id for entry in state.processes])
         assert other.status()["phase"] == "failed"
         assert other.run(*up).returncode == 0
+        demo = other.run("up", "--demo")
+        assert (demo.returncode, demo.stdout) == (4, "")
+        assert "runs without Airflow" in demo.stderr and "Say --no-airflow here, too" in demo.stderr
+        assert other.status()["complete"] is True
         assert other.run("down").returncode == 0
         assert home.status()["complete"] is True
         assert json.loads(home.run("down", "--json").stdout)["stopped"] is True
