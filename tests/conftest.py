@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests.quick_java import QUICK_JAVA
+from tests.quick_java import QUICK_JAVA, QUICK_SPARK
 
 # A busy machine must not make a property false; how many examples there are is each test's business.
 settings.register_profile("oncluster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,7 +22,8 @@ settings.load_profile("oncluster")
 # Hundreds of processes are started here. Where this is set, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-os.environ["SPARK_SUBMIT_OPTS"] = os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_JAVA
+os.environ["SPARK_SUBMIT_OPTS"] = QUICK_SPARK
+os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_JAVA
 
 TOGETHER = ("tests/spark/",)
 """The files of such a directory go to one worker: they share servers that take half a minute to start."""
@@ -69,6 +71,25 @@ class _Scheduling(LoadFileScheduling):
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
+_ALL_SLOW = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """No worker imports a file whose text tells that the run takes no test of it."""
+    if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
+        return None
+    match config.option.markexpr:
+        case "slow":
+            # The conftest.py beside it marks some by their parameters, or all of them.
+            said = [collection_path, *collection_path.parent.glob("conftest.py")]
+            is_left_out = not any(b"mark.slow" in file.read_bytes() for file in said)
+        case "not slow":
+            is_left_out = _ALL_SLOW.search(collection_path.read_bytes()) is not None
+        case _:
+            is_left_out = False
+    return is_left_out or None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -24,7 +24,8 @@ from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from spark_apps.clickhouse_cluster import register, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.split import close_chdb
-from tests.quick_java import QUICK_JAVA
+from tests.quick_java import QUICK_SPARK
+from tests.spark.classes import make_archive
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -158,6 +159,12 @@ def tables_go_with_their_test() -> Iterator[None]:
     del MADE[before:]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def classes_are_archived() -> None:
+    """For all Javas with Spark. Those that other workers start before it is there do without."""
+    make_archive()
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -165,7 +172,7 @@ def spark() -> Iterator[SparkSession]:
     session = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.memory", "512m")
-        .config("spark.driver.extraJavaOptions", QUICK_JAVA)
+        .config("spark.driver.extraJavaOptions", QUICK_SPARK)
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 
 from engine.etl.launch import SparkSettings, spark_conf, spark_environment
 from engine.testing.ports import free_ports
-from tests.quick_java import QUICK_JAVA
+from tests.quick_java import QUICK_SPARK
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -44,7 +44,7 @@ def standalone(
     """
     (directory / "scratch").mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **spark_environment(SparkSettings(directory, directory), master="local")}
-    environment["JDK_JAVA_OPTIONS"] = QUICK_JAVA  # of the executors, too
+    environment["JDK_JAVA_OPTIONS"] = QUICK_SPARK  # of the executors, too
     environment["SPARK_LOCAL_DIRS"] = str(directory / "scratch")
     spark_class = str(Path(sys.executable).with_name("spark-class"))
     port, *interfaces = free_ports(2 + len(hosts))
@@ -85,7 +85,7 @@ class Driver:
     """A process with a Spark session. `conf` goes before what a load sets."""
 
     def __init__(self, master: str, directory: Path, *, conf: Mapping[str, str] | None = None) -> None:
-        options = {f"spark.{part}.extraJavaOptions": QUICK_JAVA for part in ("driver", "executor")}
+        options = {f"spark.{part}.extraJavaOptions": QUICK_SPARK for part in ("driver", "executor")}
         settings = SparkSettings(directory, directory, conf=options | dict(conf or {}))
         with contextlib.ExitStack() as stack:
             before = dict(os.environ)

@@ -24,7 +24,7 @@ from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS, JOINED
 from spark_apps.load_flights import Load, Request, _packaged
-from tests.quick_java import QUICK_JAVA
+from tests.quick_java import QUICK_SPARK
 from tests.spark.conftest import Servers
 from tests.spark.standalone import wait_until_ended
 
@@ -221,7 +221,7 @@ def stop_when_it_has_staged(
 ) -> None:
     """Start the load as a process; returns when all of its processes have ended."""
     settings = SparkSettings(
-        source, local.config_file, master="local[2]", conf={"spark.driver.extraJavaOptions": QUICK_JAVA}
+        source, local.config_file, master="local[2]", conf={"spark.driver.extraJavaOptions": QUICK_SPARK}
     )
     request = LoadRequest(
         cluster="two", first=date(2013, 1, 1), last=date(2013, 1, 31), source=source, job_id=job
