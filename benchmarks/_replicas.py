@@ -23,6 +23,8 @@ from engine.testing.local_cluster import LocalCluster
 REPLICAS = 2
 COLUMNS = "(id UInt64, day Date, name String, value Float64)"
 _MEMORY_POLL_S = 0.02
+_START_POLL_S = 0.02
+_START_S = 180.0
 
 
 @dataclass(slots=True)
@@ -33,7 +35,7 @@ class Pair:
     urls: tuple[str, ...]
     root: str
     http: aiohttp.ClientSession
-    start: Callable[[int], Awaitable[None]]
+    spawn: Callable[[int], None]
     stop: Callable[[int], Awaitable[object]]
     pid: Callable[[int], int | None]
     _tables: list[str] = field(default_factory=list)
@@ -45,6 +47,16 @@ class Pair:
             if reply.status != 200:
                 raise RuntimeError(f"{self.name}: {sql}: {text.strip()}")
             return text.strip()
+
+    async def start(self, replica: int) -> None:
+        """Start the process again, and return when it answers a query. Raises TimeoutError."""
+        self.spawn(replica)
+        async with asyncio.timeout(_START_S):
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    await self.query("SELECT 1", replica=replica)
+                    return
+                await asyncio.sleep(_START_POLL_S)
 
     async def create(self, table: str, *, columns: str = COLUMNS, settings: str = "") -> None:
         """The table on both replicas."""
@@ -117,7 +129,7 @@ def pair_of_engines(cluster: LocalCluster, http: aiohttp.ClientSession) -> Pair:
         urls=tuple(node.url for node in nodes),
         root="/benchmark/engine",
         http=http,
-        start=lambda i: nodes[i].start(),
+        spawn=lambda i: nodes[i].process.start(),
         stop=lambda i: nodes[i].stop(),
         pid=lambda i: nodes[i].process.pid,
     )
@@ -143,7 +155,7 @@ async def pair_of_servers(cluster: RealCluster, http: aiohttp.ClientSession) -> 
         urls=tuple(server.spec.url for server in servers),
         root="/benchmark/real",
         http=http,
-        start=lambda i: servers[i].start(),
+        spawn=lambda i: servers[i].process.start(),
         stop=lambda i: servers[i].stop(),
         pid=lambda i: servers[i].process.pid,
     )
