@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -23,7 +23,7 @@ class Asked:
     `is_stateless`: the session lives for this request only. `token` names an ON CLUSTER submission; empty for
     a fresh one. `fence`: what the transactions take along that change a replicated table in Keeper.
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
-    `sql` a clause SETTINGS may be put.
+    `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     """
 
     sql: str
@@ -40,6 +40,7 @@ class Asked:
     fence: Fence = field(default_factory=Fence)
     has_one_row: bool = False
     takes_settings: bool = False
+    early: Early | None = None
 
     @property
     def scope(self) -> Scope:
@@ -66,15 +67,28 @@ class Asked:
     async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
         """One statement in chDB as this request runs it; `is_harmless` as in `ChdbSession.query`. Raises
         SqlError."""
-        return await (session or self.session).query(
-            sql,
-            format=self.format,
-            params=self.params,
-            scope=self.scope,
-            multi=False,
-            is_harmless=is_harmless,
-            takes_settings=self.takes_settings,
-        )
+        in_session = session or self.session
+
+        async def run(text: str) -> QueryResult:
+            return await in_session.query(
+                text,
+                format=self.format,
+                params=self.params,
+                scope=self.scope,
+                multi=False,
+                is_harmless=is_harmless,
+                takes_settings=self.takes_settings,
+            )
+
+        return await (run(sql) if self.early is None else self.early.run(sql, run))
+
+
+class Early(Protocol):
+    """What other nodes are asked while chDB plans the statement that needs it."""
+
+    async def run(self, sql: str, run: Callable[[str], Awaitable[QueryResult]]) -> QueryResult:
+        """Run the statement `sql`, or one with the same answer. Raises SqlError."""
+        ...
 
 
 class Answer(Protocol):

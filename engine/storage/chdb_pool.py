@@ -22,6 +22,7 @@ from typing import Any, Self, TypeVar
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, SqlError
 from engine.names import quote_string
+from engine.storage.awaited_values import register
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
@@ -91,6 +92,7 @@ class ChdbPool:
         chdb = load_chdb()  # not before a node really starts
         # With its own handlers a chDB that crashes hangs for minutes instead of ending the process.
         chdb.set_signal_handlers_enabled(False)
+        register(chdb)
         self._connect = chdb.connect
         self._anchor = self._new_connection(connection_string)
         self._anchor.query(f"DETACH DATABASE {LOCAL_DATABASE}")

@@ -128,7 +128,10 @@ def test_a_replica_that_breaks_off_before_a_row_is_out_is_replaced_by_another(
         table = f"remote('127.0.0.1:{broken.port}|127.0.0.1:{node.http_port}', default, three)"
         answer = node.query(sql.format(table), load_balancing="in_order")
         assert answer == node.query(sql.format("three"))
-        assert broken.asked_for_rows == 2  # by the statement; then by itself, to know that it was this one
+        # Where rows are added up early, on a connection that is reset twice: nobody can tell it from one that
+        # was too old. Then by the statement, and by itself, to know that it was this one.
+        early = 0 if "ORDER" in sql else 2 if BREAKS[how] is RESET else 1
+        assert broken.asked_for_rows == early + 2
 
 
 def test_every_shard_finds_its_own_other_replica(three_rows: RunningNode) -> None:

@@ -93,6 +93,8 @@ class RemoteSelect:
     """Conditions that hold for every row of the result, for choosing shards."""
     has_one_row: bool = False
     """The result is one row of values of bounded size, whatever the table holds."""
+    is_sum: bool = False
+    """With `has_one_row`: the results of several shards are put together by adding them up."""
     block: str = ""
     """A whole query with `TABLE_PLACE` and the places of `others`, which gives the columns."""
     others: tuple[OtherTable, ...] = ()

@@ -111,11 +111,13 @@ async def two_phases(
         return None
     states: list[tuple[str, str]] = []
     replacements: list[tuple[tuple[str, ...], str]] = []
+    is_sum = True
     values = _VALUES | _VALUES_OF_GROUPS if keys else _VALUES
     if null_for_empty:
         values = {name: merge for name, merge in values.items() if name not in ("count", "countIf")}
     for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
         merge = values.get(call.name)
+        is_sum = is_sum and merge == "sum"
         if merge is None:
             states.append((f"{call.name}State{call.rest}", f"__a{number}"))
             replacements.append((call.tokens, f"{call.name}Merge{call.parameters}(__a{number})"))
@@ -157,6 +159,7 @@ async def two_phases(
         f" AS {alias}{slot.modifiers}{pushing.remote_text(tail, alias, slot.columns)}",
         pruned_by=pushed,
         has_one_row=has_one_row,
+        is_sum=has_one_row and is_sum,
         source=slot.source,
         read_with=slot.read_with,
     )

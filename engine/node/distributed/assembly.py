@@ -148,6 +148,7 @@ class DistributedNode:
         await self._spools.stop_all()
         await self._stages.close()
         await self._inserts.close()
+        await self._selects.close()
         await self._health.close()
         await self._sink.close()
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, SqlError
+from engine.node.distributed.early_reads import EarlyReads
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
@@ -67,6 +68,8 @@ class Failover:
     statement: Statement
     failed: dict[Peer, OnclusterError] = field(default_factory=dict)
     reads: set[Read] = field(default_factory=set)
+    early: EarlyReads | None = None
+    """How what the statement reads may be asked before chDB asks."""
     _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
     _had_unknown: bool = False
 

@@ -17,6 +17,7 @@ from engine.config.model import Topology
 from engine.distributed.peers import Peer
 from engine.distributed.select import Analysis
 from engine.names import TableName
+from engine.node.distributed.early_reads import EarlyReads
 from engine.node.distributed.failover import Read
 from engine.node.distributed.tables import DistributedTable
 from engine.node.statement import Asked
@@ -43,10 +44,20 @@ class Stamp:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """A whole text for chDB, whether it takes settings, and what it reads."""
+
+    sql: str
+    takes_settings: bool
+    reads: frozenset[Read]
+    early: EarlyReads | None
+
+
+@dataclass(frozen=True, slots=True)
 class Remembered:
     """One statement. Without an analysis it reads no Distributed table.
 
-    `texts` are the whole texts for chDB, whether they take settings, and what they read, by the replicas.
+    `texts` are the whole texts for chDB by the replicas.
     """
 
     stamp: Stamp
@@ -55,14 +66,12 @@ class Remembered:
     settings: Mapping[str, str] = field(default_factory=dict)
     depth: int = 0
     known: frozenset[TableName] = frozenset()
-    texts: dict[tuple[Peer, ...], tuple[str, bool, frozenset[Read]]] = field(default_factory=dict)
+    texts: dict[tuple[Peer, ...], Text] = field(default_factory=dict)
 
-    def note_text(
-        self, peers: tuple[Peer, ...], sql: str, reads: frozenset[Read], *, takes_settings: bool
-    ) -> None:
+    def note_text(self, peers: tuple[Peer, ...], text: Text) -> None:
         if len(self.texts) >= _MAX_TEXTS:
             self.texts.clear()
-        self.texts[peers] = (sql, takes_settings, reads)
+        self.texts[peers] = text
 
 
 class RememberedSelects:

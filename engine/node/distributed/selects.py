@@ -29,13 +29,14 @@ from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import ONE_ROW, with_one_row, with_text, with_threads
+from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.merges import Merges
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
-from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp
+from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
 from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.tables import DistributedTables
@@ -84,6 +85,11 @@ class DistributedSelects:
             plan=self._planned,
         )
         self._remembered = RememberedSelects()
+        self._early = EarlyClient(health.env)
+
+    async def close(self) -> None:
+        """When no SELECT comes any more."""
+        await self._early.close()
 
     def forget_views(self) -> None:
         """A statement that may have made or changed a view or a table has run or was given up."""
@@ -99,10 +105,13 @@ class DistributedSelects:
         prepared = await self._prepared(asked, statement, failover)
         if statement.kind is not StatementKind.SELECT:
             return prepared
+        if failover.early is not None and prepared.has_one_row:
+            return replace(prepared, early=EarlyStatement(self._early, failover.early))
         return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
 
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()
+        failover.early = None
         if statement.kind not in _READING or _EXPLAIN_AST.match(asked.sql):
             return asked
         if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):
@@ -171,6 +180,8 @@ class DistributedSelects:
                 null_for_empty=flag(whole, "aggregate_functions_null_for_empty", False),
             )
             plan = await fill(analysis, [ref.table.source for ref in refs])
+            if len(readers) > 1:
+                failover.early = None
             sql = await self._checked(asked, plan.sql)
         finally:
             for reader in readers:
@@ -186,9 +197,10 @@ class DistributedSelects:
         )
         peers = reader.known_choice()
         if peers is not None and peers in before.texts:
-            sql, takes_settings, reads = before.texts[peers]
-            failover.reads.update(reads)
-            return with_text(asked, sql, before.analysis, takes_settings=takes_settings)
+            text = before.texts[peers]
+            failover.reads.update(text.reads)
+            failover.early = text.early
+            return with_text(asked, text.sql, before.analysis, takes_settings=text.takes_settings)
         try:
             reader.choose_ahead()
             plan = await fill(before.analysis, [reader])
@@ -196,7 +208,8 @@ class DistributedSelects:
             await reader.close()
         sql = await self._checked(asked, plan.sql)
         if (chosen := reader.chosen) is not None:
-            before.note_text(chosen, sql, frozenset(failover.reads), takes_settings=plan.takes_settings)
+            reads = frozenset(failover.reads)
+            before.note_text(chosen, Text(sql, plan.takes_settings, reads, failover.early))
         return with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
 
     def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:

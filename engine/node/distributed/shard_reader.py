@@ -26,6 +26,7 @@ from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_o
 from engine.distributed.sharding import slot_expression, slots
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.distributed.early_reads import EarlyReads, early_url
 from engine.node.distributed.failover import Failover, Read
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
@@ -69,6 +70,7 @@ class ShardReader:
     """The Distributed table on this node, if it is one."""
     _choices: dict[int, asyncio.Task[Peer | None]] = field(default_factory=dict)
     _orders: dict[int, Sequence[Peer]] = field(default_factory=dict)
+    _early_urls: dict[Peer, str] = field(default_factory=dict)
 
     def choose_ahead(self) -> None:
         """Begin to ask which replicas can be read, while the statement is still being looked at."""
@@ -122,7 +124,21 @@ class ShardReader:
         # chDB begins with what stands first, and asks nobody before it has read this node's own rows.
         chosen.sort(key=lambda one: self._is_here(one[1]))
         parts = [await self._read(shard, peer, select, sources) for shard, peer in chosen]
-        return union_all(parts, [column for _, column in select.columns])
+        expression = union_all(parts, [column for _, column in select.columns])
+        self.failover.early = self._early(expression, [peer for _, peer in chosen], parts, select)
+        return expression
+
+    def _early(
+        self, expression: str, peers: Sequence[Peer], parts: Sequence[str], select: RemoteSelect
+    ) -> EarlyReads | None:
+        """The same rows added up, where all other nodes may be asked early."""
+        here = [part for peer, part in zip(peers, parts, strict=True) if self._is_here(peer)]
+        others = [peer for peer in peers if not self._is_here(peer)]
+        if not others or len(here) > 1 or not all(self._early_urls[peer] for peer in others):
+            return None
+        requests = tuple((peer, self._early_urls[peer]) for peer in others)
+        columns = tuple((column.name, column.type) for _, column in select.columns)
+        return EarlyReads(expression, here[0] if here else "", requests, columns)
 
     async def _others(
         self, peer: Peer, select: RemoteSelect, sources: Sequence[ShardSource]
@@ -154,7 +170,8 @@ class ShardReader:
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         settings = forwarded({**self.settings, **self._filter(peer)})
-        url = f"{peer.url}/?default_format=Native{settings}&query={quote(text, safe='')}"
+        parameters = f"{settings}&query={quote(text, safe='')}"
+        url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
         structure = quote_string(select.structure)
@@ -165,6 +182,7 @@ class ShardReader:
             read = f"url({quote_string(url)}, 'Native', {structure})"
         reading = f"SELECT {names} FROM {read}"
         self.failover.reads.add(Read(peer, self.database, self.table, mark, reading))
+        self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
 
     def _names(self, select: RemoteSelect) -> str:

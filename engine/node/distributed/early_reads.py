@@ -1,0 +1,165 @@
+"""Shards that are asked before chDB has planned the statement that adds up their answers.
+
+chDB asks another node when it has analysed and planned a statement, so a count on two nodes takes the sum
+of both. What a shard is asked is known before. Here it is asked at once, and chDB's statement, which adds a
+value that is waited for, is planned at the same time. It is done where the answer is a row of sums of
+integers.
+
+Whatever goes wrong with such a request, the statement runs as it would have without: chDB asks by itself, and
+its error, if there is one, is what failover looks at. Nobody has seen anything of the first try. Only a shard
+that did not answer in time is not asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aiohttp
+from yarl import URL
+
+from engine.distributed.peers import Peer
+from engine.distributed.select import RemoteSelect
+from engine.env import Env
+from engine.errors import Code, SqlError
+from engine.names import quote_identifier
+from engine.storage import QueryResult
+from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
+
+_INTEGER = re.compile(r"-?[0-9]{1,20}\Z")
+_MAX_BYTES = 1 << 15
+_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=1.0, sock_read=300.0)
+"""As chDB has it (`engine.storage.layout`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlyReads:
+    """`text` is the subquery over all shards in a statement. It may be replaced by the sums of what `here`
+    gives, which is a SELECT of one row or empty, and of the answers to `requests`, which are peers and URLs.
+    `columns` are names and types."""
+
+    text: str
+    here: str
+    requests: tuple[tuple[Peer, str], ...]
+    columns: tuple[tuple[str, str], ...]
+
+    def sums(self, awaited: list[Awaited]) -> str:
+        """The other subquery; `awaited` are the answers, in order."""
+        items = []
+        for at, (name, type_) in enumerate(self.columns):
+            own = f"here.{quote_identifier(name)}"
+            parts = [own, *(each.value(at, type_, after=own) for each in awaited)]
+            items.append(f"{' + '.join(parts)} AS {quote_identifier(name)}")
+        return f"(SELECT {', '.join(items)} FROM ({self.here or self._nothing()}) AS here)"
+
+    def _nothing(self) -> str:
+        zeros = (f"CAST(dummy, '{type_}') AS {quote_identifier(name)}" for name, type_ in self.columns)
+        return f"SELECT {', '.join(zeros)} FROM system.one"
+
+
+def early_url(peer: Peer, parameters: str, select: RemoteSelect) -> str:
+    """The request that `select` is on `peer`, with `parameters` in its URL; empty where chDB has to ask."""
+    types = [column.type for _, column in select.columns]
+    if not select.is_sum or len(types) > MAX_COLUMNS or not all(type_ in RANGES for type_ in types):
+        return ""
+    return f"{peer.url}/?default_format=TSVRaw{parameters}" if peer.scheme == "http" else ""
+
+
+class EarlyClient:
+    """The connections to other nodes, which stay open."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self._session: aiohttp.ClientSession | None = None
+
+    def new_awaited(self) -> Awaited:
+        return Awaited(lambda: self._env.new_uuid().int)
+
+    async def ask(self, peer: Peer, url: str) -> bytes | None:
+        """The answer; None for one that is none. Raises aiohttp.ClientError, OSError."""
+        has_credentials = peer.password or peer.user not in ("", "default")
+        auth = aiohttp.BasicAuth(peer.user, peer.password, "utf-8") if has_credentials else None
+        where = URL(url, encoded=True)
+        async with self._open_session().get(where, auth=auth, allow_redirects=False) as reply:
+            body = b""
+            while chunk := await reply.content.readany():
+                body += chunk
+                if len(body) > _MAX_BYTES:
+                    return None
+        return body if reply.status == 200 else None
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=_TIMEOUT,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                skip_auto_headers=("Accept-Encoding", "Accept", "User-Agent"),
+            )
+        return self._session
+
+
+class EarlyStatement:
+    """Implements `engine.node.statement.Early` for one statement."""
+
+    def __init__(self, client: EarlyClient, reads: EarlyReads) -> None:
+        self._client = client
+        self._reads = reads
+        self._has_failed = False
+        self._late: Peer | None = None
+
+    async def run(self, sql: str, run: Callable[[str], Awaitable[QueryResult]]) -> QueryResult:
+        if self._reads.text not in sql:
+            return await run(sql)
+        awaited = [self._client.new_awaited() for _ in self._reads.requests]
+        asking = [
+            asyncio.create_task(self._ask(peer, url, each))
+            for (peer, url), each in zip(self._reads.requests, awaited, strict=True)
+        ]
+        try:
+            return await run(sql.replace(self._reads.text, self._reads.sums(awaited)))
+        except SqlError:
+            if not self._has_failed:
+                raise
+        finally:
+            for each in awaited:
+                each.close()
+            for task in asking:
+                task.cancel()
+        if self._late is not None:
+            raise SqlError(Code.SOCKET_TIMEOUT, f"Timeout: no answer from {self._late.name}")
+        return await run(sql)
+
+    async def _ask(self, peer: Peer, url: str, awaited: Awaited) -> None:
+        values = None
+        try:
+            answer = await self._client.ask(peer, url)
+        except aiohttp.SocketTimeoutError:
+            self._late = peer
+        except (aiohttp.ClientError, OSError):
+            pass
+        else:
+            values = None if answer is None else integers_of(answer, self._reads.columns)
+        if values is None:
+            self._has_failed = True
+            awaited.close()
+        else:
+            awaited.give(values)
+
+
+def integers_of(answer: bytes, columns: tuple[tuple[str, str], ...]) -> list[int] | None:
+    """The one row of an answer; None for anything else."""
+    line, end, rest = answer.decode("latin-1").partition("\n")
+    texts = line.split("\t")
+    if not end or rest or len(texts) != len(columns) or not all(map(_INTEGER.match, texts)):
+        return None
+    values = [int(text) for text in texts]
+    in_range = all(value in RANGES[type_] for value, (_, type_) in zip(values, columns, strict=True))
+    return values if in_range else None

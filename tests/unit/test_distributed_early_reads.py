@@ -1,0 +1,231 @@
+"""Another node's sums are asked before chDB plans the statement, and whatever comes, the answer is right."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+
+from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, User
+from engine.env import SystemEnv
+from engine.errors import SqlError
+from engine.node.distributed.assembly import DistributedNode
+from engine.node.distributed.early_reads import integers_of
+from engine.node.router import StatementRouter
+from engine.node.statement import Asked
+from engine.node.system_tables import SystemTables
+from engine.sql import Statement
+from engine.storage import ChdbPool, awaited_values
+from engine.testing.ports import free_ports
+
+TOP = (1 << 64) - 1
+COUNT = "SELECT count() FROM d"
+OWN_ROWS = 3
+
+Early = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Other:
+    """Another node, with the same rows: `early` answers what is asked before chDB asks."""
+
+    def __init__(self) -> None:
+        self.early: Early | None = None
+        self.has_rows = True
+        self.pool: ChdbPool | None = None
+        self.formats: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "POST":
+            return web.Response(body=b"")  # a probe
+        self.formats.append(request.query["default_format"])
+        if self.formats[-1] == "TSVRaw" and self.early is not None:
+            return await self.early(request)
+        if not self.has_rows:
+            return web.Response(status=500, text="Code: 241. DB::Exception: no memory")
+        assert self.pool is not None
+        result = await self.pool.query(request.query["query"], format=self.formats[-1])
+        return web.Response(body=result.data)
+
+
+Ask = Callable[[str], Awaitable[str]]
+
+
+@asynccontextmanager
+async def node_beside(other: Other, directory: Path) -> AsyncIterator[Ask]:
+    """A node with a Distributed table `d`, of which one shard is its own `t`."""
+    [port] = free_ports(1)
+    app = web.Application()
+    app.router.add_route("*", "/", other.answer)
+    runner = web.AppRunner(app, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.2", port).start()
+    own = Shard(1, (Replica("127.0.0.1", 9000, default_database="default"),))
+    shards = (own, Shard(2, (Replica("127.0.0.2", 9000, http_port=port),)))
+    topology = Topology({"c": Cluster("c", shards)})
+    other.pool = pool = await ChdbPool.open(directory / "data")
+    node = DistributedNode(
+        NodeConfig(path=str(pool.path)),
+        env=SystemEnv(),
+        pool=pool,
+        topology=lambda: topology,
+        is_local=lambda host: host.host == "127.0.0.1",
+        run_other=None,
+    )
+
+    async def nowhere(asked: Asked, statement: Statement) -> object:
+        raise AssertionError(asked.sql)
+
+    router = StatementRouter(
+        tables=SystemTables([]),
+        run_on_cluster=nowhere,  # type: ignore[arg-type]
+        distributed=node,
+    )
+
+    async def ask(sql: str) -> str:
+        asked = Asked(sql, User("u"), pool.session(one_shot=True), query_id="q")
+        data = b""
+        async with router.run(asked) as answer:
+            while chunk := await answer.read():
+                data += chunk
+            await answer.finish()
+        return data.decode()
+
+    await node.start()
+    try:
+        columns = "k UInt64, i Int64, s UInt8"
+        await pool.query(f"CREATE TABLE t ({columns}) ENGINE = MergeTree ORDER BY k")
+        await pool.query(f"INSERT INTO t SELECT {TOP} - number, -5, 200 FROM numbers({OWN_ROWS})")
+        await ask(f"CREATE TABLE d ({columns}) ENGINE = Distributed(c, default, t, k)")
+        yield ask
+    finally:
+        await node.stop()
+        await pool.close()
+        await runner.cleanup()
+
+
+async def broken_off(request: web.Request) -> web.StreamResponse:
+    reply = web.StreamResponse(headers={"Content-Length": "100"})
+    await reply.prepare(request)
+    await reply.write(b"4\n")
+    assert request.transport is not None
+    request.transport.abort()
+    return reply
+
+
+def saying(body: bytes, status: int = 200) -> Early:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        return web.Response(status=status, body=body)
+
+    return answer
+
+
+NO_ANSWERS: dict[str, Early] = {
+    "broken off": broken_off,
+    "refused": saying(b"Code: 60. DB::Exception: no table\n", 404),
+    "an exception behind the header": saying(b"1\n__exception__\r\nCode: 241."),
+    "two rows": saying(b"1\n2\n"),
+    "no row": saying(b""),
+    "half a row": saying(b"4"),
+    "two values": saying(b"4\t5\n"),
+    "not a number": saying(b"4.5\n"),
+    "less than nothing": saying(b"-1\n"),
+    "too large": saying(f"{TOP + 1}\n".encode()),
+    "endless": saying(b"1" * (1 << 17)),
+}
+
+
+async def test_a_shard_is_asked_once_and_early(tmp_path: Path) -> None:
+    other = Other()
+    async with node_beside(other, tmp_path) as ask:
+        for _ in range(2):  # the second time the text is remembered
+            other.formats.clear()
+            assert await ask(COUNT) == f"{2 * OWN_ROWS}\n"
+            assert other.formats == ["TSVRaw"]
+        assert await ask("SELECT countIf(k > 5) AS c FROM d HAVING c > 100") == ""
+
+
+SUMS = (
+    "sum(k)",
+    "sum(i)",
+    "sum(s)",
+    "sum(-k)",
+    "sumIf(i, k > 3)",
+    "sumIf(k, k = 0)",
+    "countIf(s = 200)",
+    "count(i)",
+    "sum(i) / count() + sum(s)",
+    "sum(k) = 0",
+)
+
+
+async def test_sums_are_those_of_one_table(tmp_path: Path) -> None:
+    """They go over the end of their type, and below zero."""
+    other = Other()
+    async with node_beside(other, tmp_path) as ask:
+        twice = "(SELECT * FROM t UNION ALL SELECT * FROM t)"
+        for sums in [*combinations(SUMS, 1), SUMS]:
+            for tail in ("", " WHERE k % 2 = 0", " WHERE k = 5"):
+                other.formats.clear()
+                found = await ask(f"SELECT {', '.join(sums)} FROM d{tail} FORMAT JSON")
+                assert other.formats == ["TSVRaw"], sums
+                wanted = await ask(f"SELECT {', '.join(sums)} FROM {twice}{tail} FORMAT JSON")
+                for answer in ("meta", "data"):
+                    assert json.loads(found)[answer] == json.loads(wanted)[answer], (sums, tail)
+
+
+async def test_what_is_no_sum_of_integers_is_left_to_chdb(tmp_path: Path) -> None:
+    other = Other()
+    async with node_beside(other, tmp_path) as ask:
+        for what in ("max(k)", "sum(k / 2)", "sum(toNullable(i))", "sum(toInt128(i))", "avg(k)", "uniq(k)"):
+            other.formats.clear()
+            await ask(f"SELECT {what}, count() FROM d")
+            assert other.formats == ["Native"], what
+
+
+@pytest.mark.parametrize("has_rows", [True, False])
+async def test_whatever_comes_instead_of_an_answer_chdb_asks_itself(tmp_path: Path, has_rows: bool) -> None:
+    other = Other()
+    async with node_beside(other, tmp_path) as ask:
+        for what, early in NO_ANSWERS.items():
+            other.early, other.has_rows = early, has_rows
+            other.formats.clear()
+            if has_rows:
+                assert await ask(COUNT) == f"{2 * OWN_ROWS}\n", what
+            else:
+                with pytest.raises(SqlError, match="no memory"):
+                    await ask(COUNT)
+            assert other.formats[-1] == "Native", what
+            assert set(other.formats[:-1]) == {"TSVRaw"}, what
+        assert not awaited_values._awaited
+
+
+async def test_nothing_waits_any_more_when_the_client_has_gone(tmp_path: Path) -> None:
+    other, was_asked = Other(), asyncio.Event()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        was_asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    other.early = never
+    async with node_beside(other, tmp_path) as ask:
+        asking = asyncio.create_task(ask(COUNT))
+        await was_asked.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        assert not awaited_values._awaited
+        other.early = None
+        assert await ask(COUNT) == f"{2 * OWN_ROWS}\n"
+
+
+def test_an_answer_is_one_row_of_integers_of_its_types() -> None:
+    columns = (("a", "UInt64"), ("b", "Int64"))
+    assert integers_of(b"18446744073709551615\t-9223372036854775808\n", columns) == [TOP, -(1 << 63)]
+    assert integers_of(b"0\t9223372036854775808\n", columns) is None
