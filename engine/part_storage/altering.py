@@ -126,8 +126,10 @@ class Alterer:
             if step is None:
                 return
             commands = step.commands
-            self._run(connection, step)
-            self._scratch.forget_definition()
+            try:
+                self._run(connection, step)
+            finally:
+                self._scratch.forget_definition()
         raise SqlError(
             Code.INCOMPATIBLE_COLUMNS,
             f"ALTER of {self._state.table} leads to no end; what is left: {commands[:500]}",

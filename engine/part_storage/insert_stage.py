@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import TableName
+from engine.names import TableName, quote_string
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
     COUNT_FILE,
@@ -47,6 +47,7 @@ class _Kept:
     last_block: int = 0
     uses: int = 0
     kept_bytes: int = 0
+    columns: Sequence[str] = ()
 
 
 @dataclass(slots=True)
@@ -68,6 +69,14 @@ class InsertStage:
     def part_in_table(self, new: NewPart) -> str:
         """The value of `_part` in `table` for the rows of `new`."""
         return _local_name(new)
+
+    async def stored_columns(self) -> Sequence[str]:
+        """The names of those that rows have on the disk."""
+        kept = self._kept
+        if not kept.columns:
+            query = stored_columns_query(kept.scratch.name)
+            kept.columns = [row[0] for row in await self._workers.run(lambda c: c.rows(query))]
+        return kept.columns
 
     async def collect(self) -> Sequence[NewPart]:
         """The parts that were inserted since the last call, in the order in which they were written."""
@@ -158,6 +167,15 @@ class InsertStages:
             self._scratch.drop(connection, kept.scratch)
 
         self._workers.in_background(drop)
+
+
+def stored_columns_query(table: TableName) -> str:
+    """For the names of a table's columns that rows have on the disk."""
+    return (
+        "SELECT name FROM system.columns "
+        f"WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)} "
+        "AND default_kind NOT IN ('ALIAS', 'EPHEMERAL') ORDER BY position"
+    )
 
 
 def _local_name(new: NewPart) -> str:

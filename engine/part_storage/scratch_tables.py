@@ -20,6 +20,7 @@ from engine.part_storage.part_files import COUNT_FILE, first_block, is_local_nam
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import SCRATCH_DATABASE, Connection, Workers
 from engine.replication.part_name import PartName
+from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.sql.tokens import scan
 
 _OF_SCRATCH = {
@@ -55,7 +56,9 @@ class ScratchTables:
     def __init__(self, state: TableState, workers: Workers) -> None:
         self._state = state
         self._workers = workers
-        self._definition = ""
+        self._body_text = ""
+        self.known_definition: TableDefinition | None = None
+        """The table's, if it was read since the last ALTER."""
         self._mine: set[str] = set()
         self._lock = threading.Lock()
         self.epoch = 0
@@ -72,8 +75,18 @@ class ScratchTables:
     def forget_definition(self) -> None:
         """After an ALTER."""
         with self._lock:
-            self._definition = ""
+            self._body_text = ""
+            self.known_definition = None
             self.epoch += 1
+
+    def definition(self, connection: Connection) -> TableDefinition:
+        """The table's."""
+        epoch = self.epoch
+        read = parse_definition(self.create_text(connection))
+        with self._lock:
+            if self.epoch == epoch:
+                self.known_definition = read
+        return read
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""
@@ -150,7 +163,7 @@ class ScratchTables:
     def _body(self, connection: Connection) -> str:
         """The definition behind the table's name."""
         with self._lock:
-            known, epoch = self._definition, self.epoch
+            known, epoch = self._body_text, self.epoch
         if known:
             return known
         text = self.create_text(connection)
@@ -158,7 +171,7 @@ class ScratchTables:
         read = with_settings(text[start:], _OF_SCRATCH)
         with self._lock:
             if self.epoch == epoch:
-                self._definition = read
+                self._body_text = read
         return read
 
     def drop(self, connection: Connection, scratch: Scratch) -> None:

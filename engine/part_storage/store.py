@@ -43,7 +43,7 @@ from engine.replication.part_store import (
     Part,
     PartStore,
 )
-from engine.replication.table_definition import TableDefinition, parse_definition
+from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 
@@ -178,8 +178,8 @@ class ChdbPartStore:
         return self._state.staged
 
     async def definition(self) -> TableDefinition:
-        text = await self._workers.run(self._scratch.create_text)
-        return parse_definition(text)
+        known = self._scratch.known_definition
+        return known if known is not None else await self._workers.run(self._scratch.definition)
 
     # -- making parts --------------------------------------------------------------------------------------
 

@@ -88,7 +88,8 @@ class ReplicatedInserts(StagedInserts):
                 try:
                     result = await write(for_stage(asked), text.into(unmerged or stage.table))
                     if unmerged is not None:
-                        await copy_rows(asked, unmerged, stage.table, _for_the_copy(asked, text))
+                        of_copy, columns = _for_the_copy(asked, text), await stage.stored_columns()
+                        await copy_rows(asked, unmerged, stage.table, of_copy, columns)
                 except SqlError as error:
                     raise _about(error, unmerged or stage.table, table.name) from error
                 inserted = await inserter.commit(await stage.collect(), options)

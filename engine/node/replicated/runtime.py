@@ -29,6 +29,10 @@ class InsertStage(Protocol):
     @property
     def table(self) -> TableName: ...
 
+    async def stored_columns(self) -> Sequence[str]:
+        """The names of those that rows have on the disk."""
+        ...
+
     async def collect(self) -> Sequence[NewPart]:
         """What was inserted, as parts without names."""
         ...

@@ -8,16 +8,21 @@ copied into the stage from there.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 from engine.env import Env
-from engine.names import TableName, quote_identifier, quote_string
+from engine.errors import Code, SqlError
+from engine.names import TableName, quote_identifier
 from engine.node.statement import Asked
+from engine.part_storage.insert_stage import stored_columns_query
 from engine.part_storage.workers import SCRATCH_DATABASE
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 from engine.storage.scope import Scope
+
+log = logging.getLogger(__name__)
 
 _COPYING = {
     "insert_allow_materialized_columns": "1",  # one may be made of an EPHEMERAL column, which is gone
@@ -33,35 +38,51 @@ async def unmerged_rows(
 ) -> AsyncIterator[TableName]:
     """A table of the columns of `like`, while it is needed."""
     rows = TableName(SCRATCH_DATABASE, f"views_{env.new_uuid().hex}")
-    await pool.query(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
-    await pool.query(
+    create = (
         f"CREATE TABLE {rows.quoted} AS {like.quoted} ENGINE = MergeTree "
         f"PARTITION BY tuple({partition_by}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
     )
     try:
+        await pool.query(create)
+    except SqlError as error:
+        if error.code != Code.UNKNOWN_DATABASE:
+            raise
+        await pool.query(f"CREATE DATABASE IF NOT EXISTS {SCRATCH_DATABASE} ENGINE = Memory")
+        await pool.query(create)
+    try:
         yield rows
     finally:
-        await pool.query(f"DROP TABLE IF EXISTS {rows.quoted} SYNC")
+        pool.finish_later(_drop(pool, rows))  # its files are nothing that an INSERT has to wait for
 
 
-async def copy_rows(asked: Asked, rows: TableName, into: TableName, settings: Mapping[str, str]) -> None:
-    """All of `rows` into a table with the same columns, which may merge them. Raises SqlError."""
-    session = asked.session.clone()
+async def _drop(pool: ChdbPool, rows: TableName) -> None:
     try:
-        found = await session.query(
-            "SELECT name FROM system.columns "
-            f"WHERE database = {quote_string(rows.database)} AND table = {quote_string(rows.table)} "
-            "AND default_kind NOT IN ('ALIAS', 'EPHEMERAL') ORDER BY position",
-            format="JSONCompactEachRow",
-        )
-        columns = ", ".join(quote_identifier(json.loads(line)[0]) for line in found.text.splitlines())
-        await session.query(
-            f"INSERT INTO {into.quoted} ({columns}) SELECT {columns} FROM {rows.quoted}",
-            format="Null",
-            scope=Scope(settings={**settings, **_COPYING}),
-        )
-    finally:
-        await session.close()
+        await pool.query(f"DROP TABLE IF EXISTS {rows.quoted} SYNC")
+    except SqlError as error:
+        log.warning("replicated.unmerged_rows_left table=%s error=%s", rows, error)
+
+
+async def copy_rows(
+    asked: Asked,
+    rows: TableName,
+    into: TableName,
+    settings: Mapping[str, str],
+    columns: Sequence[str],
+) -> None:
+    """All of `rows` into a table with the same columns, which may merge them. Raises SqlError."""
+    names = ", ".join(map(quote_identifier, columns))
+    await asked.session.clone().query(
+        f"INSERT INTO {into.quoted} ({names}) SELECT {names} FROM {rows.quoted}",
+        format="Null",
+        scope=Scope(settings={**settings, **_COPYING}),
+        is_harmless=True,
+    )
+
+
+async def stored_columns(pool: ChdbPool, table: TableName) -> Sequence[str]:
+    """The names of those that rows have on the disk."""
+    found = await pool.query(stored_columns_query(table), format="JSONCompactEachRow")
+    return [json.loads(line)[0] for line in found.text.splitlines()]
 
 
 def partition_by(metadata: TableMetadata) -> str:

@@ -36,7 +36,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.runtime import InsertStage, ReplicatedTables, RunningTable
-from engine.node.replicated.unmerged_rows import copy_rows, unmerged_rows
+from engine.node.replicated.unmerged_rows import copy_rows, stored_columns, unmerged_rows
 from engine.node.replicated.view_sql import reading_from
 from engine.node.replicated.waiting import flag
 from engine.node.staged_insert import Write
@@ -284,7 +284,8 @@ class ViewPush:
         stage = TableName(SCRATCH_DATABASE, f"views_{self._env.new_uuid().hex}")
         await self._pool.query(f"CREATE TABLE {stage.quoted} AS {name.quoted}")
         try:
-            await copy_rows(asked, rows, stage, {**asked.settings, **text.settings})
+            columns = await stored_columns(self._pool, rows)
+            await copy_rows(asked, rows, stage, {**asked.settings, **text.settings}, columns)
             await self._pool.query(f"ALTER TABLE {name.quoted} ATTACH PARTITION ALL FROM {stage.quoted}")
         finally:
             await self._pool.query(f"DROP TABLE IF EXISTS {stage.quoted} SYNC")
