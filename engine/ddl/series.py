@@ -182,10 +182,11 @@ class ToldSteps:
         self.last: Statement | None = None
 
     def take(self) -> Sequence[Step]:
-        self._taken = list(self._steps.take())
-        if self._taken:
-            self.last = self._taken[-1].statement
-        return self._taken
+        taken = tuple(self._steps.take())
+        self._taken = list(taken)
+        if taken:
+            self.last = taken[-1].statement
+        return taken
 
     def record(self, digests: Sequence[str]) -> None:
         self._steps.record(digests)

@@ -323,6 +323,27 @@ async def test_somebody_is_told_after_each(runner: StatementRunner, executor: Ch
     assert steps.last is not None and steps.last.tables[0].table == "y"
 
 
+async def test_none_is_left_out_where_somebody_is_told(
+    runner: StatementRunner, executor: ChdbExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a node with replicated and Distributed tables, which both listen."""
+    execute_series, told = executor.execute_series, list[str]()
+
+    async def execute_told(steps: Steps, settings: Mapping[str, str]) -> None:
+        inner = ToldSteps(steps, lambda statement: told.append(statement.tables[0].table))
+        await execute_series(ToldSteps(inner, lambda statement: None), settings)
+
+    monkeypatch.setattr(executor, "execute_series", execute_told)
+    names = ["x", "y", "z", "u", "v"]
+    outcomes = await _run(runner, _tasks(*map(_create, names)))
+    assert outcomes == [(str(number), 0) for number in range(5)]
+    assert [await executor.table_engine(TableName("default", name)) for name in names] == ["MergeTree"] * 5
+
+    assert len(await _run(runner, _tasks(*map(_create, names), *map(_drop, names))[5:])) == 5
+    assert [await executor.table_engine(TableName("default", name)) for name in names] == [None] * 5
+    assert told == [*names, *names]
+
+
 class SilentIntents:
     """Keeps nothing."""
 
