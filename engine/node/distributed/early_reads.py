@@ -124,8 +124,8 @@ class EarlyStatement:
             for (peer, url), each in zip(self._reads.requests, awaited, strict=True)
         ]
         try:
-            # Each writes its request in its first step. A thread of chDB's that began before would hold up this
-            # one for a turn of the scheduler's.
+            # Each writes its request in its first step. A thread of chDB's that began before would hold up
+            # this one for a turn of the scheduler's.
             await asyncio.sleep(0)
             return await run(sql.replace(self._reads.text, self._reads.sums(awaited)))
         except SqlError:
