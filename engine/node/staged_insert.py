@@ -65,6 +65,8 @@ class StagedInserts(ABC):
             asked = replace(asked, settings=settings)
             if insert.input_structure:
                 return await write_input(asked, replace(insert, head=head), rows)
-            return await asked.session.insert(head, format=insert.format, rows=rows, scope=asked.scope)
+            return await asked.session.insert(
+                head, format=insert.format, rows=rows, scope=asked.scope, behind=asked.behind_insert
+            )
 
         return await self.insert_into_stage(asked, InsertSql(insert.head), write)

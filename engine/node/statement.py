@@ -24,6 +24,7 @@ class Asked:
     a fresh one. `fence`: what the transactions take along that change a replicated table in Keeper.
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
+    `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
     """
 
     sql: str
@@ -41,6 +42,7 @@ class Asked:
     has_one_row: bool = False
     takes_settings: bool = False
     early: Early | None = None
+    behind_insert: Callable[[], None] | None = None
 
     @property
     def scope(self) -> Scope:

@@ -12,12 +12,13 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.part_files import (
     CHECKSUMS_FILE,
@@ -60,6 +61,8 @@ class InsertStage:
     _collected: dict[str, int] = field(default_factory=dict)
     """Bytes of parts, by chDB's names."""
     _was_collected: bool = False
+    _seen: Sequence[NewPart] | None = None
+    """Collected by `look`."""
 
     @property
     def table(self) -> TableName:
@@ -78,8 +81,17 @@ class InsertStage:
             kept.columns = [row[0] for row in await self._workers.run(lambda c: c.rows(query))]
         return kept.columns
 
+    def look(self) -> None:
+        """Called on whatever thread has inserted, for `collect` right behind it: that spares a change of
+        thread. What goes wrong here goes wrong again there."""
+        with contextlib.suppress(OnclusterError, OSError, ValueError):
+            self._seen = self._collect()
+
     async def collect(self) -> Sequence[NewPart]:
         """The parts that were inserted since the last call, in the order in which they were written."""
+        seen, self._seen = self._seen, None
+        if seen is not None:
+            return seen
         return await self._workers.run(lambda connection: self._collect())
 
     def _collect(self) -> Sequence[NewPart]:
@@ -99,8 +111,8 @@ class InsertStage:
                 size_bytes=sum(size for _, size in files_of(directory)),
                 level=level_of(local_name),
             )
-            self._collected[local_name] = new.size_bytes
             fresh.append(new)
+        self._collected |= {_local_name(new): new.size_bytes for new in fresh}
         return fresh
 
 

@@ -190,11 +190,20 @@ class ChdbSession:
         format: str,
         rows: AsyncIterator[bytes],
         scope: Scope = PLAIN,
+        behind: Callable[[], None] | None = None,
     ) -> QueryResult:
         """Run `INSERT INTO t [(columns)] [SETTINGS …]` with rows in `format`. Raises SqlError.
 
-        An exception of `rows` cancels the insert and is raised.
+        An exception of `rows` cancels the insert and is raised. `behind` is called on the worker thread when
+        all is written; it raises nothing.
         """
+
+        def ended(end: Callable[[], Any]) -> Any:
+            result = end()
+            if behind is not None:
+                behind()
+            return result
+
         async with self._lock:
             pieces = in_pieces(rows)
             first: list[bytes] = await anext(pieces, [])
@@ -202,9 +211,9 @@ class ChdbSession:
             is_open = "SETTINGS" not in head.upper()
             insert = PiecedInsert(self._local.harmless(scope, takes_settings=is_open), head, format)
             if sum(map(len, first)) < PIECE_BYTES:  # that was all
-                result = await self._uninterrupted(lambda: insert.whole(first))
+                result = await self._uninterrupted(lambda: ended(partial(insert.whole, first)))
             else:
-                result = await self._insert_pieces(insert, first, pieces)
+                result = await self._insert_pieces(insert, first, pieces, lambda: ended(insert.finish))
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -217,13 +226,17 @@ class ChdbSession:
         )
 
     async def _insert_pieces(
-        self, insert: PiecedInsert, first: list[bytes], others: AsyncIterator[list[bytes]]
+        self,
+        insert: PiecedInsert,
+        first: list[bytes],
+        others: AsyncIterator[list[bytes]],
+        finish: Callable[[], Any],
     ) -> Any:
         try:
             await self._uninterrupted(partial(insert.begin, first))
             async for piece in others:
                 await self._uninterrupted(partial(insert.append, piece))
-            return await self._uninterrupted(insert.finish)
+            return await self._uninterrupted(finish)
         except BaseException as error:  # also a cancellation: half an INSERT must not stay open
             await self._uninterrupted(partial(insert.abort, error))
             raise

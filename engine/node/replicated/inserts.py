@@ -86,7 +86,10 @@ class ReplicatedInserts(StagedInserts):
             inserter.rows_are_coming(options)
             async with self._unmerged_rows(table, stage.table, settings) as unmerged:
                 try:
-                    result = await write(for_stage(asked), text.into(unmerged or stage.table))
+                    here = for_stage(asked)
+                    if unmerged is None:
+                        here = replace(here, behind_insert=stage.look)
+                    result = await write(here, text.into(unmerged or stage.table))
                     if unmerged is not None:
                         of_copy, columns = _for_the_copy(asked, text), await stage.stored_columns()
                         await copy_rows(asked, unmerged, stage.table, of_copy, columns)

@@ -33,6 +33,10 @@ class InsertStage(Protocol):
         """The names of those that rows have on the disk."""
         ...
 
+    def look(self) -> None:
+        """Called on any thread when all is inserted: what `collect` gives may be found out then."""
+        ...
+
     async def collect(self) -> Sequence[NewPart]:
         """What was inserted, as parts without names."""
         ...
