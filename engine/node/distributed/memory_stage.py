@@ -99,6 +99,11 @@ class MemoryStage:
 
     async def rows(self, part: StagedPart) -> AsyncIterator[bytes]:
         data = self._read.get(part.shard)
+        if data is None and part.rows > _AT_ONCE_ROWS:
+            # The receiver reads them while they are still written here.
+            async for chunk in self._reader.stream(self._select(part.shard)):
+                yield chunk
+            return
         if data is None:
             # On a connection of its own: shards are read at the same time.
             result = await self._reader.session(one_shot=True).query(
