@@ -1,12 +1,18 @@
-"""Data directories that a crash left without metadata, set aside before chDB starts.
+"""What a crash left of a CREATE, set aside before chDB starts.
 
 CREATE makes a table's directory `store/abc/<uuid>` first and commits its metadata last. A crash in between
-leaves a directory that belongs to nothing, and a second CREATE with the same UUID (that of an entry in the
-DDL queue, which is the same on all hosts) is refused with TABLE_ALREADY_EXISTS for ever.
+leaves a directory that belongs to nothing. CREATE … AS SELECT and CREATE OR REPLACE do all that under a name
+of their own, `_tmp_replace_…`, which they exchange for the wanted one at the end: a crash leaves a table of
+that name, the unfinished new one or the old one that was to be dropped. After either a second CREATE with the
+same UUID (that of an entry in the DDL queue, which is the same on all hosts) would be refused with
+TABLE_ALREADY_EXISTS for ever.
 
-Safety argument. It runs before chDB starts, when nobody creates anything. A directory is an orphan only if no
-metadata file, current or dropped, names its UUID, and it holds no metadata itself. Nothing is deleted but
-empty directories: an orphan is moved to `oncluster/orphans`, where a person can look at it.
+Safety argument. It runs before chDB starts, when nobody creates anything, so that no statement that made a
+`_tmp_replace_…` goes on. A directory is an orphan only if no other metadata file, current or dropped, names
+its UUID, and it holds no metadata itself. Nothing is deleted but empty directories: an orphan is moved to
+`oncluster/orphans`, where a person can look at it, the metadata first.
+
+Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 """
 
 from __future__ import annotations
@@ -21,13 +27,18 @@ log = logging.getLogger(__name__)
 
 _UUID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _NAME = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\Z")
+_UNFINISHED = re.compile(r"_tmp_replace_[0-9a-f]{16}_[0-9a-z]{16}\.sql\Z")
+"""chDB's own; those that the node's replacements have look otherwise and are finished by the node."""
 
 
 def set_orphans_aside(path: Path) -> list[str]:
-    """Returns the UUIDs of what was moved away; empty directories are removed without a word."""
+    """Returns the UUIDs of directories that were moved away; empty ones are removed without a word."""
     directories = [d for d in sorted((path / "store").glob("*/*")) if d.is_dir() and _NAME.match(d.name)]
     if not directories:
         return []
+    aside = private_directory(path) / "orphans"
+    for directory in directories:
+        _set_unfinished_aside(directory, aside)
     known = _named_in_metadata(path, directories)
     moved = []
     for directory in directories:
@@ -36,12 +47,21 @@ def set_orphans_aside(path: Path) -> list[str]:
         if not any(directory.iterdir()):
             directory.rmdir()
             continue
-        aside = private_directory(path) / "orphans"
-        aside.mkdir(parents=True, exist_ok=True)
-        directory.rename(_free_name(aside, directory.name))
-        log.warning("storage.orphan_set_aside uuid=%s to=%s", directory.name, aside)
+        _move(directory, aside)
         moved.append(directory.name)
     return moved
+
+
+def _set_unfinished_aside(database: Path, aside: Path) -> None:
+    for file in sorted(database.glob("_tmp_replace_*.sql")):
+        if _UNFINISHED.match(file.name):
+            _move(file, aside)
+
+
+def _move(what: Path, aside: Path) -> None:
+    aside.mkdir(parents=True, exist_ok=True)
+    what.rename(_free_name(aside, what.name))
+    log.warning("storage.orphan_set_aside name=%s to=%s", what.name, aside)
 
 
 def _named_in_metadata(path: Path, directories: list[Path]) -> frozenset[str]:

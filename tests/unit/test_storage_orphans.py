@@ -1,12 +1,33 @@
 """What a crash in the middle of CREATE leaves is set aside; what belongs to anything is left alone."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from engine.storage import ChdbPool
 from engine.storage.orphans import set_orphans_aside
 
 UUID = "4bd9f064-a403-4118-b80a-6d8af981bf53"
 CREATE = f"CREATE TABLE half UUID '{UUID}' (a UInt64) ENGINE = MergeTree ORDER BY a"
+
+DIES_FILLING = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from engine.storage import ChdbPool
+
+async def main(path, sql):
+    pool = await ChdbPool.open(path)
+    filling = asyncio.create_task(pool.query(sql))
+    while not list(path.glob("store/*/*/_tmp_replace_*_????????????????.sql")):
+        assert not filling.done()
+        await asyncio.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+"""
 
 
 async def test_a_create_that_was_cut_in_the_middle_can_be_repeated(tmp_path: Path) -> None:
@@ -22,6 +43,31 @@ async def test_a_create_that_was_cut_in_the_middle_can_be_repeated(tmp_path: Pat
     assert (await pool.query("SELECT count() FROM half")).text == "0\n"
     await pool.close()
     assert (tmp_path / "oncluster" / "orphans" / UUID / "all_1_1_0").is_dir()
+
+
+@pytest.mark.parametrize("kind", ["CREATE", "CREATE OR REPLACE"])
+async def test_a_create_that_was_cut_while_it_was_filled_can_be_repeated(tmp_path: Path, kind: str) -> None:
+    def create(seconds: float) -> str:
+        select = f"SELECT number + sleepEachRow({seconds}) AS a FROM numbers(100) SETTINGS max_block_size = 1"
+        return f"{kind} TABLE half UUID '{UUID}' ENGINE = MergeTree ORDER BY a AS {select}"
+
+    pool = await ChdbPool.open(tmp_path)
+    # Names that only look like those that chDB gives.
+    mine = [f"_tmp_replace_{'0' * 32}", "_tmp_replace_1a1920d361c114e2_mine"]
+    for name in mine:
+        await pool.query(f"CREATE TABLE {name} (a UInt64) ENGINE = MergeTree ORDER BY a")
+    await pool.close()
+    died = subprocess.run([sys.executable, "-c", DIES_FILLING, tmp_path, create(1)], check=False)
+    assert died.returncode == -signal.SIGKILL
+
+    pool = await ChdbPool.open(tmp_path)
+    names = "SELECT name FROM system.tables WHERE database = 'default' ORDER BY name"
+    assert (await pool.query(names)).text.split() == mine
+    await pool.query(create(0))
+    assert (await pool.query("SELECT count() FROM half")).text == "100\n"
+    await pool.close()
+    left = [each.name for each in (tmp_path / "oncluster" / "orphans").iterdir()]
+    assert UUID in left and any(name.startswith("_tmp_replace_") for name in left)
 
 
 async def test_nothing_that_is_in_use_is_an_orphan(tmp_path: Path) -> None:
