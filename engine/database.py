@@ -36,6 +36,13 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
     text = str(url)
     if "://" not in text:
         text = f"sqlite:///{Path(text).absolute()}"
+    scheme, _, address = text.partition("://")
+    if scheme.startswith("postgres") and address.partition("?")[0].count("@") > 1:
+        # Read on, the rest of the password would be taken for the host, which messages show.
+        raise ConfigError(
+            f"The {what}'s URL has more than one `@`.",
+            hint="In a password write %40 for `@`, %3A for `:` and %2F for `/`.",
+        )
     try:
         parsed = make_url(text)
         backend = parsed.drivername.partition("+")[0]
@@ -52,6 +59,8 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
         engine = sa.create_engine(parsed, poolclass=NullPool)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"The {what}'s URL cannot be read.", hint=str(error)) from error
+    except ValueError as error:  # not shown: it quotes what stands where the port is expected
+        raise ConfigError(f"The {what}'s URL has a port that is no number.") from error
     except ImportError as error:
         raise ConfigError(
             f"The {what} is in PostgreSQL and its driver is missing.", hint="Install oncluster[postgres]."

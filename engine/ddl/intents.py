@@ -125,6 +125,7 @@ _LOAD = (
 )
 
 _SOON_S = 0.1
+_AFTER_FAILURE_S = 5.0
 
 T = TypeVar("T")
 _Row = tuple[str, tuple[object, ...]]
@@ -188,9 +189,7 @@ class SqliteIntentStore:
 
     def finish_soon(self, key: IntentKey, status: ExecutionStatus) -> None:
         self._soon.append(_finish_row(key, status))
-        if self._soon_timer is None:
-            loop = asyncio.get_running_loop()
-            self._soon_timer = loop.call_later(_SOON_S, self._write_what_is_due)
+        self._write_soon()
 
     async def forget(self, keys: Iterable[IntentKey]) -> None:
         rows: list[_Row] = [(_FORGET, (key.queue, key.entry, key.czxid)) for key in keys]
@@ -202,6 +201,7 @@ class SqliteIntentStore:
         self._write_what_is_due()
         if self._flushing is not None:
             await self._flushing
+        self._stop_timer()
         await self._call(self._db.close)
         self._thread.shutdown(wait=False)
 
@@ -211,10 +211,18 @@ class SqliteIntentStore:
         self._start_flushing()
         await asyncio.shield(done)
 
-    def _write_what_is_due(self) -> None:
+    def _write_soon(self, pause_s: float = _SOON_S) -> None:
+        if self._soon and self._soon_timer is None:
+            loop = asyncio.get_running_loop()
+            self._soon_timer = loop.call_later(pause_s, self._write_what_is_due)
+
+    def _stop_timer(self) -> None:
         if self._soon_timer is not None:
             self._soon_timer.cancel()
             self._soon_timer = None
+
+    def _write_what_is_due(self) -> None:
+        self._stop_timer()
         if self._soon:
             self._start_flushing()
 
@@ -230,30 +238,36 @@ class SqliteIntentStore:
             is_forced = any(pending.is_forced for pending in batch)
             try:
                 await self._call(functools.partial(self._commit, rows, is_forced))
-            except sqlite3.Error as error:
-                failure = _cannot_be_written(error)
-                logger.error("ddl.intents_not_written error=%s", error)
+            except Exception as error:  # a defect, too: nobody else would tell those who wait
+                failure = _cannot_be_written(error) if isinstance(error, sqlite3.Error) else error
+                logger.exception("ddl.intents_not_written")
                 for pending in batch:
                     pending.done.set_exception(failure)
+                if not self._pending:
+                    self._write_soon(_AFTER_FAILURE_S)
+                    return
             else:
                 for pending in batch:
                     pending.done.set_result(None)
 
     def _commit(self, rows: list[_Row], is_forced: bool) -> None:
-        """One transaction, on any thread; takes along what was to be written soon."""
+        """One transaction, on any thread. It takes along what is to be written soon; if it fails, that waits
+        for the next one."""
         with self._lock:
             due: list[_Row] = []
             while self._soon:
                 due.append(self._soon.popleft())
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if is_forced else 'NORMAL'}")
-            self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._db.execute(f"PRAGMA synchronous = {'FULL' if is_forced else 'NORMAL'}")
+                self._db.execute("BEGIN IMMEDIATE")
                 for statement, values in (*due, *rows):
                     self._db.execute(statement, values)
-            except sqlite3.Error:
-                self._db.execute("ROLLBACK")
+                self._db.execute("COMMIT")
+            except BaseException:  # whatever it is: nothing of it may be left half done
+                self._soon.extendleft(reversed(due))
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
 
     async def _call(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function)

@@ -27,6 +27,7 @@ _PLAIN_AFTER_BACKSLASH = frozenset("\\'`\"/")
 _ESCAPE_SEQUENCE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _INTEGER = re.compile(r"[+-]?\d+")
+_NOT_STORABLE = re.compile("[\0\ud800-\udfff]")
 _SHOWN_CHARS = 60
 
 
@@ -38,6 +39,11 @@ def decode_bytes(data: bytes) -> str:
 def encode_bytes(text: str) -> bytes:
     """The inverse of `decode_bytes`."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def storable(text: str) -> str:
+    """Text for people that every database, JSON and log takes: what is no UTF-8, and NUL, is replaced."""
+    return _NOT_STORABLE.sub("\ufffd", text)
 
 
 def escape(text: str) -> str:

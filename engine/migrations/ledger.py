@@ -193,6 +193,8 @@ class Ledger:
         """
         table = schema.fences
         with self._store.writing() as connection:
+            # Before the reads: another process of the run may be about to register the same fence.
+            schema.lock_fences(connection, cluster)
             found = connection.execute(
                 sa.select(table.c.run_id).where(table.c.cluster == cluster, table.c.fence == fence)
             ).first()

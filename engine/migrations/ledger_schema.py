@@ -288,6 +288,13 @@ def create_schema(connection: Connection, *, ledger_id: str, at_ms: int) -> None
     connection.execute(schema_table.insert().values(version=SCHEMA_VERSION, ledger_id=ledger_id, at_ms=at_ms))
 
 
+def lock_fences(connection: Connection, cluster: str) -> None:
+    """Until the transaction ends nobody writes under the cluster's fences; SQLite's writers are alone."""
+    if connection.dialect.name == "postgresql":
+        key = text("SELECT pg_advisory_xact_lock(hashtextextended('oncluster:' || :cluster, 0))")
+        connection.execute(key, {"cluster": cluster})
+
+
 def schema_state(connection: Connection) -> tuple[int, str] | None:
     """(schema version, ledger id), or None where there is no ledger yet."""
     if not inspect(connection).has_table(schema_table.name):

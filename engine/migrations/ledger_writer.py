@@ -10,6 +10,7 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import postgresql, sqlite
 
 from engine.ddl.outcome import HostOutcome
+from engine.ddl.text import storable
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt
 from engine.migrations.files import Direction
@@ -189,7 +190,7 @@ class LedgerWriter:
                         "port": outcome.host.port,
                         "state": state.value,
                         "code": outcome.code,
-                        "error": outcome.error,
+                        "error": storable(outcome.error),
                         "started_ms": outcome.started_ms,
                         "finished_ms": outcome.finished_ms,
                         "duration_ms": outcome.duration_ms,

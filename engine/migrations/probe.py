@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.client.node_client import NodeClient
 from engine.errors import OnclusterError
@@ -15,11 +16,13 @@ _PATIENCE_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class HttpProbe:
-    """`urls` maps host names of the cluster's configuration to `http://host:port`."""
+    """`urls` maps host names of the cluster's configuration to `http://host:port`; `tls` replaces the
+    system's certificates."""
 
     urls: Mapping[str, str]
     user: str = "default"
-    password: str = ""
+    password: str = field(default="", repr=False)
+    tls: ssl.SSLContext | None = None
 
     async def is_up(self, host: HostId) -> bool | None:
         """None when no URL is known."""
@@ -60,6 +63,7 @@ class HttpProbe:
             url,
             user=self.user,
             password=self.password,
+            tls=self.tls,
             timeout_s=_PATIENCE_S,
             connect_timeout_s=_PATIENCE_S / 2,
         )

@@ -20,7 +20,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from engine.errors import OnclusterError, Unavailable, UnknownOutcome
 from engine.sql import redact_prose
-from oncluster_airflow.outcomes import WaitResult, WaitState
+from oncluster_airflow.outcomes import WaitResult, WaitState, error_text
 
 
 class DDLWaitError(AirflowFailException):
@@ -66,17 +66,13 @@ def error_of(result: WaitResult) -> DDLWaitError:
         case WaitState.TIMEOUT:
             return DDLTimeout(f"Timeout; the hosts go on in the background. {result.summary}", result)
         case WaitState.ABANDONED:
-            words = "; ".join(
-                f"{host.host.readable}: {redact_prose(host.error)}" for host in result.abandoned
-            )
+            words = "; ".join(f"{host.host.readable}: {error_text(host)}" for host in result.abandoned)
             return DDLAbandoned(f"Done on the other hosts. {words}. {result.summary}", result)
         case WaitState.GONE:
             return DDLGone(f"The entry is no longer in the queue. {result.note} {result.summary}", result)
         case _:
             error = result.first_error
-            where = (
-                f"There was an error on [{error.host.readable}]: {redact_prose(error.error)}" if error else ""
-            )
+            where = f"There was an error on [{error.host.readable}]: {error_text(error)}" if error else ""
             return DDLFailed(f"{where} {result.summary}".strip(), result)
 
 

@@ -75,7 +75,8 @@ def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
 def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:
     """The DAG of one cluster's folder; the folder's name is the cluster's."""
     try:
-        migrations = load_folder(folder)
+        # The name as it stands here, also of a link: by it the file is read again for one DAG only.
+        migrations = load_folder(folder, cluster=folder.name)
     except MigrationFilesError as error:
         log.error("migrations.unusable folder=%s\n%s", folder, error)
         return _broken_dag(folder, error)
@@ -302,7 +303,11 @@ def _deadline(cluster: str) -> list[DeadlineAlert]:
 
 
 def _broken_dag(folder: Path, error: MigrationFilesError) -> DAG:
-    """A DAG whose only task fails with what is wrong with the folder."""
+    """A DAG whose only task fails with what is wrong with the folder.
+
+    No good DAG has a task of that name: a run that is under way when its folder becomes unusable loses all
+    its other tasks, and would end as a success if this one had been done.
+    """
     problems = "\n".join(f"- {problem}" for problem in error.problems)
     with _dag(
         folder.name,
@@ -310,5 +315,5 @@ def _broken_dag(folder: Path, error: MigrationFilesError) -> DAG:
         "itself.",
         tags=["broken"],
     ) as dag:
-        LintOperator(task_id="lint", cluster=folder.name, folder=str(folder))
+        LintOperator(task_id="unusable", cluster=folder.name, folder=str(folder))
     return dag

@@ -14,8 +14,10 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
 from engine.ddl.outcome import HostOutcome, HostState
+from engine.env import Env
 from engine.errors import OnclusterError, Unavailable, UnknownOutcome
 from engine.keeper.base import Keeper
+from engine.migrations.errors import MigrationRefused
 from engine.migrations.model import Progress, Run, StatementRef
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import CellState, LedgerRow
@@ -58,6 +60,29 @@ async def wait_for_statement(
         return await _last_look(workspace, open_session, run, ref, trouble)
 
 
+async def workspace_in_time(
+    open_workspace: Callable[[], Workspace], ref: StatementRef, *, limit_s: float | None, env: Env
+) -> Workspace | WaitResult:
+    """The workspace as soon as the ledger can be reached; at the limit a TIMEOUT that says why. Raises
+    Refused and Corrupt."""
+    trouble: OnclusterError | None = None
+    delay_s = _FIRST_DELAY_S
+    try:
+        async with asyncio.timeout(limit_s):
+            while True:
+                try:
+                    return await asyncio.to_thread(open_workspace)
+                except Unavailable as error:
+                    if trouble is None:
+                        log.warning("migration.wait_interrupted statement=%s reason=%s", ref, error)
+                    trouble = error
+                await env.sleep(delay_s * (0.5 + env.rng.random()))
+                delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+    except TimeoutError:
+        note = f"The ledger cannot be reached: {trouble}." if trouble else ""
+        return WaitResult(WaitState.TIMEOUT, str(ref), note=note, at_limit=True)
+
+
 async def _last_look(
     workspace: Workspace,
     open_session: OpenSession,
@@ -80,6 +105,11 @@ async def _finish(
 ) -> WaitResult:
     ref = progress.ref
     verdict = progress.verdict
+    if not progress.rows and verdict is not Verdict.DONE:
+        raise MigrationRefused(
+            f"{ref} was not sent by this run, or another run has rolled it back since.",
+            hint="Clear its `submit` task, or begin a new run.",
+        )
     if at_limit and verdict is Verdict.WAIT:
         verdict = judge(progress.rows, workspace.patience(run, ref), is_time_over=True)
     else:

@@ -128,8 +128,8 @@ class _Sender:
 def _tell_once(
     records: Records, channel: OutgoingChannel, notification: Notification, log: object, run_id: str
 ) -> Item | None:
-    policy = OperationSettings.from_environment().policy
     try:
+        policy = OperationSettings.from_environment().policy
         return tell(
             records,
             _Sender(channel, notification),

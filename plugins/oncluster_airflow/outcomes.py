@@ -20,6 +20,7 @@ from typing import Any
 
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.ddl.output import OutputMode
+from engine.ddl.text import storable
 from engine.names import HostId
 from engine.sql import redact_prose
 
@@ -90,13 +91,18 @@ class WaitResult:
         )
 
 
+def error_text(host: HostOutcome) -> str:
+    """A host's error for people: redacted, cut, and without bytes that are no text."""
+    return storable(redact_prose(host.error))[:_MAX_ERROR_CHARS]
+
+
 def host_to_json(host: HostOutcome) -> dict[str, Any]:
     return {
         "host": host.host.host,
         "port": host.host.port,
         "state": str(host.state),
         "code": host.code,
-        "error": redact_prose(host.error)[:_MAX_ERROR_CHARS],
+        "error": error_text(host),
         "started_ms": host.started_ms,
         "finished_ms": host.finished_ms,
         "duration_ms": host.duration_ms,
@@ -186,7 +192,7 @@ def hosts_table(hosts: Sequence[HostOutcome]) -> str:
                 str(host.state),
                 "" if host.code is None else host.code,
                 host.duration_ms,
-                redact_prose(host.error)[:_MAX_ERROR_CHARS],
+                error_text(host),
             )
             for host in hosts
         ],

@@ -6,6 +6,8 @@ Everything is read anew by each task. A run is held to what it began with by che
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -94,6 +96,11 @@ class Manifest:
     @property
     def refs(self) -> tuple[StatementRef, ...]:
         return tuple(ref for ref, _ in self.statements)
+
+    @property
+    def checksum(self) -> str:
+        """Of all of them, in order."""
+        return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
     def require_unchanged(self, migrations: MigrationSet, ref: StatementRef) -> None:
         """Raises ChangedMigration when the file now says something else than the run began with."""

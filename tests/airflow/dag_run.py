@@ -74,6 +74,9 @@ class DagRun:
             "chosen_options": ["Approve"],
             "responded_by_user": {"id": "1", "name": by},
         }
+        plan_task = self.dag.get_task(task_id).plan_task
+        if checksum := self.xcoms.get((plan_task, "approval"), {}).get("checksum"):
+            self.xcoms[task_id, "asked"] = checksum
 
 
 class _OutletEvents(dict[Any, Any]):

@@ -234,6 +234,17 @@ def test_without_a_memory_people_are_told_all_the_same(
     assert len(chat.bodies) == 1
 
 
+def test_a_typing_error_in_a_setting_of_alerts_does_not_silence_them(
+    records: Records, chat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier, Repeats
+
+    monkeypatch.setenv("ONCLUSTER_NOTIFY_REMIND_H", "four")
+    OnclusterNotifier(repeats=Repeats.REMIND)(failure("scheduled__1"))
+
+    assert len(chat.bodies) == 1
+
+
 def test_airflows_own_time_limits_are_told_as_such(records: Records, chat: Any) -> None:
     from airflow.sdk.exceptions import AirflowSensorTimeout
 

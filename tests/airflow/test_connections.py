@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from typing import Any
 
 import pytest
@@ -79,8 +80,19 @@ def test_a_host_that_does_not_resolve_here_is_not_asked() -> None:
     assert dict(probe.urls) == {"node01": "http://10.0.0.1:8123"}
 
 
+def test_a_plan_trusts_the_certificates_that_the_connection_trusts() -> None:
+    extra = '{"secure": true, "verify": false, "nodes": {"node01": "https://10.0.0.1:8443"}}'
+    unverified = addresses(host="ch1", extra=extra).probe([HostId("node01", 9000)])
+    verified = addresses(host="ch1", extra=extra.replace("false", "true")).probe([HostId("node01", 9000)])
+
+    assert unverified.tls is not None and unverified.tls.verify_mode is ssl.CERT_NONE
+    assert verified.tls is None
+
+
 def test_the_nodes_password_is_not_shown() -> None:
-    assert "hunter2" not in repr(addresses(host="ch1", password="hunter2"))
+    found = addresses(host="ch1", password="hunter2")
+    assert "hunter2" not in repr(found)
+    assert "hunter2" not in repr(found.probe([]))
 
 
 @pytest.mark.slow

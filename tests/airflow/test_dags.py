@@ -61,6 +61,28 @@ def dags(root: Path) -> dict[str, Any]:
     return {dag.dag_id: dag for dag in migration_dags(root)}
 
 
+def test_a_folder_that_is_a_link_has_the_name_of_the_link(tmp_path: Path) -> None:
+    """As the worker looks for it, which reads the file for one DAG only."""
+    write(tmp_path / "versions" / "v3", "0001_a.up.sql")
+    write(tmp_path / "versions" / "v4", "wrong.sql")
+    root = tmp_path / "migrations"
+    root.mkdir()
+    (root / "shop").symlink_to(tmp_path / "versions" / "v3")
+    (root / "bad").symlink_to(tmp_path / "versions" / "v4")
+
+    found = dags(root)
+    assert set(found) == {"migrate_shop", "migrate_bad"}
+    assert found["migrate_shop"].get_task("plan").cluster == "shop"
+
+
+def test_a_run_does_not_go_well_because_its_folder_became_unusable(tmp_path: Path) -> None:
+    """Airflow drops the tasks of a run that its DAG has no more: what is left must not all be done."""
+    write(tmp_path / "shop", "0001_a.up.sql")
+    good = set(dags(tmp_path)["migrate_shop"].task_ids)
+    write(tmp_path / "shop", "wrong.sql")
+    assert good.isdisjoint(dags(tmp_path)["migrate_shop"].task_ids)
+
+
 def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_path: Path) -> None:
     from oncluster_airflow.errors import TaskRefused
 
@@ -73,7 +95,7 @@ def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_p
     assert "1-wrong.sql" in found["migrate_bad"].doc_md
     assert "there is no migration here" in found["migrate_empty"].doc_md
     with pytest.raises(TaskRefused, match=r"1-wrong\.sql"):
-        found["migrate_bad"].get_task("lint").execute({"params": {}})
+        found["migrate_bad"].get_task("unusable").execute({"params": {}})
 
 
 def test_a_folder_nobody_may_list_leaves_the_others_alone(

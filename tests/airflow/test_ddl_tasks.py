@@ -101,6 +101,18 @@ def test_a_retry_returns_what_an_earlier_try_remembered_without_asking_keeper(
     assert second == first | {"attached": True}
 
 
+def test_a_statement_that_was_corrected_is_not_taken_for_the_one_that_was_sent(hosts: Any) -> None:
+    """Somebody repairs the DAG file and clears the task: the new text was not sent."""
+    from oncluster_airflow.errors import TaskRefused
+
+    memory = Memory()
+    submit(task_state_store=memory)
+    for remembered in (memory, Memory()):
+        with pytest.raises(TaskRefused, match="another statement"):
+            submit(sql=SQL.replace("UInt64", "UInt32"), task_state_store=remembered)
+    assert len(hosts.entries()) == 1
+
+
 def test_another_task_or_run_submits_its_own_statement(hosts: Any) -> None:
     submit(TaskInstance("submit"))
     submit(TaskInstance("again"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from engine.config.load import load_node_config
 from engine.env import SystemEnv
 from engine.migrations.files import load_folder
 from engine.migrations.ledger import Ledger
-from engine.migrations.states import MigrationState
+from engine.migrations.states import MigrationState, RunState
 from tests.airflow.dag_run import DagRun
 
 pytestmark = pytest.mark.slow
@@ -261,6 +262,23 @@ def test_with_approval_it_is_rolled_back_and_the_ledger_knows_who_agreed(
     assert ledger(tmp_path).runs("order_cluster")[-1].approved_by == "grace"
 
 
+def test_an_approval_is_for_the_plan_that_was_shown(folder: Path, hosts: Any) -> None:
+    """Somebody clears `plan` alone after the answer: it plans anew, and nobody has seen that plan."""
+    from oncluster_airflow.errors import TaskRefused
+
+    run = roll_back(folder, hosts)
+    run.approve(by="grace")
+    (folder / "0002_create_orders.down.sql").write_text("DROP DATABASE IF EXISTS shop;")
+    run.execute("plan")
+    before = len(hosts.entries())
+    with pytest.raises(TaskRefused, match=r"approved.*another plan"):
+        run.execute("begin")
+    assert len(hosts.entries()) == before
+
+    run.approve(by="grace")
+    run.execute("begin")
+
+
 def test_a_plan_that_destroys_nothing_asks_nobody(folder: Path, hosts: Any) -> None:
     from airflow.sdk.exceptions import AirflowSkipException
 
@@ -274,7 +292,7 @@ def test_a_plan_that_destroys_nothing_asks_nobody(folder: Path, hosts: Any) -> N
 
 
 def test_a_file_that_changed_after_the_plan_is_refused_and_the_lock_given_back(
-    folder: Path, hosts: Any
+    folder: Path, hosts: Any, tmp_path: Path
 ) -> None:
     from oncluster_airflow.errors import TaskRefused
 
@@ -284,6 +302,7 @@ def test_a_file_that_changed_after_the_plan_is_refused_and_the_lock_given_back(
     with pytest.raises(TaskRefused, match=r"2\.up statement 1 is not what was planned"):
         run.execute("begin")
 
+    assert ledger(tmp_path).runs("order_cluster")[-1].state is RunState.UNFINISHED
     Run(folder, "manual__2").begin()
 
 
@@ -368,6 +387,16 @@ def test_a_timeout_shows_the_hosts_and_a_second_wait_attaches(
     hosts.stuck.clear()
     assert run.execute(f"{FIRST}.wait_1")["state"] == "done"
     assert len(hosts.entries()) == 1
+
+
+@pytest.mark.parametrize("timeout", [0, 60])
+def test_a_wait_for_what_was_never_sent_is_refused(folder: Path, hosts: Any, timeout: int) -> None:
+    """`submit` was marked as successful by hand, or another run rolled the migration back since."""
+    from oncluster_airflow.errors import TaskRefused
+
+    run = Run(folder, timeout=timeout).begin()
+    with pytest.raises(TaskRefused, match=r"1\.up statement 1 was not sent"):
+        run.execute(f"{FIRST}.wait_1")
 
 
 def test_a_new_run_after_a_timeout_attaches_to_what_the_old_one_sent(folder: Path, hosts: Any) -> None:
@@ -461,6 +490,51 @@ def test_a_cancelled_trigger_ends_its_thread_and_leaves_the_statement(folder: Pa
 
     asyncio.run(asyncio.wait_for(main(), 120))
     assert len(hosts.entries()) == 1
+
+
+def test_a_trigger_that_starts_while_the_ledger_is_away_waits_for_it(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a triggerer that was started over together with the database."""
+    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.triggers.base import TaskSuccessEvent
+
+    hosts.away.add("node02")
+    run = Run(folder).begin()
+    run.dag.get_task(f"{FIRST}.wait_1").grace_s = 0.3
+    with pytest.raises(TaskDeferred) as handed:
+        run.statement(FIRST)
+    hosts.away.clear()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'file' / 'ledger.db'}")
+    asked = asyncio.Event()
+
+    class Seen(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "wait_interrupted" in record.getMessage():
+                loop.call_soon_threadsafe(asked.set)
+
+    async def main() -> list[Any]:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        waiting = asyncio.create_task(_events(handed.value.trigger))
+        seen = asyncio.create_task(asked.wait())
+        await asyncio.wait({waiting, seen}, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+        seen.cancel()
+        monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.db'}")
+        return await asyncio.wait_for(waiting, 120)
+
+    loop: Any = None
+    handler = Seen()
+    log = logging.getLogger("oncluster_airflow.migration_wait")
+    log.addHandler(handler)
+    try:
+        (event,) = asyncio.run(main())
+    finally:
+        log.removeHandler(handler)
+    assert asked.is_set()
+    assert isinstance(event, TaskSuccessEvent)
+    assert recorded(tmp_path) == {(1, "done"): SIX}
 
 
 def test_a_second_run_is_refused_with_the_name_of_the_first(folder: Path, hosts: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
+import json
+
 import pytest
 
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
@@ -60,3 +63,36 @@ def test_who_gave_a_host_up_and_why_is_in_the_error_the_table_and_the_advice() -
     assert WORD in hosts_table(result.hosts)
     kind, advice = kind_and_advice(error)
     assert kind == "abandoned" and "migrate mark" in advice
+
+
+def test_an_error_that_is_no_text_can_stand_in_every_database_and_log() -> None:
+    from oncluster_airflow.errors import error_of
+    from oncluster_airflow.outcomes import WaitResult, WaitState, hosts_table
+
+    host = HostOutcome(HostId("node01", 9000), FAILED, 27, "Cannot parse '\udcff\0'")
+    result = WaitResult(WaitState.FAILED, "query-1", (host,))
+
+    for shown in (
+        json.dumps(result.to_json(), ensure_ascii=False),
+        hosts_table([host]),
+        str(error_of(result)),
+    ):
+        assert "Cannot parse '\ufffd\ufffd'" in shown
+        shown.encode()
+
+
+@pytest.mark.parametrize("timeout_s", [1, 86_400, 999_999_999, 10**12, 2**63 - 1])
+def test_airflows_own_limit_is_a_time_that_airflow_can_write_down(timeout_s: int) -> None:
+    from oncluster_airflow.waiting import backstop
+
+    limit = backstop(timeout_s)
+    assert limit is None or (
+        limit.total_seconds() > timeout_s and datetime.datetime.now(datetime.UTC) + limit
+    )
+    assert (limit is None) == (timeout_s > 10**9)
+
+
+def test_who_waits_for_ever_has_no_limit() -> None:
+    from oncluster_airflow.waiting import backstop
+
+    assert backstop(-1) is None

@@ -63,13 +63,18 @@ def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'ledger.sqlite'}"
-    server = request.getfixturevalue("postgresql_server")
+    return str(request.getfixturevalue("postgresql_ledger_url"))
+
+
+@pytest.fixture
+def postgresql_ledger_url(request: pytest.FixtureRequest, postgresql_server: str) -> str:
+    """An empty database in PostgreSQL."""
     from sqlalchemy import create_engine, text
 
     name = f"t{os.getpid()}_{abs(hash(request.node.nodeid))}"
-    url = server.replace("postgresql://", "postgresql+psycopg2://")
+    url = postgresql_server.replace("postgresql://", "postgresql+psycopg2://")
     engine = create_engine(f"{url}/postgres", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
     engine.dispose()
-    return f"{server}/{name}"
+    return f"{postgresql_server}/{name}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.env import SystemEnv
-from engine.errors import ConfigError
+from engine.errors import ConfigError, OnclusterError
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, MigrationRefused, StaleFence
 from engine.migrations.files import Direction
@@ -238,6 +239,17 @@ def test_a_final_outcome_is_followed_by_none_and_its_contradiction_is_told(ledge
     assert [row.state for row in ledger.rows("c")] == [CellState.DONE]
 
 
+def test_an_error_that_is_no_text_is_recorded_as_far_as_it_is(ledger_url: str) -> None:
+    """Hosts put values into their errors, and those may be any bytes."""
+    ledger = open_ledger(ledger_url)
+    writer = holding(ledger)
+    event(writer, Event.STARTED)
+    writer.record_attempt(attempt(1, A))
+    failed = replace(seen(A, HostState.FAILED, 27), error="Cannot parse '\udcff\0\udc80' as UInt8 ü")
+    assert writer.record_outcomes("token-1-1", [failed]) == [A]
+    assert [row.error for row in ledger.rows("c")] == ["Cannot parse '\ufffd\ufffd\ufffd' as UInt8 ü"]
+
+
 def test_a_token_stands_for_one_attempt_and_one_entry(ledger_url: str) -> None:
     writer = holding(open_ledger(ledger_url))
     event(writer, Event.STARTED)
@@ -310,6 +322,36 @@ def test_several_processes_open_and_write_at_the_same_time(ledger_url: str) -> N
     assert len(open_ledger(ledger_url).records("c")) == 20
 
 
+@pytest.mark.slow
+def test_two_processes_of_one_run_may_enter_at_the_same_time(postgresql_ledger_url: str) -> None:
+    """As two triggerers do that start together. SQLite's writers begin one after the other."""
+    ledger = open_ledger(postgresql_ledger_url)
+    engine = sa.create_engine(postgresql_ledger_url.replace("postgresql:", "postgresql+psycopg2:"))
+    failed: list[Exception] = []
+
+    def enter() -> None:
+        try:
+            ledger.register_fence("c", 1, run_id="r", holder="second")
+        except OnclusterError as error:
+            failed.append(error)
+
+    def is_waiting() -> bool:
+        with engine.connect() as connection:
+            return bool(connection.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))
+
+    second = threading.Thread(target=enter)
+    with engine.begin() as connection:
+        values = {"cluster": "c", "fence": 1, "run_id": "r", "holder": "first", "at_ms": 1}
+        connection.execute(schema.fences.insert().values(values))
+        second.start()
+        while second.is_alive() and not is_waiting():
+            pass
+    second.join()
+    engine.dispose()
+    assert failed == []
+    assert ledger.max_fence("c") == 1
+
+
 def test_of_several_that_open_an_empty_database_at_once_all_get_the_same_ledger(ledger_url: str) -> None:
     ids: list[str] = []
     barrier = threading.Barrier(4)
@@ -347,6 +389,13 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 def test_an_address_that_cannot_hold_a_ledger_says_what_can(url: str) -> None:
     with pytest.raises(ConfigError):
         open_ledger(url)
+
+
+@pytest.mark.parametrize("password", ["hun@ter2", "hun@ter2:x", "hun:@ter2/x", "hun@ter2/x@y"])
+def test_a_password_that_is_not_escaped_is_told_and_no_part_of_it_is_shown(password: str) -> None:
+    with pytest.raises(ConfigError, match="%40") as caught:
+        open_ledger(f"postgresql://u:{password}@127.0.0.1:1/x")
+    assert "ter2" not in str(caught.value)
 
 
 def test_a_path_is_a_sqlite_file_and_its_folder_is_made(tmp_path: Path) -> None:

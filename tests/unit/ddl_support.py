@@ -13,7 +13,9 @@ from engine.ddl.identity import FixedResolver, NodeIdentity
 from engine.ddl.initiator import PreparedStatement, prepare
 from engine.ddl.outcome import EntryStatus
 from engine.ddl.own_sessions import OwnSessions
+from engine.ddl.status import ExecutionStatus
 from engine.ddl.worker import DDLWorker
+from engine.errors import NoNode
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import create_ancestors
@@ -158,3 +160,11 @@ def _once(factory: Callable[[], Awaitable[Keeper]]) -> Callable[[], Awaitable[Ke
         return opened[0]
 
     return session
+
+
+async def status_on(bench: Bench, entry: str, name: str) -> ExecutionStatus | None:
+    try:
+        node = await (await bench.keeper()).get(PATHS.finished(entry, host(name)))
+    except NoNode:
+        return None
+    return ExecutionStatus.from_bytes(node.data)

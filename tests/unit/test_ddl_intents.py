@@ -85,3 +85,32 @@ async def test_a_file_that_is_no_database_is_refused_with_what_to_do(tmp_path: P
     with pytest.raises(Corrupt) as refusal:
         SqliteIntentStore(tmp_path / "i.db")
     assert "i.db" in str(refusal.value) and refusal.value.hint
+
+
+async def test_an_outcome_that_a_failed_write_took_along_is_written_by_the_next(tmp_path: Path) -> None:
+    """1. An outcome waits to be written. 2. The record cannot be written: `begin` fails. 3. It can again."""
+    store = SqliteIntentStore(tmp_path / "i.db")
+    later = replace(INTENT, key=replace(KEY, entry="query-0000000002"))
+    await store.begin(INTENT)
+    with sqlite3.connect(tmp_path / "i.db") as other:
+        other.execute("ALTER TABLE intent RENAME TO moved")
+    store.finish_soon(KEY, ExecutionStatus())
+    with pytest.raises(Corrupt, match="no such table"):
+        await store.begin(later)
+    with pytest.raises(Corrupt, match="no such table"):
+        store.begin_now(later)
+    with sqlite3.connect(tmp_path / "i.db") as other:
+        other.execute("ALTER TABLE moved RENAME TO intent")
+    await store.begin(later)
+    expected = {KEY: replace(INTENT, status=ExecutionStatus()), later.key: later}
+    assert await store.load("/queue") == expected
+    await store.close()
+
+
+async def test_whoever_waits_for_a_write_is_told_of_any_error(tmp_path: Path) -> None:
+    store = SqliteIntentStore(tmp_path / "i.db")
+    with pytest.raises(UnicodeEncodeError):  # which is no error of SQLite's
+        await asyncio.wait_for(store.begin(replace(INTENT, host="\udcff")), 60)
+    await store.begin(INTENT)
+    await store.close()
+    assert await reopened(tmp_path / "i.db") == {KEY: INTENT}

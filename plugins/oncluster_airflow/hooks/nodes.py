@@ -79,7 +79,11 @@ class NodeAddresses:
             for host in hosts
             if host.readable in self.nodes or host.host in self.nodes or _resolves(host.host)
         }
-        return HttpProbe(urls, user=self.user, password=self.password)
+        return HttpProbe(urls, user=self.user, password=self.password, tls=self._tls)
+
+    @property
+    def _tls(self) -> ssl.SSLContext | None:
+        return None if self.verify else _unverified()
 
     def client(self, url: str | None = None, *, timeout_s: float = 300.0) -> NodeClient:
         """A client for one node; without `url` for the connection's own."""
@@ -89,7 +93,7 @@ class NodeAddresses:
             password=self.password,
             database=self.database,
             timeout_s=timeout_s,
-            tls=None if self.verify else _unverified(),
+            tls=self._tls,
         )
 
 

@@ -5,13 +5,15 @@ task instance has the same one, and the queue has at most one entry per token, e
 
 1. submitted, answer lost or worker killed: the retry finds the entry under the token and attaches;
 2. executed twice at once: both get the same entry;
-3. cleared in the UI: attaches too. To have a statement executed again, start a new run.
+3. cleared in the UI: attaches too. To have a statement executed again, start a new run;
+4. cleared after the statement was changed: refused, since it is the earlier one that was sent.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -24,13 +26,14 @@ from engine.ddl.initiator import PreparedStatement, check_token, prepare
 from engine.env import SystemEnv
 from engine.errors import OnclusterError, Refused
 from engine.sql import expand_macros, parse_statement, redact
-from oncluster_airflow.errors import as_airflow_error
+from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.settings import KEEPER_CONN_ID, Settings
 from oncluster_airflow.submission import Submission
 
 # The task's memory across its tries; the token alone would do as long as the queue keeps the entry.
 _MEMORY_KEY = "oncluster_submission"
+_STATEMENT_KEY = "statement"
 
 
 class SubmitStatementOperator(BaseOperator):
@@ -70,6 +73,11 @@ class SubmitStatementOperator(BaseOperator):
         memory: Any = context.get("task_state_store")
         if memory is not None and (known := memory.get(_MEMORY_KEY)):
             submission = Submission.from_json(known)
+            if known.get(_STATEMENT_KEY, self._checksum) != self._checksum:
+                raise TaskRefused(
+                    f"This task has sent another statement ({submission.entry}); what it says now was not "
+                    "sent. Start a new run for it."
+                )
             self.log.info("attached to %s, submitted by an earlier try", submission.entry)
             return submission.to_json() | {"attached": True}
         try:
@@ -81,7 +89,7 @@ class SubmitStatementOperator(BaseOperator):
             raise as_airflow_error(error) from error
         value = submission.to_json()
         if memory is not None:
-            memory.set(_MEMORY_KEY, value)
+            memory.set(_MEMORY_KEY, value | {_STATEMENT_KEY: self._checksum})
         self.log.info(
             "%s %s for %s\n%s",
             "attached to" if submission.attached else "submitted",
@@ -102,6 +110,12 @@ class SubmitStatementOperator(BaseOperator):
             settings=self.statement_settings,
             on_cluster=self.cluster,
         )
+
+    @property
+    def _checksum(self) -> str:
+        """Of what is asked for, to tell a corrected statement from the one that was sent."""
+        asked = [self.sql, self.cluster, self.database, sorted(self.statement_settings.items())]
+        return hashlib.sha256(json.dumps(asked).encode()).hexdigest()
 
     def _cluster_name(self, config: NodeConfig) -> str:
         """Empty where the statement names none; `prepare` says so then."""

@@ -31,7 +31,7 @@ from engine.migrations.states import RunState
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.migration_wait import outcome_of
-from oncluster_airflow.operators.approval import approver_of
+from oncluster_airflow.operators.approval import ASKED_KEY, approver_of
 from oncluster_airflow.operators.begin import (
     APPROVE_TASK,
     MANIFEST_KEY,
@@ -100,6 +100,12 @@ class BeginOperator(MigrationOperator, SkipMixin):
         ti: Any = context["ti"]
         planned = Manifest.from_json(ti.xcom_pull(task_ids=PLAN_TASK, key=MANIFEST_KEY) or [])
         request = request_of(context, approved_by=approver_of(context, APPROVE_TASK))
+        if request.approved_by and ti.xcom_pull(task_ids=APPROVE_TASK, key=ASKED_KEY) != planned.checksum:
+            # `plan` was run again after the answer.
+            raise TaskRefused(
+                f"{request.approved_by} approved another plan than this one. Clear `{APPROVE_TASK}` and what "
+                "comes after it, to be asked about this one."
+            )
         try:
             workspace = self.open_workspace()
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
@@ -107,7 +113,7 @@ class BeginOperator(MigrationOperator, SkipMixin):
             try:
                 manifest.require_same_as(planned, workspace.migrations)
             except OnclusterError:
-                self.with_runner(workspace, lambda runner: _abandon(runner, run))
+                self.with_runner(workspace, lambda runner: _end(runner, run))
                 raise
         except Busy as error:
             # Not retried: the other run may take hours, and which of the two is wanted is for a
@@ -128,16 +134,17 @@ def tasks_outside(dag: Any, run: Run) -> list[BaseOperator]:
     their turn: a task that is skipped at once would let its successor start too early.
     """
     outside = []
+    refs = frozenset(run.refs)
     for direction in Direction:
         lane = [
             (task, ref)
             for task in dag.topological_sort()
             if (ref := statement_of(task)) is not None and ref.direction is direction
         ]
-        wanted = [at for at, (_, ref) in enumerate(lane) if ref in run.refs]
+        wanted = [at for at, (_, ref) in enumerate(lane) if ref in refs]
         first, last = (wanted[0], wanted[-1]) if wanted else (len(lane), len(lane))
         shown = {ref for _, ref in lane}
-        if wanted and any(ref.direction is direction and ref not in shown for ref in run.refs):
+        if wanted and any(ref.direction is direction and ref not in shown for ref in refs):
             # One task sends the older ones (`operators.earlier`); the chain between it and ours must hold.
             first, last = 0, len(lane)
         outside += [task for at, (task, _) in enumerate(lane) if not first <= at <= last]
@@ -237,8 +244,9 @@ def summary_table(summary: RunSummary) -> str:
     )
 
 
-async def _abandon(runner: MigrationRunner, run: Run) -> None:
-    await runner.abandon(await runner.reenter(run))
+async def _end(runner: MigrationRunner, run: Run) -> None:
+    """`close` knows nothing of a run that was refused here."""
+    await runner.finish(await runner.reenter(run))
 
 
 async def submit_statement(runner: MigrationRunner, run: Run, ref: StatementRef) -> Progress:

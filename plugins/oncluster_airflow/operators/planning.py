@@ -91,7 +91,7 @@ class PlanOperator(MigrationOperator, SkipMixin):
                 "The plan cannot be carried out:\n" + "\n".join(str(problem) for problem in plan.problems)
             )
         if plan.needs_approval:
-            ti.xcom_push(key=APPROVAL_KEY, value=approval_question(plan))
+            ti.xcom_push(key=APPROVAL_KEY, value=approval_question(plan) | {"checksum": manifest.checksum})
         if plan.is_empty or bool(context["params"].get("plan_only", False)):
             self.log.info("nothing to do" if plan.is_empty else "the plan was all that was asked for")
             task: Any = context["task"]

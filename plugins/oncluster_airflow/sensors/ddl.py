@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context
@@ -27,11 +26,7 @@ from oncluster_airflow.reporting import report, result_of
 from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
 from oncluster_airflow.submission import Submission
 from oncluster_airflow.triggers.ddl import DDLFinishedTrigger
-from oncluster_airflow.waiting import wait_for_hosts
-
-# The trigger ends by itself at its deadline, with all it knows of the hosts. Airflow's own limit only
-# catches a triggerer that is stuck.
-_BACKSTOP_S = 120.0
+from oncluster_airflow.waiting import backstop, wait_for_hosts
 
 
 class DDLFinishedSensor(BaseSensorOperator):
@@ -119,7 +114,7 @@ class DDLFinishedSensor(BaseSensorOperator):
             self.defer(
                 trigger=self.make_trigger(submission, deadline_s, late),
                 method_name="execute_complete",
-                timeout=None if timeout_s < 0 else timedelta(seconds=timeout_s + _BACKSTOP_S),
+                timeout=backstop(timeout_s),
             )
         return self._finish(context, result)
 

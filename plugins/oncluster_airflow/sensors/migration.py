@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from datetime import timedelta
 from typing import Any
 
 from airflow.sdk import BaseSensorOperator, Context
@@ -26,12 +25,10 @@ from oncluster_airflow.operators.begin import run_of
 from oncluster_airflow.reporting import described, report, result_of
 from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID, OperationSettings
 from oncluster_airflow.triggers.migration import FAILING_STATES, MigrationStatementTrigger
+from oncluster_airflow.waiting import backstop
 from oncluster_airflow.workspace import Workspace
 
-# The trigger ends at its own deadline with all it knows; this only catches a triggerer that is stuck.
 log = logging.getLogger(__name__)
-
-_BACKSTOP_S = 120.0
 
 
 class MigrationStatementSensor(BaseSensorOperator):
@@ -100,7 +97,7 @@ class MigrationStatementSensor(BaseSensorOperator):
                     late=late.to_json() if late else None,
                 ),
                 method_name="execute_complete",
-                timeout=None if timeout_s < 0 else timedelta(seconds=timeout_s + _BACKSTOP_S),
+                timeout=backstop(timeout_s),
             )
         return report(context, self.log, result, fails=result.state in FAILING_STATES)
 

@@ -7,7 +7,6 @@ the run and goes on. Nothing is sent and nothing is cancelled from here.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -19,12 +18,15 @@ from engine.migrations.model import Run, StatementRef
 from oncluster_airflow.deadlines import unfinished_hosts
 from oncluster_airflow.hooks.keeper import KeeperHook, open_session
 from oncluster_airflow.late_wait import LateWait, told_when_late
-from oncluster_airflow.migration_wait import wait_for_statement
+from oncluster_airflow.migration_wait import wait_for_statement, workspace_in_time
 from oncluster_airflow.outcomes import WaitResult, WaitState
 from oncluster_airflow.own_loop import on_own_loop
 from oncluster_airflow.reporting import event_of, refusal_of
 from oncluster_airflow.settings import Settings
 from oncluster_airflow.workspace import Workspace
+
+# A triggerer that was down over the deadline looks all the same, once.
+_LEAST_S = 5.0
 
 FAILING_STATES = frozenset({WaitState.FAILED, WaitState.ABANDONED, WaitState.TIMEOUT, WaitState.GONE})
 
@@ -85,12 +87,22 @@ class MigrationStatementTrigger(BaseTrigger):
     async def _wait(self) -> WaitResult:
         config = await KeeperHook(self.keeper_conn_id).aconfig()
         run, ref = Run.from_json(self.run_json), StatementRef.from_json(self.ref_json)
-        limit_s = None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
+
+        def limit_s() -> float | None:
+            return None if self.deadline_s is None else max(0.0, self.deadline_s - self._env.now_s())
+
+        def open_workspace() -> Workspace:
+            return Workspace.open(self.cluster, folder=self.folder)
 
         async def wait() -> WaitResult:
-            workspace = await asyncio.to_thread(Workspace.open, self.cluster, folder=self.folder)
-            return await wait_for_statement(
-                workspace, lambda: open_session(config), run, ref, limit_s=limit_s
+            found = await workspace_in_time(
+                open_workspace,
+                ref,
+                limit_s=None if (left := limit_s()) is None else max(left, _LEAST_S),
+                env=self._env,
             )
+            if isinstance(found, WaitResult):
+                return found
+            return await wait_for_statement(found, lambda: open_session(config), run, ref, limit_s=limit_s())
 
         return await on_own_loop(wait, name=f"oncluster-wait-{self.cluster}")
