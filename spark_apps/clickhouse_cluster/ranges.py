@@ -1,7 +1,8 @@
 """Values that a column cannot hold. A server would store others in their place, and say nothing.
 
 Integers into integers need no such check: chDB's `accurateCast` refuses them. It does not look at digits of
-decimals, and Float32 makes infinity of what is too large. Source: ClickHouse's documentation of Date, Date32,
+decimals, Float32 makes infinity of what is too large, an enum takes "1" for the name with that number, and an
+array that is NULL within another becomes an empty one. Source: ClickHouse's documentation of Date, Date32,
 DateTime, DateTime64, Decimal and Float.
 """
 
@@ -15,10 +16,14 @@ from decimal import Decimal
 import pyarrow as pa
 
 from engine.errors import SqlError
+from engine.names import TableName
+from engine.sql.tokens import literal_value, tokenize
 from spark_apps.clickhouse_cluster.target import Column
 from spark_apps.clickhouse_cluster.types import ChType
 
 VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE = 321
+CANNOT_INSERT_NULL = 349
+UNKNOWN_ELEMENT_OF_ENUM = 691
 _EPOCH = dt.datetime(1970, 1, 1)
 _Number = int | float | Decimal
 _WHOLE_NUMBERS_OF_DOUBLES = 2**53
@@ -47,41 +52,67 @@ _RANGES = {
 _NANOSECONDS = _Range(_WIDE.first, dt.datetime(2262, 4, 11, 23, 47, 16))
 
 
-def require_in_range(rows: pa.Table, columns: Sequence[Column]) -> None:
-    """Look at these columns. Raises SqlError 321 that names the column and a value."""
+def require_values(rows: pa.Table, columns: Sequence[Column], table: TableName) -> None:
+    """Look at these columns, and into their arrays and maps. Raises SqlError, which names the column: 349 for
+    NULL where there can be none, 691 for no name of an enum, 321 for what is out of range.
+    """
     wrong = []
     for column in columns:
-        for kind, values in _simple(ChType.parse(column.type), rows[column.name]):
-            is_day = pa.types.is_date(values.type)
-            if is_day or pa.types.is_timestamp(values.type):
-                wrong += [f"{column.name} {column.type} {text}" for text in _wrong_times(kind, values)]
-            elif (limit := _limit(kind, values.type)) is not None:
-                wrong += [
-                    f"{column.name} {column.type} cannot hold {value}"
-                    for value in _ends_of_numbers(values)
-                    if not -limit < value < limit
-                ]
+        for kind, values in _parts(ChType.parse(column.type), rows[column.name]):
+            if values.null_count and not kind.is_nullable:
+                raise _null(column, values.null_count, table)
+            if kind.name in ("Enum8", "Enum16"):
+                _require_names(kind, values, column)
+            wrong += [f"{column.name} {column.type} {text}" for text in _out_of_range(kind, values)]
     if wrong:
         raise SqlError(
             VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
-            f"Rows do not fit: {'; '.join(wrong)}.",
+            f"Rows do not fit: {'; '.join(dict.fromkeys(wrong))}.",
             hint="Filter them in Spark, or use a type with a wider range.",
         )
 
 
-def _simple(kind: ChType, values: pa.ChunkedArray) -> Iterator[tuple[ChType, pa.ChunkedArray]]:
-    """The values, or what arrays and maps are made of."""
+def _null(column: Column, count: int, table: TableName) -> SqlError:
+    where = "rows" if ChType.parse(column.type).name not in ("Array", "Map") else "values"
+    return SqlError(
+        CANNOT_INSERT_NULL,
+        f"{column.name} {column.type} of {table} takes no NULL there, and {count} {where} have it.",
+        hint="Filter or fill them in Spark, or make the column Nullable.",
+    )
+
+
+def _parts(kind: ChType, values: pa.ChunkedArray) -> Iterator[tuple[ChType, pa.ChunkedArray]]:
+    """The values, and what arrays and maps are made of."""
     import pyarrow.compute as pc  # takes longer to load than all the rest: only where rows are
 
+    yield kind, values
     if kind.name == "Array" and pa.types.is_list(values.type):
-        yield from _simple(ChType.parse(kind.arguments[0]), pc.list_flatten(values))
+        yield from _parts(ChType.parse(kind.arguments[0]), pc.list_flatten(values))
     elif kind.name == "Map" and pa.types.is_map(values.type):
-        keys = pa.chunked_array([chunk.keys for chunk in values.chunks], values.type.key_type)
-        items = pa.chunked_array([chunk.items for chunk in values.chunks], values.type.item_type)
-        for argument, some in zip(kind.arguments, (keys, items), strict=True):
-            yield from _simple(ChType.parse(argument), some)
-    else:
-        yield kind, values
+        # Keys and items of a map are those of all rows that lie in memory; a list's are its own.
+        entry = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
+        entries = pc.list_flatten(values.cast(pa.list_(entry)))
+        for number, argument in enumerate(kind.arguments):
+            yield from _parts(ChType.parse(argument), pc.struct_field(entries, number))
+
+
+def _require_names(kind: ChType, values: pa.ChunkedArray, column: Column) -> None:
+    names = {literal_value(tokenize(argument)[0]) for argument in kind.arguments}
+    others = sorted({str(name) for name in values.unique().to_pylist() if name is not None} - names)
+    if others:
+        raise SqlError(
+            UNKNOWN_ELEMENT_OF_ENUM,
+            f"{column.name} {column.type} has no name {', '.join(map(repr, others[:5]))}.",
+        )
+
+
+def _out_of_range(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:
+    if pa.types.is_date(values.type) or pa.types.is_timestamp(values.type):
+        yield from _wrong_times(kind, values)
+    elif (limit := _limit(kind, values.type)) is not None:
+        for value in _ends_of_numbers(values):
+            if not -limit < value < limit:
+                yield f"cannot hold {value}"
 
 
 def _wrong_times(kind: ChType, values: pa.ChunkedArray) -> Iterator[str]:

@@ -19,15 +19,17 @@ import pyarrow as pa
 from pyspark.sql import datasource as ds
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, StructType
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.expressions import select_list
 from spark_apps.clickhouse_cluster.http import Answer, Server, first_to_answer
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.ranges import CANNOT_INSERT_NULL
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
-from spark_apps.clickhouse_cluster.types import ChType, select_list, spark_schema
+from spark_apps.clickhouse_cluster.types import ChType, has_bytes, spark_schema
 
 _ARROW = {
     "output_format_arrow_string_as_string": "1",
@@ -42,6 +44,9 @@ _COMPARED = {
     ds.LessThan: "<",
     ds.LessThanOrEqual: "<=",
 }
+
+_DAYS = {"Date": (date(1970, 1, 1), date(2105, 12, 31)), "Date32": (date(1900, 1, 1), date(2299, 12, 31))}
+"""That servers of all versions read as they are. They take others for the nearest of these."""
 
 
 @dataclass
@@ -65,6 +70,9 @@ class ClusterReader(DataSourceReader):
                 raise SqlError(
                     Code.NO_SUCH_COLUMN_IN_TABLE, f"{self._target.table} has no column {field.name}."
                 )
+            column = self._target.column(field.name)
+            if isinstance(field.dataType, BinaryType) and column and has_bytes(column.type):
+                continue
             if there[field.name].dataType != field.dataType:
                 raise SqlError(
                     Code.TYPE_MISMATCH,
@@ -73,6 +81,7 @@ class ClusterReader(DataSourceReader):
                     hint="Cast it after reading.",
                 )
         self._conditions = [f"({options.filter})"] if options.filter else []
+        self._binary = frozenset(field.name for field in schema if isinstance(field.dataType, BinaryType))
 
     def partitions(self) -> Sequence[InputPartition]:
         return [ShardPartition(shard.number, shard.replicas) for shard in self._target.shards]
@@ -85,14 +94,14 @@ class ClusterReader(DataSourceReader):
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
         read = self._read_old if self._target.is_old else self._read_arrow
         for batch in read(server, columns, where):
-            arrays = [batch.column(name).cast(wanted.field(name).type) for name in wanted.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
+            yield _as_wanted(batch, wanted)
 
     def _read_arrow(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
         table = self._target.table.quoted
         # A star leaves out columns that are MATERIALIZED.
         names = column_list([column.name for column in columns])
-        sql = f"SELECT {select_list(columns)} FROM (SELECT {names} FROM {table}{where}) FORMAT ArrowStream"
+        chosen = select_list(columns, binary=self._binary)
+        sql = f"SELECT {chosen} FROM (SELECT {names} FROM {table}{where}) FORMAT ArrowStream"
         with server.open(sql, settings=_ARROW) as answer:
             yield from pa.ipc.open_stream(_Stream(answer))
 
@@ -108,12 +117,26 @@ class ClusterReader(DataSourceReader):
             if not file.stat().st_size:
                 return
             settings = ", ".join(f"{name} = {quote_string(value)}" for name, value in _ARROW.items())
+            chosen = select_list(columns, binary=self._binary)
             found = chdb_query(
-                f"SELECT {select_list(columns)} FROM file({quote_string(str(file))}, 'Native') "
+                f"SELECT {chosen} FROM file({quote_string(str(file))}, 'Native') "
                 f"SETTINGS session_timezone = {quote_string(self._target.timezone)}, {settings}",
                 "ArrowStream",
             )
             yield from pa.ipc.open_stream(pa.py_buffer(found))
+
+
+def _as_wanted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """With Spark's types. Raises SqlError 349: Spark takes what it was told has no NULL for a value."""
+    arrays = [batch.column(name).cast(wanted.field(name).type) for name in wanted.names]
+    for field, values in zip(wanted, arrays, strict=True):
+        if values.null_count and not field.nullable:
+            raise SqlError(
+                CANNOT_INSERT_NULL,
+                f"{field.name} has NULL in {values.null_count} rows.",
+                hint="Read it with a schema in which it may be NULL.",
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
 
 class PushingReader(ClusterReader):
@@ -212,6 +235,6 @@ def _literal(value: object, kind: ChType) -> str | None:
         at = value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
         return f"toDateTime({int(at.timestamp())})" if 0 <= at.timestamp() < 2**32 else None
     if isinstance(value, date) and not isinstance(value, datetime) and kind.name in ("Date", "Date32"):
-        is_short = kind.name == "Date32" or date(1970, 1, 1) <= value <= date(2105, 12, 31)
-        return f"to{kind.name}({quote_string(value.isoformat())})" if is_short else None
+        first, last = _DAYS[kind.name]
+        return f"to{kind.name}({quote_string(value.isoformat())})" if first <= value <= last else None
     return None

@@ -16,12 +16,11 @@ import pyarrow as pa
 from engine.distributed.sharding import slot_expression
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
+from spark_apps.clickhouse_cluster.expressions import write_expression
 from spark_apps.clickhouse_cluster.options import Placement
-from spark_apps.clickhouse_cluster.ranges import require_in_range
-from spark_apps.clickhouse_cluster.target import Column, Target
-from spark_apps.clickhouse_cluster.types import ChType, write_expression
+from spark_apps.clickhouse_cluster.ranges import require_values
+from spark_apps.clickhouse_cluster.target import Target
 
-_CANNOT_INSERT_NULL = 349
 _connection: Any = None
 _key_types: dict[str, str] = {}
 """By the statement that asks for it. A process that Spark gives many tasks asks once."""
@@ -91,11 +90,10 @@ class Splitter:
     def split(self, rows: pa.Table) -> Iterator[Piece]:
         """One piece for each shard that gets any of `rows`.
 
-        Raises SqlError: 349 for NULL where there can be none, 321 for days and times that the column does not
-        hold, 53 for a key that is no integer, others where a value does not fit.
+        Raises SqlError: 349, 691 and 321 as `require_values`, 53 for a key that is no integer, others where a
+        value does not fit.
         """
-        self._check_nulls(rows)
-        require_in_range(rows, self._columns)
+        require_values(rows, self._columns, self._target.table)
         if self._target.placement is Placement.EVERY_SHARD:
             body = self._encode(rows)
             yield from (Piece(shard, rows.num_rows, body) for shard in range(len(self._target.shards)))
@@ -142,21 +140,6 @@ class Splitter:
             raise SqlError(
                 _code(str(error)), f"Rows do not fit into {self._target.table}: {error}"
             ) from error
-
-    def _check_nulls(self, rows: pa.Table) -> None:
-        for column in self._columns:
-            count = rows[column.name].null_count
-            if count and not takes_null(column):
-                raise SqlError(
-                    _CANNOT_INSERT_NULL,
-                    f"{column.name} {column.type} of {self._target.table} takes no NULL, "
-                    f"and {count} rows have it.",
-                    hint="Filter or fill them in Spark, or make the column Nullable.",
-                )
-
-
-def takes_null(column: Column) -> bool:
-    return ChType.parse(column.type).is_nullable
 
 
 def _code(text: str) -> int:

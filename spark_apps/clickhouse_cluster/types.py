@@ -1,4 +1,4 @@
-"""ClickHouse's types and Spark's: which goes into which, and how a value is asked for.
+"""ClickHouse's types and Spark's: which goes into which.
 
 Reading keeps every value: unsigned numbers become the next wider signed type, UInt64 a decimal(20, 0); what
 Spark has no type for (UUID, addresses, enums, numbers of 128 bits and more) comes as text. Spark's timestamps
@@ -36,12 +36,11 @@ from pyspark.sql.types import (
 )
 
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier, quote_string
 from engine.sql.tokens import TokenKind, tokenize
 from spark_apps.clickhouse_cluster.options import Placement
 from spark_apps.clickhouse_cluster.target import Column, Target
 
-_SIMPLE: dict[str, DataType] = {
+SIMPLE: dict[str, DataType] = {
     "Int8": ByteType(),
     "Int16": ShortType(),
     "Int32": IntegerType(),
@@ -60,8 +59,20 @@ _SIMPLE: dict[str, DataType] = {
     "DateTime64": TimestampType(),
 }
 _PARAMETERS = re.compile(r"(\w+)(?:\((.*)\))?\Z", re.DOTALL)
-_INTEGERS = ("Int8", "Int16", "Int32", "Int64", "Int128", "Int256", "UInt8", "UInt16", "UInt32", "UInt64",
+INTEGERS = ("Int8", "Int16", "Int32", "Int64", "Int128", "Int256", "UInt8", "UInt16", "UInt32", "UInt64",
              "UInt128", "UInt256")  # fmt: skip
+_UTC = (
+    "UTC",
+    "Etc/UTC",
+    "Etc/UCT",
+    "UCT",
+    "Zulu",
+    "Etc/Zulu",
+    "Universal",
+    "Etc/Universal",
+    "GMT",
+    "Etc/GMT",
+)
 _DECIMAL_DIGITS = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
 
 
@@ -87,6 +98,16 @@ class ChType:
         return cls(name, _split(inside) if inside else (), False)
 
     @property
+    def may_be_null(self) -> bool:
+        return self.is_nullable or self.name in ("Variant", "Dynamic")
+
+    @property
+    def zone(self) -> str:
+        """Of a time; empty for that of the server."""
+        quoted = [argument for argument in self.arguments if argument.startswith("'")]
+        return quoted[0].strip("'") if quoted else ""
+
+    @property
     def decimal(self) -> tuple[int, int] | None:
         """Digits and scale."""
         if self.name == "Decimal":
@@ -99,15 +120,15 @@ class ChType:
 def spark_type(text: str) -> DataType:
     """What a column of this ClickHouse type is read as."""
     kind = ChType.parse(text)
-    if kind.name in _SIMPLE:
-        return _SIMPLE[kind.name]
+    if kind.name in SIMPLE:
+        return SIMPLE[kind.name]
     if kind.decimal is not None and kind.decimal[0] <= 38:
         return DecimalType(*kind.decimal)
     if kind.name == "Array":
-        return ArrayType(spark_type(kind.arguments[0]), ChType.parse(kind.arguments[0]).is_nullable)
+        return ArrayType(spark_type(kind.arguments[0]), ChType.parse(kind.arguments[0]).may_be_null)
     if kind.name == "Map":
         key, value = kind.arguments
-        return MapType(spark_type(key), spark_type(value), ChType.parse(value).is_nullable)
+        return MapType(spark_type(key), spark_type(value), ChType.parse(value).may_be_null)
     return StringType()
 
 
@@ -115,42 +136,16 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
     """Columns as they are read: all that the table stores."""
     return StructType(
         [
-            StructField(column.name, spark_type(column.type), ChType.parse(column.type).is_nullable)
+            StructField(column.name, spark_type(column.type), ChType.parse(column.type).may_be_null)
             for column in columns
             if column.default not in ("ALIAS", "EPHEMERAL")
         ]
     )
 
 
-def read_expression(value: str, text: str) -> str:
-    """SQL that gives `value`, of this ClickHouse type, in a form that Arrow and Spark have."""
-    kind = ChType.parse(text)
-    if kind.name in ("DateTime", "DateTime64"):
-        return f"toDateTime64({value}, 6, 'UTC')"
-    if kind.name == "Date":
-        return f"toDate32({value})"
-    if kind.name in ("UInt64",):
-        return f"toDecimal128({value}, 0)"
-    if kind.name == "Array":
-        inner = read_expression("x", kind.arguments[0])
-        return value if inner == "x" else f"arrayMap(x -> {inner}, {value})"
-    if kind.name in _SIMPLE or kind.name == "Map" or (kind.decimal is not None and kind.decimal[0] <= 38):
-        is_low_cardinality = text.startswith("LowCardinality")
-        nullable = "Nullable(String)" if kind.is_nullable else "String"
-        return f"CAST({value}, '{nullable}')" if is_low_cardinality and kind.name == "String" else value
-    return f"toString({value})"
-
-
-def write_expression(value: str, text: str) -> str:
-    """SQL that turns `value`, as Spark has it, into this ClickHouse type; fails for what does not fit."""
-    how = "accurateCast" if _has_numbers(ChType.parse(text)) else "CAST"
-    return f"{how}({value}, {quote_string(text)})"
-
-
-def _has_numbers(kind: ChType) -> bool:
-    if kind.name in ("Array", "Map"):
-        return any(_has_numbers(ChType.parse(argument)) for argument in kind.arguments)
-    return kind.name in _INTEGERS or kind.decimal is not None
+def has_bytes(text: str) -> bool:
+    """Whether a column may be read as binary."""
+    return ChType.parse(text).name in ("String", "FixedString")
 
 
 def check_schema(schema: StructType, target: Target) -> None:
@@ -172,7 +167,7 @@ def check_schema(schema: StructType, target: Target) -> None:
         if not column.is_stored_as_given:
             wrong.append(f"{field.name} is {column.default}, nobody can write it")
         else:
-            reason = _misfit(field.dataType, column.type)
+            reason = _misfit(field.dataType, column.type, target.timezone)
             if reason:
                 wrong.append(f"{field.name}: {field.dataType.simpleString()} into {column.type}{reason}")
     names = {field.name for field in schema}
@@ -193,15 +188,15 @@ def check_schema(schema: StructType, target: Target) -> None:
         raise SqlError(Code.TYPE_MISMATCH, f"The frame does not fit into {target.table}: {'; '.join(wrong)}.")
 
 
-def _misfit(spark: DataType, text: str) -> str:
-    """Empty when it fits, else what is in the way."""
+def _misfit(spark: DataType, text: str, zone: str) -> str:
+    """Empty when it fits, else what is in the way. `zone` is the server's."""
     kind = ChType.parse(text)
     if isinstance(spark, ByteType | ShortType | IntegerType | LongType):
-        fits = kind.name in _INTEGERS or kind.name == "Float64" or kind.decimal is not None
+        fits = kind.name in INTEGERS or kind.name == "Float64" or kind.decimal is not None
     elif isinstance(spark, FloatType | DoubleType):
         fits = kind.name in ("Float32", "Float64")
     elif isinstance(spark, DecimalType):
-        fits = kind.decimal is not None or (spark.scale == 0 and kind.name in _INTEGERS)
+        fits = kind.decimal is not None or (spark.scale == 0 and kind.name in INTEGERS)
         if kind.decimal is not None and spark.scale > kind.decimal[1]:
             return f": {spark.scale} digits after the point do not fit into {kind.decimal[1]}; round in Spark"
     elif isinstance(spark, StringType):
@@ -214,22 +209,22 @@ def _misfit(spark: DataType, text: str) -> str:
         fits = kind.name in ("Date", "Date32")
     elif isinstance(spark, TimestampType | TimestampNTZType):
         fits = kind.name in ("DateTime", "DateTime64")
+        if fits and isinstance(spark, TimestampNTZType) and (kind.zone or zone) not in _UTC:
+            return (
+                f": a time of no zone, and the column's is {kind.zone or zone}; cast it to timestamp in Spark"
+            )
     elif isinstance(spark, ArrayType):
-        return _misfit(spark.elementType, kind.arguments[0]) if kind.name == "Array" else ": not an array"
+        if kind.name != "Array":
+            return ": not an array"
+        return _misfit(spark.elementType, kind.arguments[0], zone)
     elif isinstance(spark, MapType):
         if kind.name != "Map":
             return ": not a map"
-        return _misfit(spark.keyType, kind.arguments[0]) or _misfit(spark.valueType, kind.arguments[1])
+        key, value = kind.arguments
+        return _misfit(spark.keyType, key, zone) or _misfit(spark.valueType, value, zone)
     else:
         fits = False
     return "" if fits else "; cast it in Spark"
-
-
-def select_list(columns: Sequence[Column]) -> str:
-    return ", ".join(
-        f"{read_expression(quote_identifier(column.name), column.type)} AS {quote_identifier(column.name)}"
-        for column in columns
-    )
 
 
 def _split(text: str) -> tuple[str, ...]:

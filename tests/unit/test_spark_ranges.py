@@ -8,14 +8,15 @@ import pyarrow as pa
 import pytest
 
 from engine.errors import SqlError
-from spark_apps.clickhouse_cluster.ranges import require_in_range
+from engine.names import TableName
+from spark_apps.clickhouse_cluster.ranges import require_values
 from spark_apps.clickhouse_cluster.target import Column
 
 UTC = pa.timestamp("us", tz="UTC")
 
 
 def check(kind: str, values: list[object], arrow: pa.DataType) -> None:
-    require_in_range(pa.table({"a": pa.array(values, arrow)}), [Column("a", kind)])
+    require_values(pa.table({"a": pa.array(values, arrow)}), [Column("a", kind)], TableName("d", "t"))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +30,7 @@ def check(kind: str, values: list[object], arrow: pa.DataType) -> None:
     ],
 )
 def test_days(kind: str, fits: str, not_any_more: str) -> None:
-    check(kind, [dt.date.fromisoformat(fits), None], pa.date32())
+    check(kind, [dt.date.fromisoformat(fits)], pa.date32())
     with pytest.raises(SqlError, match=f"a .*Date.* not {not_any_more}") as refused:
         check(kind, [dt.date(2000, 1, 1), dt.date.fromisoformat(not_any_more)], pa.date32())
     assert refused.value.code == 321
@@ -48,19 +49,60 @@ def test_days(kind: str, fits: str, not_any_more: str) -> None:
 @pytest.mark.parametrize("arrow", [UTC, pa.timestamp("us")], ids=str)
 def test_times(kind: str, fits: str, not_any_more: str, arrow: pa.DataType) -> None:
     zone = dt.UTC if arrow.tz else None
-    check(kind, [dt.datetime.fromisoformat(fits).replace(tzinfo=zone), None], arrow)
+    check(kind, [dt.datetime.fromisoformat(fits).replace(tzinfo=zone)], arrow)
     with pytest.raises(SqlError, match=f"not {not_any_more}"):
         check(kind, [dt.datetime.fromisoformat(not_any_more).replace(tzinfo=zone)], arrow)
 
 
 def test_days_in_arrays() -> None:
     days = pa.list_(pa.date32())
-    check("Array(Date)", [[dt.date(2000, 1, 1)], [], None], days)
+    check("Array(Date)", [[dt.date(2000, 1, 1)], []], days)
     with pytest.raises(SqlError, match="1969-12-31"):
         check("Array(Date)", [[dt.date(2000, 1, 1)], [dt.date(1969, 12, 31)]], days)
 
 
 def test_columns_of_other_types_and_columns_of_nulls_pass() -> None:
     check("UInt32", [2**32 - 1], pa.int64())
-    check("Date", [None], pa.date32())
+    check("Nullable(Date)", [None], pa.date32())
     check("Date", [], pa.date32())
+
+
+LISTS = pa.list_(pa.list_(pa.int64()))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "arrow"),
+    [
+        ("Array(Array(UInt8))", [[[1], None]], LISTS),
+        ("Array(Array(UInt8))", [[[1, None]]], LISTS),
+        ("Map(String, Array(String))", [[("k", None)]], pa.map_(pa.string(), pa.list_(pa.string()))),
+        ("Array(Map(String, String))", [[None]], pa.list_(pa.map_(pa.string(), pa.string()))),
+        ("Map(String, String)", [None], pa.map_(pa.string(), pa.string())),
+        ("Date", [None], pa.date32()),
+    ],
+)
+def test_null_is_found_at_every_depth(kind: str, values: list[object], arrow: pa.DataType) -> None:
+    with pytest.raises(SqlError, match=r"a .* takes no NULL there, and 1 ") as refused:
+        check(kind, values, arrow)
+    assert refused.value.code == 349
+
+
+def test_null_stands_where_elements_are_nullable() -> None:
+    check("Array(Array(Nullable(UInt8)))", [[[1, None], []]], LISTS)
+
+
+def test_only_the_rows_of_a_slice_count() -> None:
+    days = pa.map_(pa.string(), pa.date32())
+    rows = pa.array([[("x", dt.date(1969, 1, 1))], [("y", dt.date(2024, 1, 1))]], days)
+    column = [Column("a", "Map(String, Date)")]
+    require_values(pa.table({"a": rows[1:]}), column, TableName("d", "t"))
+    with pytest.raises(SqlError, match="1969-01-01"):
+        require_values(pa.table({"a": rows[:1]}), column, TableName("d", "t"))
+
+
+def test_the_number_of_an_enum_is_no_name_of_it() -> None:
+    kind = r"Enum8('it\'s' = 1, '2' = 3)"
+    check(f"Nullable({kind})", ["it's", "2", None], pa.string())
+    with pytest.raises(SqlError, match="has no name '1', '3'") as refused:
+        check(kind, ["3", "1", "2"], pa.string())
+    assert refused.value.code == 691

@@ -16,6 +16,7 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
 )
 
@@ -72,6 +73,9 @@ def frame(**columns: DataType) -> StructType:
         (BooleanType(), "UInt8"),
         (DateType(), "Date32"),
         (TimestampType(), "DateTime64(3, 'UTC')"),
+        (TimestampType(), "DateTime('Asia/Tokyo')"),
+        (TimestampNTZType(), "DateTime64(3)"),
+        (ArrayType(TimestampNTZType()), "Array(DateTime('UTC'))"),
         (ArrayType(IntegerType()), "Array(UInt16)"),
         (MapType(StringType(), LongType()), "Map(String, UInt64)"),
     ],
@@ -92,6 +96,7 @@ def test_types_that_fit(spark: DataType, column: str) -> None:
         (DecimalType(9, 4), "Decimal(12, 2)", "4 digits after the point do not fit into 2; round in Spark"),
         (ArrayType(DoubleType()), "Array(UInt8)", "x: array<double> into Array(UInt8); cast it in Spark"),
         (ArrayType(LongType()), "UInt8", "not an array"),
+        (TimestampNTZType(), "DateTime64(3, 'Asia/Tokyo')", "no zone, and the column's is Asia/Tokyo; cast"),
         (MapType(StringType(), LongType()), "String", "not a map"),
         (StructType(), "String", "cast it in Spark"),
     ],
