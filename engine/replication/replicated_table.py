@@ -169,7 +169,11 @@ class ReplicatedTable:
             finally:
                 terms.cancel()
                 await asyncio.wait([terms])
-            if terms.cancelled() or (error := terms.exception()) is None:
+            if startup.is_stopping:
+                return
+            # What they waited for may have been cancelled, and not they.
+            error = RuntimeError("cancelled") if terms.cancelled() else terms.exception()
+            if error is None:
                 return
             self.program_errors.append(error)
             self.ctx.readonly_reason = f"an error in the program ended the term: {error!r}"

@@ -38,6 +38,12 @@ _PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("proce
 """The process that a task belongs to; whatever it starts belongs to it, too."""
 
 
+def is_of_dead_process() -> bool:
+    """Whether the task that asks belongs to a process that was killed."""
+    process = _PROCESS.get()
+    return process is not None and not process.is_alive
+
+
 class Process:
     """One incarnation. `kill_at` counts gates; None: it lives until `kill`."""
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from engine.testing.simulated_process import is_of_dead_process
+
 
 class Seeded(Protocol):
     """A scenario: what one seed stands for."""
@@ -53,7 +55,10 @@ class Report(Generic[ScenarioT, HistoryT]):
 
 
 class _EventCounter(logging.Handler):
-    """Counts log events by their id; those in `detailed` by their last argument, too."""
+    """Counts log events by their id; those in `detailed` by their last argument, too.
+
+    What ends in a process that was killed ends in ways that a real one has no time for: that is not counted.
+    """
 
     def __init__(self, reached: Counter[str], detailed: Collection[str]) -> None:
         super().__init__()
@@ -61,6 +66,8 @@ class _EventCounter(logging.Handler):
         self._detailed = detailed
 
     def emit(self, record: logging.LogRecord) -> None:
+        if is_of_dead_process():
+            return
         event = record.msg.split(" ", 1)[0]
         self._reached[event] += 1
         if event in self._detailed and isinstance(record.args, tuple):

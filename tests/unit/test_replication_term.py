@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from engine.errors import SqlError
-from engine.keeper.base import Create, Op, OpResult
+from engine.keeper.base import Create, Keeper, Op, OpResult
 from engine.keeper.session import RequestKind
 from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts, RangeFate
@@ -139,6 +139,49 @@ async def test_an_error_in_the_program_ends_the_term_and_not_the_replica(bench: 
     await one.insert(1)
     one.table.program_errors.clear()
     await one.stop()
+
+
+@simulated
+async def test_a_loop_that_was_cancelled_by_what_it_waited_for_ends_the_term_and_not_the_replica(
+    bench: Bench,
+) -> None:
+    failures = 0
+
+    async def waits_for_what_is_given_up(_ctx: ReplicaContext) -> None:
+        nonlocal failures
+        failures += 1
+        given_up = asyncio.get_running_loop().create_future()
+        if failures == 1:
+            given_up.cancel()
+        await given_up
+
+    one = await bench.start("r1", loops=(*WITHOUT_MERGES, waits_for_what_is_given_up), is_awaited=False)
+    await bench.until(lambda: failures == 2 and not one.ctx.is_readonly)
+    await one.insert(1)
+    assert "was cancelled" in repr(one.table.program_errors.pop())
+    await one.stop()
+
+
+@simulated
+async def test_an_activation_that_was_cancelled_by_what_it_waited_for_is_tried_again(bench: Bench) -> None:
+    (one,) = await bench.cluster(1)
+    await one.table.stop()
+    holder, asked = one.ctx.holder, 0
+    get = holder.get
+
+    async def given_up_once() -> Keeper:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            given_up: asyncio.Future[Keeper] = asyncio.get_running_loop().create_future()
+            given_up.cancel()
+            return await given_up
+        return await get()
+
+    holder.get = given_up_once  # type: ignore[method-assign]
+    await one.table.start()
+    await bench.until(lambda: not one.ctx.is_readonly)
+    assert "cancelled" in repr(one.table.program_errors.pop())
 
 
 # -- what a start finds -------------------------------------------------------------------------------------

@@ -120,7 +120,14 @@ async def _run_term(ctx: ReplicaContext, keeper: Keeper, loops: Sequence[Loop]) 
 
 
 async def _run_loop(ctx: ReplicaContext, loop: Loop) -> None:
-    await loop(ctx)
+    """A task group takes no notice of a child that was cancelled: the term would go on without the loop."""
+    try:
+        await loop(ctx)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        raise RuntimeError(f"{loop} of {ctx.name} was cancelled by what it waited for") from None
 
 
 async def _until_expired(keeper: Keeper) -> None:
