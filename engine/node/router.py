@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
@@ -68,6 +68,10 @@ class Distributed(ReplicatedStatements, Protocol):
 
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced by its shards."""
+        ...
+
+    def turn(self, failover: Failover) -> AbstractAsyncContextManager[None]:
+        """Within it the prepared statement runs."""
         ...
 
     async def insert(
@@ -145,7 +149,7 @@ class StatementRouter:
             prepared = await self._distributed.prepare_read(asked, statement, failover)
             is_given = False
             try:
-                async with self._run_once(prepared, statement) as answer:
+                async with self._distributed.turn(failover), self._run_once(prepared, statement) as answer:
                     if failover.can_begin_anew:
                         answer = await BegunAnswer.of(answer, failover)
                     is_given = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ from engine.replication.part_store import (
 from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
+
+log = logging.getLogger(__name__)
 
 _UNDERSCORES_OF_A_MUTATED_PART = 4
 
@@ -309,14 +312,20 @@ class ChdbPartStore:
         try:
             await self._workers.run(lambda connection: self._publisher.publish(connection, changes))
         except (OnclusterError, OSError) as error:
-            if len(batch) == 1:
-                batch[0].done.set_exception(error)
-                return
-            for waiting in batch:  # one of them is to blame
-                await self._publish_batch([waiting])
+            await self._failed(batch, error)
+        except Exception as error:  # nobody else would tell those who wait
+            log.exception("part_storage.defect table=%s", self._state.table)
+            await self._failed(batch, error)
         else:
             for waiting in batch:
                 waiting.done.set_result(None)
+
+    async def _failed(self, batch: Sequence[_Waiting], error: Exception) -> None:
+        if len(batch) == 1:
+            batch[0].done.set_exception(error)
+            return
+        for waiting in batch:  # one of them is to blame
+            await self._publish_batch([waiting])
 
     async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
         async with self._changing:

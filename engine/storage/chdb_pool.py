@@ -46,6 +46,8 @@ class ChdbPool:
     def __init__(self, path: Path, *, max_running: int, env: Env) -> None:
         self.path = path
         self.env = env
+        self.may_wait_for_others = max(1, max_running - max(1, max_running // 4))
+        """So many statements may hold threads while they wait for nodes that may ask this one meanwhile."""
         self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
         self._reserved: list[ThreadPoolExecutor] = []

@@ -57,7 +57,7 @@ Ask = Callable[[str], Awaitable[str]]
 
 
 @asynccontextmanager
-async def node_beside(other: Other, directory: Path) -> AsyncIterator[Ask]:
+async def node_beside(other: Other, directory: Path, *, max_running: int = 8) -> AsyncIterator[Ask]:
     """A node with a Distributed table `d`, of which one shard is its own `t`."""
     [port] = free_ports(1)
     app = web.Application()
@@ -68,7 +68,7 @@ async def node_beside(other: Other, directory: Path) -> AsyncIterator[Ask]:
     own = Shard(1, (Replica("127.0.0.1", 9000, default_database="default"),))
     shards = (own, Shard(2, (Replica("127.0.0.2", 9000, http_port=port),)))
     topology = Topology({"c": Cluster("c", shards)})
-    other.pool = pool = await ChdbPool.open(directory / "data")
+    other.pool = pool = await ChdbPool.open(directory / "data", max_running=max_running)
     node = DistributedNode(
         NodeConfig(path=str(pool.path)),
         env=SystemEnv(),
@@ -148,6 +148,17 @@ async def test_a_shard_is_asked_once_and_early(tmp_path: Path) -> None:
             assert await ask(COUNT) == f"{2 * OWN_ROWS}\n"
             assert other.formats == ["TSVRaw"]
         assert await ask("SELECT countIf(k > 5) AS c FROM d HAVING c > 100") == ""
+
+
+@pytest.mark.parametrize("sql", [COUNT, "SELECT k FROM d LIMIT 1 BY 1"], ids=["early", "by chDB"])
+async def test_statements_that_wait_for_another_node_leave_threads_to_what_it_asks(
+    tmp_path: Path, sql: str
+) -> None:
+    """What the other node answers takes threads of this one, as if it asked this one at the same time."""
+    other = Other()
+    async with node_beside(other, tmp_path, max_running=3) as ask:
+        answers = await asyncio.gather(*(ask(sql) for _ in range(6)))
+        assert len(set(answers)) == 1 and answers[0]
 
 
 SUMS = (

@@ -155,6 +155,25 @@ async def test_changes_that_wait_for_one_another_are_made_together_and_fail_alon
         assert names[1] in texts(store.active) or await rows(pool) == "4 6 8 10"
 
 
+async def test_a_defect_is_told_to_whoever_waits_for_the_change_and_holds_up_nobody_else(
+    tmp_path: Path,
+) -> None:
+    """An INSERT waits for its part to be shown, and holds the part's name until then."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 2, 'a'", "0_0_0_0")
+        await insert(pool, store, "SELECT 4, 'a'", "0_1_1_0")
+        await insert(pool, store, "SELECT 1, 'a'", "1_0_0_0")
+        (store.state.staged_root / "live.json").write_text("[]")  # nothing that the code reckons with
+        swap, attach = await asyncio.gather(
+            store.publish(named("0_1_1_0"), named("0_0_0_0")),
+            store.publish(named("1_0_0_0")),
+            return_exceptions=True,
+        )
+        assert isinstance(swap, AttributeError)
+        assert attach is None and "1_0_0_0" in texts(store.active)
+
+
 async def test_readers_never_see_a_swap_half_done(tmp_path: Path) -> None:
     async with opened(tmp_path, CREATE) as (pool, store):
         await store.load()

@@ -42,6 +42,23 @@ def graph() -> ViewGraph:
     return ViewGraph(read)
 
 
+async def test_views_are_told_though_definitions_never_stand_still() -> None:
+    """An INSERT asks for them; other statements change something each time they are read."""
+    reads = 0
+
+    async def read() -> Links:
+        nonlocal reads
+        reads += 1
+        if reads < 100:
+            busy.changed()
+        return LINKS
+
+    busy = ViewGraph(read)
+    assert [one.name for one in await busy.of(N("plain"))] == [N("v")]
+    assert await busy.target_of(N("v")) == N("r")
+    assert reads == 2, "each time anew, as it changed since"
+
+
 def guard() -> FeederGuard:
     tables = ReplicatedTables()
     tables.recorded = lambda: [N("r")]

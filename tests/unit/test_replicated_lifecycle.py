@@ -1,303 +1,45 @@
 """CREATE and DROP of replicated tables, killed at every durable step: there or not there, never half."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
 
-from engine.config.model import Cluster, Replica, Shard, Topology, User
+from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import SessionHolder
 from engine.names import HostId, TableName
-from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
-from engine.node.replicated.create import CreateStatements
-from engine.node.replicated.drop_rename import DropRenameStatements
-from engine.node.replicated.lifecycle import TableLifecycle
-from engine.node.replicated.local_tables import LocalTable, LocalTables
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.shard_check import Defaults
-from engine.node.replicated.undrop import UndropStatements, forget_dropped
-from engine.node.statement import Asked
-from engine.replication.commands.create import Created, create_replica
+from engine.node.replicated.undrop import forget_dropped
 from engine.replication.host import ReplicaHost
-from engine.replication.replica.context import Broadcast
-from engine.sql import parse_statement
 from engine.testing.simulation import SimulationEnv, run_simulation
-
-NAME = TableName("d", "t")
-ROOT = "/t"
-CREATE = "CREATE TABLE IF NOT EXISTS d.t (a Int8) ENGINE = ReplicatedMergeTree('/t', 'r') ORDER BY a"
-OF_ITS_UUID = "/t/00000000-0000-0000-0000-000000000007"
-CREATE_BELOW_ITS_UUID = (
-    "CREATE TABLE IF NOT EXISTS d.t UUID '00000000-0000-0000-0000-000000000007' (a Int8) "
-    "ENGINE = ReplicatedMergeTree('/t/{uuid}/shard/01', 'r') ORDER BY a"
+from tests.unit.replicated_lifecycle_support import (
+    CREATE,
+    CREATE_BELOW_ITS_UUID,
+    DETACH,
+    DROP,
+    NAME,
+    OF_ITS_UUID,
+    ROOT,
+    SERVER,
+    UNDROP,
+    Bomb,
+    Killed,
+    Process,
+    World,
 )
-DROP = "DROP TABLE IF EXISTS d.t SYNC"
-UNDROP = "UNDROP TABLE d.t"
-DETACH = f"DETACH TABLE {NAME}"
-SERVER = UUID(int=99)
-_WRITES = ("create", "remove", "set", "multi")
-
-
-class Killed(asyncio.CancelledError):
-    """kill -9: nothing durable happens after it, whatever `finally` blocks try."""
-
-
-@dataclass
-class Bomb:
-    """Goes off at step `at`; every durable write is two steps, before it and after it."""
-
-    at: int = -1
-    steps: int = 0
-    is_off: bool = False
-
-    def tick(self) -> None:
-        if self.is_off or self.steps == self.at:
-            self.is_off = True
-            raise Killed
-        self.steps += 1
-
-
-class Disk(LocalTables):
-    """chDB's tables: what is in it outlives the process."""
-
-    def __init__(self) -> None:
-        self.tables: dict[UUID, TableName] = {}
-        self.dropped_tables: dict[UUID, TableName] = {}
-        self.bomb = Bomb()
-        self.refuses_drop = False
-
-    async def run(self, sql: str) -> None:
-        raise AssertionError(sql)
-
-    async def named(self, name: TableName) -> LocalTable | None:
-        return next((_local(u, n) for u, n in self.tables.items() if n == name), None)
-
-    async def by_uuid(self, uuids: Sequence[UUID]) -> Mapping[UUID, LocalTable]:
-        return {uuid: _local(uuid, self.tables[uuid]) for uuid in uuids if uuid in self.tables}
-
-    async def detached(self) -> Mapping[UUID, TableName]:
-        return {}
-
-    async def engine_of_database(self, database: str) -> str | None:
-        return "Atomic"
-
-    async def drop(self, name: TableName, uuid: UUID) -> None:
-        self.bomb.tick()
-        self.tables.pop(uuid, None)
-        self.bomb.tick()
-
-    async def last_dropped(self, name: TableName, uuid: str | None = None) -> UUID | None:
-        return next((u for u, n in self.dropped_tables.items() if n == name and uuid in (None, str(u))), None)
-
-    async def dropped(self) -> set[UUID]:
-        return set(self.dropped_tables)
-
-    async def forget(self, uuid: UUID) -> None:
-        assert uuid not in self.tables
-
-    async def query(self, sql: str, **_: object) -> None:
-        """What a client's session does."""
-        statement = parse_statement(sql)
-        self.bomb.tick()
-        if sql.startswith("UNDROP"):
-            uuid = await self.last_dropped(statement.tables[0])
-            assert uuid is not None
-            self.tables[uuid] = self.dropped_tables.pop(uuid)
-        elif statement.uuid is not None:
-            self.tables[UUID(statement.uuid)] = statement.tables[0]
-        else:
-            if self.refuses_drop:
-                raise SqlError(359, "Table is too big to be dropped")
-            found = await self.named(statement.tables[0])
-            if found is not None:
-                del self.tables[found.uuid]
-                if "SYNC" not in sql:
-                    self.dropped_tables[found.uuid] = found.name
-        self.bomb.tick()
-
-
-def _local(uuid: UUID, name: TableName) -> LocalTable:
-    query = f"CREATE TABLE {name} (`a` Int8) ENGINE = MergeTree ORDER BY a SETTINGS index_granularity = 8192"
-    return LocalTable(uuid, name, "MergeTree", query)
-
-
-class Catalog(TableCatalog):
-    def __init__(self, directory: Path, bomb: Bomb) -> None:
-        super().__init__(directory)
-        self._bomb = bomb
-
-    def put(self, record: TableRecord) -> None:
-        self._bomb.tick()
-        super().put(record)
-        self._bomb.tick()
-
-    def remove(self, uuid: UUID) -> None:
-        self._bomb.tick()
-        super().remove(uuid)
-        self._bomb.tick()
-
-
-class Keeper:
-    """A session whose writes are durable steps, too."""
-
-    def __init__(self, inner: Any, bomb: Bomb) -> None:
-        self._inner = inner
-        self._bomb = bomb
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name)
-        if name not in _WRITES:
-            return found
-
-        async def write(*args: Any, **kwargs: Any) -> Any:
-            self._bomb.tick()
-            result = await found(*args, **kwargs)
-            self._bomb.tick()
-            return result
-
-        return write
-
-
-class _Part:
-    """A replica and a store that do nothing."""
-
-    async def start(self, *, force: bool = False) -> None: ...
-
-    async def stop(self) -> None: ...
-
-    async def close(self) -> None: ...
-
-    async def destroy(self) -> None: ...
-
-    async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
-        return True
-
-    def __init__(self, life: TableLifecycle, record: TableRecord, local: LocalTable) -> None:
-        self._life, self._record, self._local = life, record, local
-
-    async def restore(self, table_uuid: UUID) -> Created:
-        """Keeper's side of it."""
-        life, record = self._life, self._record
-        keeper = await life.holder.get()
-        if await keeper.exists(record.me.root) is not None:
-            raise SqlError(36, "nothing to restore")
-        definition = life.definition_of(self._local)
-        new = life.new_replica(record, definition)
-        return await create_replica(keeper, record.paths, record.me, new, definition)
-
-
-class Maker:
-    life: TableLifecycle
-
-    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
-        part: Any = _Part(self.life, record, local)
-        ctx: Any = SimpleNamespace(
-            name=local.name,
-            me=record.me,
-            readonly_reason="",
-            is_readonly=True,
-            is_ending=False,
-            term_began=Broadcast(),
-        )
-        return RunningTable(record, ctx, part, part)
-
-
-@dataclass
-class World:
-    """What outlives a process of the node."""
-
-    env: SimulationEnv
-    keeper: MemoryKeeperServer
-    directory: Path
-    disk: Disk = field(default_factory=Disk)
-    root: str = ROOT
-
-    async def paths(self) -> bool:
-        """Whether anything of the table is in Keeper."""
-        session = await self.keeper.connect(client="observer")
-        found = await session.exists(self.root) is not None
-        await session.close()
-        return found
-
-
-class Process:
-    """One process of the node."""
-
-    def __init__(self, world: World, bomb: Bomb) -> None:
-        env = world.env
-        world.disk.bomb = bomb
-
-        async def connect() -> Any:
-            return Keeper(await world.keeper.connect(session_timeout_s=6, client="node"), bomb)
-
-        self.world = world
-        self.holder = SessionHolder(connect, env)
-        self.catalog = Catalog(world.directory, bomb)
-        self.tables = ReplicatedTables()
-        maker = Maker()
-        self.life = TableLifecycle(
-            env=env,
-            catalog=self.catalog,
-            dropped=Catalog(world.directory / "dropped", bomb),
-            tables=self.tables,
-            local=world.disk,
-            holder=self.holder,
-            factory=maker,
-            server_uuid=SERVER,
-            on_change=lambda: None,
-        )
-        maker.life = self.life
-        defaults = Defaults("/x/{uuid}", "r", SERVER, HostId("n", 9000))
-        self._create = CreateStatements(
-            self.life, env=env, topology=Topology, defaults=defaults, run_insert=_no_insert
-        )
-        self.life.check_place = self._create.check_place
-        self._drop = DropRenameStatements(self.life)
-        self._undrop = UndropStatements(self.life, env)
-
-    async def run(self, sql: str) -> None:
-        session: Any = self.world.disk
-        asked = Asked(sql=sql, user=User("u"), session=session, database="d")
-        for handler in (self._create, self._undrop, self._drop):
-            if await handler.run(asked, parse_statement(sql)) is not None:
-                return
-
-    async def start(self) -> None:
-        """As the node does."""
-        await self.life.start()
-        await forget_dropped(self.life)
-        await self._undrop.finish_interrupted()
-
-    async def end(self) -> None:
-        """Ends as killed: its session with Keeper is found out later."""
-        for task in list(self.life._tasks):
-            task.cancel()
-        await asyncio.gather(*self.life._tasks, return_exceptions=True)
-        self.world.keeper.crash_client("node")
-
-    async def state(self) -> tuple[bool, bool, bool]:
-        """Of the table: in chDB, in Keeper, attached by its record."""
-        record = self.catalog.named(NAME)
-        is_attached = record is not None and record.state is TableState.ATTACHED
-        return bool(self.world.disk.tables), await self.world.paths(), is_attached
 
 
 @pytest.fixture(autouse=True)
 def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """These are kills, which unwritten pages survive; hundreds of fsyncs on a busy disk take seconds."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
-
-
-async def _no_insert(asked: Asked) -> None:
-    raise AssertionError(asked.sql)
 
 
 async def _killed_at(process: Process, sql: str) -> bool:

@@ -19,6 +19,7 @@ from engine.node.statement import Asked
 from engine.part_storage import ChdbPartStore
 from engine.part_storage.altering import Alterer
 from engine.part_storage.workers import Connection
+from engine.replication.part_name import PartName
 from engine.sql.tokens import scan
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import TABLE, add, opened
@@ -115,3 +116,19 @@ async def test_parts_of_other_tables_and_what_was_replaced_are_left_alone(made: 
     assert await reader.names(text) == "1_0_0_0 2, 2_1_1_0 1"
     found = await pool.query(f"SELECT name FROM ({text}) WHERE table = 'other' AND active")
     assert found.text == "all_1_1_0_2\n"
+
+
+async def test_a_statement_without_names_has_the_rows_of_one_with_them(made: Made) -> None:
+    """A part that was dropped, chDB's cover of it, and a replica's own part without rows."""
+    pool, store, reader = made
+    await store.remove([name for name in store.active if str(name) == "2_0_0_0"])
+    empty = PartName.parse("1_0_1_1")
+    await store.stage_empty(empty)
+    await store.publish([empty], [name for name in store.active if str(name) == "1_0_0_0"])
+    short = await reader.text("SELECT count() FROM system.parts WHERE table = 't' AND active AND rows >= 0")
+    assert "OVER" not in short
+    long = await reader.text(STATEMENTS[0])
+    assert await reader.names(long) == "1_0_1_1 0, 2_1_1_0 1"
+    counted = "SELECT table, rows, active FROM ({}) ORDER BY ALL"
+    assert (await pool.query(counted.format(short))).text == "t\t0\t1\nt\t1\t1\n"
+    assert (await pool.query(counted.format(long))).text == (await pool.query(counted.format(short))).text

@@ -5,7 +5,9 @@ Order of start: records are compared with chDB's tables, then senders begin. Ord
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 from engine.config.model import NodeConfig, Topology
 from engine.distributed.delivery import Deliveries
@@ -84,6 +86,7 @@ class DistributedNode:
         others = run_other or in_chdb
         self._replacing = replacing = Replacing(self.tables, self._spools, others)
         self._stages = stages = Stages(pool, env)
+        self._turns = asyncio.Semaphore(pool.may_wait_for_others)
         self._health = PeerHealth(pool, env, config.host_name, failures)
         self._inserts = DistributedInserts(
             self.tables,
@@ -184,6 +187,16 @@ class DistributedNode:
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
         return await self._selects.prepare(asked, statement, failover)
+
+    @asynccontextmanager
+    async def turn(self, failover: Failover) -> AsyncIterator[None]:
+        """Where a prepared statement may run. Those that read other nodes leave threads to what others ask of
+        this one: else two nodes could wait for each other with all threads that they have."""
+        if not failover.reads:
+            yield
+            return
+        async with self._turns:
+            yield
 
     async def insert(
         self,

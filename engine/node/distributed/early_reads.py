@@ -144,17 +144,17 @@ class EarlyStatement:
         values = None
         try:
             answer = await self._client.ask(peer, url)
+            values = None if answer is None else integers_of(answer, self._reads.columns)
         except aiohttp.SocketTimeoutError:
             self._late = peer
         except (aiohttp.ClientError, OSError):
             pass
-        else:
-            values = None if answer is None else integers_of(answer, self._reads.columns)
-        if values is None:
-            self._has_failed = True
-            awaited.close()
-        else:
-            awaited.give(values)
+        finally:  # whatever it is: a thread of chDB's waits, and nobody else would wake it
+            if values is None:
+                self._has_failed = True
+                awaited.close()
+            else:
+                awaited.give(values)
 
 
 def integers_of(answer: bytes, columns: tuple[tuple[str, str], ...]) -> list[int] | None:

@@ -8,6 +8,7 @@ import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -258,6 +259,7 @@ class HttpServer:
         task = asyncio.get_running_loop().create_task(answer())
         mine = self._running[query_id] = _Running(task, user.name)
         task.add_done_callback(lambda _: self._has_ended(query_id, mine))
+        task.add_done_callback(partial(_note_if_gone, query_id))
         return await asyncio.shield(task)
 
     async def _respond(
@@ -362,3 +364,9 @@ def _port_of(site: web.TCPSite) -> int:
     sockets = getattr(server, "sockets", None)
     assert sockets
     return int(sockets[0].getsockname()[1])
+
+
+def _note_if_gone(query_id: str, answered: asyncio.Task[web.StreamResponse]) -> None:
+    """Nobody waits for the answer of a client that is gone; asyncio would log that with its whole trace."""
+    if not answered.cancelled() and isinstance(error := answered.exception(), OSError):
+        log.info("http.client_gone query_id=%s error=%s", query_id, error)

@@ -48,6 +48,8 @@ class LocalTables:
     def __init__(self, pool: ChdbPool) -> None:
         self._path = pool.path
         self._threads = pool.reserve(2)
+        self._dropping = pool.reserve(2)
+        """A table is dropped when nobody reads it any more; nothing else is to wait for that."""
 
     def _session(self) -> ChdbSession:
         return ChdbSession(self._threads, one_shot=True)
@@ -120,7 +122,7 @@ class LocalTables:
     async def drop(self, name: TableName, uuid: UUID) -> None:
         """Drop the table of this UUID, if there is one, with all its data at once. Raises SqlError."""
         if uuid in await self.by_uuid([uuid]):
-            await self._session().query(
+            await ChdbSession(self._dropping, one_shot=True).query(
                 f"DROP TABLE IF EXISTS {name.quoted} SYNC SETTINGS max_table_size_to_drop = 0, "
                 "max_partition_size_to_drop = 0, check_table_dependencies = 0, "
                 "check_referential_table_dependencies = 0",

@@ -72,15 +72,17 @@ class PartsView:
             kept = (wanted - _ALIASES.keys()) | set(aliases.values()) or frozenset({"active"})
             read = _list(kept | _FILTERED)
             hidden = (kept | _FILTERED | _HELPERS) - kept
-        replaced = {name: value for name, value in _REPLACED.items() if kept is None or name in kept}
-        view = f"SELECT * EXCEPT ({_list(hidden)})"
-        if replaced:
-            view += f" REPLACE ({', '.join(f'{value} AS {name}' for name, value in replaced.items())})"
-        view += (
-            f" FROM ({self._with_helpers(read)}) WHERE database != {quote_string(SCRATCH_DATABASE)} "
-            # chDB covers what it drops by empty parts without a name; nobody's rows are in them.
-            f"AND (NOT _ours OR (active AND (rows > 0 OR _named)))"
-        )
+        relabelled = self._relabelled()
+        if kept is not None and not relabelled and kept.isdisjoint(_REPLACED):
+            ours = f"(database, table) IN ({_names(self._tables)})"
+            named = f"bitShiftRight({_bits_of('uuid')}, 120) = {_MARK}"
+            view = f"SELECT {_list(kept)} FROM system.{self.name} WHERE {_shown(ours, named)}"
+        else:
+            replaced = {name: value for name, value in _REPLACED.items() if kept is None or name in kept}
+            view = f"SELECT * EXCEPT ({_list(hidden)})"
+            if replaced:
+                view += f" REPLACE ({', '.join(f'{value} AS {name}' for name, value in replaced.items())})"
+            view += f" FROM ({self._with_helpers(read, relabelled)}) WHERE {_shown('_ours', '_named')}"
         if aliases:
             further = ", ".join(f"{column} AS {alias}" for alias, column in aliases.items())
             view = f"SELECT *, {further} FROM ({view})"
@@ -104,19 +106,22 @@ class PartsView:
         nested = {name for name in self._columns if name.partition(".")[0] in words}
         return frozenset(nested | ((self._columns | _ALIASES.keys()) & words))
 
-    def _with_helpers(self, columns: str) -> str:
+    def _relabelled(self) -> Mapping[tuple[str, str, str], str]:
+        """By database, table and blocks, the UUIDs of parts that show none."""
+        return {
+            (str(table.ctx.name.database), str(table.ctx.name.table), blocks): str(uuid_of(part))
+            for table in self._tables.all()
+            for blocks, part in sorted(table.store.relabelled().items())
+        }
+
+    def _with_helpers(self, columns: str, uuids: Mapping[tuple[str, str, str], str]) -> str:
         """chDB's table, and of each part: whether it is of a replicated table, whether it has a replicated
-        name, and the number that says which."""
+        name, and the number that says which; `uuids` are those of `_relabelled`."""
         # Empty parts by which chDB covers what it drops begin with the blocks of that, and are no such part.
         known = (
             f"if(rows = 0, {_NO_UUID}, "
             "max(uuid) OVER (PARTITION BY database, table, partition_id, min_block_number))"
         )
-        uuids = {
-            (str(table.ctx.name.database), str(table.ctx.name.table), blocks): str(uuid_of(part))
-            for table in self._tables.all()
-            for blocks, part in sorted(table.store.relabelled().items())
-        }
         if uuids:
             keys = ", ".join(f"({', '.join(map(quote_string, key))})" for key in uuids)
             values = ", ".join(map(quote_string, uuids.values()))
@@ -124,9 +129,19 @@ class PartsView:
             known = f"if({place} = 0, {known}, toUUID([{values}][greatest({place}, 1)]))"
         return (
             f"SELECT {columns}, (database, table) IN ({_names(self._tables)}) AS _ours, "
-            f"reinterpretAsUInt128(reverse(UUIDToNum(if(uuid = {_NO_UUID}, {known}, uuid)))) AS _bits, "
+            f"{_bits_of(f'if(uuid = {_NO_UUID}, {known}, uuid)')} AS _bits, "
             f"_ours AND bitShiftRight(_bits, 120) = {_MARK} AS _named FROM system.{self.name}"
         )
+
+
+def _bits_of(uuid: str) -> str:
+    return f"reinterpretAsUInt128(reverse(UUIDToNum({uuid})))"
+
+
+def _shown(ours: str, named: str) -> str:
+    """chDB covers what it drops by empty parts without a name; nobody's rows are in them."""
+    scratch = quote_string(SCRATCH_DATABASE)
+    return f"database != {scratch} AND (NOT {ours} OR (active AND (rows > 0 OR {named})))"
 
 
 def _list(columns: Iterable[str]) -> str:

@@ -95,19 +95,22 @@ class ViewGraph:
 
     def __init__(self, read: Callable[[], Awaitable[Links]]) -> None:
         self._read = read
-        self._views: dict[TableName, list[View]] | None = None
+        self._views: dict[TableName, list[View]] = {}
         self._targets: dict[TableName, TableName] = {}
         self._feeders: Sequence[Feeder] = ()
         self._generation = 0
+        self._known = -1
+        """The generation that was read."""
 
     def changed(self) -> None:
         """Some definition may be another one now."""
         self._generation += 1
-        self._views = None
 
     async def of(self, source: TableName) -> Sequence[View]:
         """The views that run when rows are inserted into `source`."""
-        while self._views is None:
+        if self._known != self._generation:
+            # What changes while this is read is later than the question: where much is changed nobody would
+            # ever have an answer otherwise.
             generation = self._generation
             views: dict[TableName, list[View]] = {}
             targets: dict[TableName, TableName] = {}
@@ -115,8 +118,9 @@ class ViewGraph:
             for view in links.views:
                 views.setdefault(view.source, []).append(view)
                 targets[view.name] = view.target
-            if generation == self._generation:
+            if generation > self._known:
                 self._views, self._targets, self._feeders = views, targets, links.feeders
+                self._known = generation
         return self._views.get(source, ())
 
     async def target_of(self, name: TableName) -> TableName | None:

@@ -302,9 +302,11 @@ class InsertTransaction:
             await ctx.store.publish([name for name in self._names if name not in covered])
             for name in covered:
                 await ctx.store.discard(name)
-        except (SqlError, OSError) as error:
+        except Exception as error:  # a defect, too: the parts are there, and readers do not see them
             for name in self._names:
                 ctx.check_later(name)
+            if not isinstance(error, SqlError | OSError):
+                raise
             raise unknown_status(ctx, f"the parts are stored but could not be shown: {error}") from error
         ctx.merge_wanted.set()
 
