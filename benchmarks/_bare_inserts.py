@@ -2,8 +2,8 @@
 Keeper or a second copy of anything.
 
 Run as a program it is one such process: it opens chDB on the directory given, says `ready`, and answers each
-line `blocks inserts rows`, `single inserts 1` or `merge parts rows` on its input with the processor time of
-one insert, or of OPTIMIZE FINAL, in milliseconds.
+line `blocks inserts rows`, `single inserts 1` or `merge parts rows` on its input with the processor time and
+the time on the clock of one insert, or of OPTIMIZE FINAL, in milliseconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks._replicas import COLUMNS, block
 from engine.env import SystemEnv
@@ -43,11 +43,19 @@ async def bare_process(directory: Path) -> AsyncIterator[Process]:
         await process.wait()
 
 
-async def processor_ms(process: Process, what: str, count: int, rows: int) -> float:
+class Took(NamedTuple):
+    """What something took, in milliseconds."""
+
+    processor_ms: float
+    clock_ms: float
+
+
+async def took(process: Process, what: str, count: int, rows: int) -> Took:
     """What it took, see the module."""
     assert process.stdin is not None
     process.stdin.write(f"{what} {count} {rows}\n".encode())
-    return float(await _answer(process))
+    used_ms, clock_ms = (await _answer(process)).split()
+    return Took(float(used_ms), float(clock_ms))
 
 
 async def _answer(process: Process) -> str:
@@ -65,23 +73,25 @@ class _Bare:
         for name, value in ReplicatedInserts.streaming_settings.items():
             connection.query(f"SET {name} = '{value}'")
 
-    def inserts(self, count: int, rows: int) -> float:
+    def inserts(self, count: int, rows: int) -> Took:
         """Milliseconds of each, into a table that has had one before."""
         with _Table(self._connection):
             data = [block(n * rows, rows, self._rng) for n in range(count + 1)]
             self._insert(data[0])
-            before_ms = _used_ms()
+            before = _now()
             for each in data[1:]:
                 self._insert(each)
-            return (_used_ms() - before_ms) / count
+            after = _now()
+            return Took(*((end - start) / count for start, end in zip(before, after, strict=True)))
 
-    def merge(self, parts: int, rows: int) -> float:
+    def merge(self, parts: int, rows: int) -> Took:
         with _Table(self._connection):
             for number in range(parts):
                 self._insert(block(number * rows, rows, self._rng))
-            before_ms = _used_ms()
+            before = _now()
             self._connection.query("OPTIMIZE TABLE default.b FINAL", "Null")
-            return _used_ms() - before_ms
+            after = _now()
+            return Took(*(end - start for start, end in zip(before, after, strict=True)))
 
     def _insert(self, data: bytes) -> None:
         handle = self._connection.send_insert("INSERT INTO default.b", "TabSeparated")
@@ -108,9 +118,9 @@ class _Table:
         self._connection.query("DROP TABLE default.b SYNC", "Null")
 
 
-def _used_ms() -> float:
+def _now() -> Took:
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return (used.ru_utime + used.ru_stime) * 1000
+    return Took((used.ru_utime + used.ru_stime) * 1000, SystemEnv().monotonic_s() * 1000)
 
 
 def main(directory: str) -> None:
@@ -122,7 +132,7 @@ def main(directory: str) -> None:
     for line in sys.stdin:
         what, count, rows = line.split()
         do = bare.merge if what == "merge" else bare.inserts
-        print(do(int(count), int(rows)), flush=True)
+        print(*do(int(count), int(rows)), flush=True)
     connection.close()
 
 

@@ -13,7 +13,8 @@ Measured, on one replica of two unless it says otherwise:
 - memory: of an idle node, and what a streamed insert of 1 GiB adds to it at most;
 - the processor time of the replica that is asked, of inserts (until both have the rows) and of OPTIMIZE
   (until both have one part), which a busy machine changes less than the time on the clock;
-- the floor: the processor time of the same inserts and of the same merge on chDB alone.
+- the floor: the processor time of the same inserts and of the same merge on chDB alone, the time on the clock
+  of that merge in two such processes at once, and of a start of nothing but Python, aiohttp and chDB.
 
 A round runs everything once, on both sides in shuffled order, each time in a table of its own. Shown are
 medians. Without an installed clickhouse-server only the engine is measured.
@@ -21,12 +22,13 @@ medians. Without an installed clickhouse-server only the engine is measured.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import sys
 import tempfile
 from asyncio.subprocess import Process
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +38,8 @@ import aiohttp
 import click
 from rich.progress import Progress
 
-from benchmarks._bare_inserts import bare_process, processor_ms
+from benchmarks._bare_inserts import bare_process, took
+from benchmarks._bare_start import make_table, start_ms
 from benchmarks._replicas import (
     WIDE_COLUMNS,
     Pair,
@@ -84,6 +87,15 @@ class Measure:
     unit: str
     better: Better = Better.LOWER
     has_aim: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What measures without a node: processes with chDB alone, one for each replica, and a directory with a
+    table for a start."""
+
+    processes: Sequence[Process]
+    directory: Path
 
 
 class Bench:
@@ -191,23 +203,29 @@ class Bench:
         self._note(pair, speed, size_bytes / MIB / (ended_s - started_s))
         await pair.drop(table)
 
-    async def floor(self, bare: Process, step: str) -> None:
-        """What a step takes on chDB alone, if that is to be told."""
-        sizes = self._sizes
-        asked = {
-            "blocks": (f"insert of {sizes.block_rows:,} rows", "blocks", sizes.blocks, sizes.block_rows),
-            "single_rows": ("insert of one row", "single", sizes.single_rows, 1),
-            "optimize": (
-                f"OPTIMIZE FINAL of {sizes.parts} parts",
-                "merge",
-                sizes.parts,
-                sizes.part_rows,
-            ),
-        }.get(step)
-        if asked is not None:
-            name, what, count, rows = asked
-            measure = Measure(f"{name}, on chDB alone, processor time", "ms", has_aim=False)
-            self.figures[measure][ENGINE].append(await processor_ms(bare, what, count, rows))
+    async def floor(self, floor: Floor, step: str) -> None:
+        """What a step takes without a node, if that is to be told."""
+        sizes, first = self._sizes, floor.processes[0]
+        if step == "blocks":
+            used = await took(first, "blocks", sizes.blocks, sizes.block_rows)
+            self._note_floor(f"insert of {sizes.block_rows:,} rows", used.processor_ms)
+        elif step == "single_rows":
+            used = await took(first, "single", sizes.single_rows, 1)
+            self._note_floor("insert of one row", used.processor_ms)
+        elif step == "optimize":
+            merges = [took(each, "merge", sizes.parts, sizes.part_rows) for each in floor.processes]
+            both = await asyncio.gather(*merges)
+            what = f"OPTIMIZE FINAL of {sizes.parts} parts"
+            self._note_floor(what, both[0].processor_ms)
+            measure = Measure(f"{what}, on chDB alone, both replicas at once", "ms", has_aim=False)
+            self.figures[measure][ENGINE].append(max(each.clock_ms for each in both))
+        elif step == "catch_up":
+            measure = Measure("a start of Python, aiohttp and chDB alone", "ms", has_aim=False)
+            self.figures[measure][ENGINE].append(await start_ms(floor.directory, rows=sizes.missed))
+
+    def _note_floor(self, what: str, used_ms: float) -> None:
+        measure = Measure(f"{what}, on chDB alone, processor time", "ms", has_aim=False)
+        self.figures[measure][ENGINE].append(used_ms)
 
     def idle_memory(self, pair: Pair) -> None:
         self._note(pair, Measure("memory of an idle node", "MiB"), pair.memory_bytes(0) / MIB)
@@ -284,7 +302,13 @@ async def run(
         if real is not None:
             await stack.enter_async_context(real)
             pairs.append(await pair_of_servers(real, http))
-        bare = await stack.enter_async_context(bare_process(directory / "bare"))
+        floor = Floor(
+            processes=[
+                await stack.enter_async_context(bare_process(directory / f"bare{number}"))
+                for number in range(2)
+            ],
+            directory=await make_table(directory / "bare_start", rows=sizes.missed),
+        )
         bench = Bench(env=env, rng=rng, sizes=sizes)
         for pair in pairs:
             bench.idle_memory(pair)
@@ -297,7 +321,7 @@ async def run(
                 for pair in rng.sample(pairs, len(pairs)):
                     await step(pair)
                     progress.advance(task)
-                await bench.floor(bare, getattr(step, "__name__", ""))
+                await bench.floor(floor, getattr(step, "__name__", ""))
         if only in "stream":
             for pair in pairs:
                 await bench.stream(pair)
