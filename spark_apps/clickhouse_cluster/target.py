@@ -8,7 +8,7 @@ table's columns and engine from one replica of each shard.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +17,16 @@ from engine.distributed.definition import DistributedDefinition
 from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.sql.tokens import tokenize
 from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answer
 from spark_apps.clickhouse_cluster.options import Options, Placement
 
 _SETTING = re.compile(r"\b(\w+) = (\d+|true|false|'\w*')")
-_IS_COPIED = re.compile(r"(index_granularity|storage_policy|allow_\w+)\Z")
+_IS_COPIED = re.compile(
+    r"(index_granularity(_bytes)?|enable_mixed_granularity_parts|storage_policy|allow_\w+)\Z"
+)
+_ONE_STRUCTURE = "Bring the table to one structure on all shards first."
+_KEYS = ("partition_key", "sorting_key", "primary_key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +150,14 @@ class Target:
                     Code.INCOMPATIBLE_COLUMNS,
                     f"{local} has other columns on {one.replica} than on {chosen[0].replica}: "
                     f"{_differences(columns, one.columns)}",
-                    hint="Bring the table to one structure on all shards first.",
+                    hint=_ONE_STRUCTURE,
+                )
+            if differing := _other_keys(facts, one.facts):
+                raise SqlError(
+                    Code.INCOMPATIBLE_COLUMNS,
+                    f"{local} is made in another way on {one.replica} than on {chosen[0].replica}: "
+                    f"{differing}.",
+                    hint=_ONE_STRUCTURE,
                 )
         return cls(
             name=options.table,
@@ -206,7 +218,7 @@ def _facts(servers: Sequence[Server], name: TableName) -> tuple[Server, dict[str
         f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}",
     )
     if not rows:
-        databases = server.text("SELECT name FROM system.databases").split()
+        databases = [str(row["name"]) for row in server.rows("SELECT name FROM system.databases")]
         if name.database not in databases:
             raise SqlError(
                 Code.UNKNOWN_DATABASE, f"There is no database {name.database} on {server}.",
@@ -223,6 +235,25 @@ def _version(text: str) -> tuple[int, ...]:
 def _differences(ours: Sequence[Column], theirs: Sequence[Column]) -> str:
     differing = sorted({f"{column.name} {column.type}" for column in set(ours) ^ set(theirs)})
     return ", ".join(differing) or "their order"
+
+
+def _other_keys(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+    """What keeps parts of one table out of the other: they would be refused when a job is half committed."""
+    found = [
+        f"{name} is {theirs[name] or 'none'}, not {ours[name] or 'none'}"
+        for name in _KEYS
+        if _words(ours[name]) != _words(theirs[name])
+    ]
+    engines = ours["engine"], theirs["engine"]
+    if len({engine.startswith("Replicated") for engine in engines}) > 1:
+        found.append(f"engine is {engines[1]}, not {engines[0]}")
+    return "; ".join(found)
+
+
+def _words(key: str) -> list[str]:
+    """Servers put brackets around a key, or not."""
+    words = (token.text for token in tokenize(key))
+    return [word for word in words if word.strip(" \n()")]
 
 
 def _default_database(databases: Set[str], name: TableName) -> str:
@@ -288,10 +319,11 @@ def _shards(
 
 
 def _keeper_path(server: Server, name: TableName) -> str:
-    return server.text(
+    rows = server.rows(  # not as text, in which quotes and backslashes are escaped
         "SELECT zookeeper_path FROM system.replicas "
         f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
     )
+    return str(rows[0]["zookeeper_path"]) if rows else ""
 
 
 def _deduplicates(engine_full: str, *, is_replicated: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -114,6 +115,28 @@ def test_a_table_that_differs_between_the_shards_is_refused(nodes: Servers) -> N
     table = make_table(nodes, replicated=False)
     nodes.shards[1][0].execute(f"ALTER TABLE {table} ADD COLUMN extra UInt8")
     with pytest.raises(SqlError, match="extra UInt8") as refused:
+        begin(nodes, table)
+    assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
+
+
+@pytest.mark.parametrize(
+    ("rest", "replicated", "says"),
+    [
+        ("PARTITION BY a % 3 ORDER BY a", False, "partition_key is a % 3, not a % 2"),
+        ("PARTITION BY a % 2 ORDER BY (a, s)", False, "sorting_key is a, s, not a"),
+        ("PARTITION BY a % 2 ORDER BY a", True, "engine is ReplicatedMergeTree, not MergeTree"),
+    ],
+)
+def test_a_table_that_would_take_no_parts_on_one_shard_is_refused_before_another_gets_any(
+    nodes: Servers, rest: str, replicated: bool, says: str
+) -> None:
+    nodes = nodes.one_each
+    table = make_table(nodes, replicated=False)
+    engine = f"ReplicatedMergeTree('/other/{table}', 'r')" if replicated else "MergeTree"
+    other = nodes.shards[1][0]
+    other.execute(f"DROP TABLE {table} SYNC")
+    other.execute(f"CREATE TABLE {table} (a UInt32, s String) ENGINE = {engine} {rest}")
+    with pytest.raises(SqlError, match=re.escape(says)) as refused:
         begin(nodes, table)
     assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
 
