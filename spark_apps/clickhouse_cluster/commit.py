@@ -34,7 +34,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, NodeUnavailable, ReplyLost, SqlError
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import proof, records, staging
 from spark_apps.clickhouse_cluster.http import Server
@@ -119,6 +119,7 @@ def carry_out(
     coordinator = servers[0]
     begun: Sequence[Ahead] = ahead or ()
     if ahead is not None or not records.is_done(coordinator, plan.job):
+        target = target.of_plan(servers)
         works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
         with ThreadPoolExecutor(2 * len(works)) as pool:
             if ahead is None:
@@ -142,7 +143,10 @@ def carry_out(
         server: [*shard.seen.attempts, *([shard.table.table] if shard.table else [])]
         for server, shard in zip(servers, begun, strict=False)
     }
-    staging.sweep(servers, plan.job, known=left)
+    try:
+        staging.sweep(servers, plan.job, known=left)
+    except (NodeUnavailable, ReplyLost) as error:  # the next load there drops it, a week from now
+        log.warning("spark.staging_left job=%s error=%s", plan.job, error.message)
 
 
 def _is_told_by_parts(plan: Plan, target: Target) -> bool:

@@ -87,20 +87,28 @@ class Plan:
 
 
 def decide(coordinator: Server, plan: Plan) -> Plan:
-    """Make this the job's plan, or learn which one is."""
+    """Make this the job's plan, or learn which one is.
+
+    A statement whose reply was lost may be carried out at any time, also when the job has been given up and
+    its staging is gone. So it is sent again: whichever of both comes first decides, and the other one fails.
+    Raises ReplyLost when all replies are lost.
+    """
     view = TableName(staging.DATABASE, f"decided_{plan.job}")
-    try:
-        sql = f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan"
-        # A plan of some thousand tasks is longer than a server reads unasked.
-        coordinator.execute(sql, settings={"max_query_size": str(4 * len(sql))})
-    except (SqlError, ReplyLost) as error:
-        if isinstance(error, SqlError) and error.code != Code.TABLE_ALREADY_EXISTS:
-            raise
-        found = decision(coordinator, plan.job)
-        if found is None:
-            raise
-        return found
-    return plan
+    sql = f"CREATE VIEW {view.quoted} AS SELECT {quote_string(plan.to_json())} AS plan"
+    for last in (False, False, True):
+        try:
+            # A plan of some thousand tasks is longer than a server reads unasked.
+            coordinator.execute(sql, settings={"max_query_size": str(4 * len(sql))})
+            return plan
+        except ReplyLost:
+            if last:
+                raise
+        except SqlError as error:
+            found = decision(coordinator, plan.job) if error.code == Code.TABLE_ALREADY_EXISTS else None
+            if found is None:
+                raise
+            return found
+    raise AssertionError
 
 
 class Progress(enum.Enum):

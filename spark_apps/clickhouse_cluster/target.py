@@ -117,6 +117,25 @@ class Target:
         """With this replica of the first shard chosen."""
         return replace(self, shards=(replace(self.shards[0], replica=server), *self.shards[1:]))
 
+    def of_plan(self, servers: Sequence[Server]) -> Target:
+        """With the shards on whose replicas `servers` a job has staged, in their order: the cluster may have
+        got others since. Raises NodeUnavailable when one that is no longer of the cluster does not answer."""
+        if all(one in shard.replicas for one, shard in zip(servers, self.shards, strict=False)) and (
+            len(servers) == len(self.shards)
+        ):
+            return self
+        shards, paths = list[Shard](), list[str]()
+        for number, server in enumerate(servers, start=1):
+            at = next((at for at, shard in enumerate(self.shards) if server in shard.replicas), None)
+            if at is None:
+                alone = Shard(number, 1, (server,), server, self.version, self.engine)
+                shards.append(alone)
+                paths.append(_keeper_path(server, self.table) if self.is_replicated else "")
+            else:
+                shards.append(replace(self.shards[at], number=number))
+                paths.append(self.keeper_paths[at])
+        return replace(self, shards=tuple(shards), keeper_paths=tuple(paths))
+
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
 

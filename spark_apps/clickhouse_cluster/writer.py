@@ -19,12 +19,12 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from engine.errors import NodeUnavailable, Unavailable
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.outcome import earlier
 from spark_apps.clickhouse_cluster.proof import RowsTooMany
 from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
@@ -72,13 +72,8 @@ class Job:
         check_schema(schema, target)
         epoch = staging.new_epoch()
         key = staging.job_key(options.job_id or epoch, target)
-        before, plan = Progress.NOTHING, None
-        if options.job_id:
-            before, plan, coordinator = _earlier(target, key)
-            if coordinator is not None and coordinator != target.shards[0].replica:
-                target = target.with_coordinator(coordinator)
-                records.prepare(coordinator)
-        return cls(options, target, key, epoch, mode, before, plan)
+        job = cls(options, target, key, epoch, mode, Progress.NOTHING, None)
+        return job.looked_at_again() if options.job_id else job
 
     def named(self, job_id: str) -> Job:
         """The same with another id, as far as an earlier run of that got. Raises Unavailable."""
@@ -86,28 +81,23 @@ class Job:
 
     def looked_at_again(self) -> Job:
         """With what the servers say now. Raises Unavailable."""
-        before, plan, coordinator = _earlier(self.target, self.key)
-        target = self.target.with_coordinator(coordinator) if coordinator is not None else self.target
-        return replace(self, target=target, before=before, plan=plan)
+        found = earlier(self.target, self.key)
+        target = _decided_on(self.target, found.coordinator)
+        return replace(self, target=target, before=found.progress, plan=found.plan)
 
     @property
     def coordinator(self) -> Server:
         return self.target.shards[0].replica
 
 
-def _earlier(target: Target, key: str) -> tuple[Progress, Plan | None, Server | None]:
-    """Ask every replica of the first shard: one of them was the coordinator, if there was one."""
-    for server in target.shards[0].replicas:
-        try:
-            progress, plan = records.progress(server, key)
-            if plan is not None:
-                return progress, plan, server
-        except NodeUnavailable as error:
-            raise Unavailable(
-                f"Nobody can tell whether this job was committed before: {error}",
-                hint="Start that replica, or give the load a new job_id if it never ran.",
-            ) from error
-    return Progress.NOTHING, None, None
+def _decided_on(target: Target, coordinator: Server | None) -> Target:
+    """With the coordinator that the job has, or else with the one that every driver of it chooses, whichever
+    replica was the first to answer: two that decide on two servers would both write."""
+    coordinator = coordinator or target.shards[0].replicas[0]
+    if coordinator == target.shards[0].replica:
+        return target
+    records.prepare(coordinator)
+    return target.with_coordinator(coordinator)
 
 
 class ClusterWriter(DataSourceArrowWriter):
@@ -231,7 +221,8 @@ def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
             plan = records.decision(job.coordinator, job.key)
             if plan is None:
                 raise
-    servers = servers_of(plan, job.options)
+    # Whoever has the plan may have got another address since.
+    servers = [job.coordinator, *servers_of(plan, job.target, job.options)[1:]]
     wait_s = job.options.replicas_wait_s
     commit.carry_out(plan, job.target, servers, ahead=ahead, replicas_wait_s=wait_s)
     return plan
@@ -243,10 +234,16 @@ def give_up(job: Job) -> None:
         staging.sweep((shard.replica for shard in job.target.shards), job.key, job.epoch)
 
 
-def servers_of(plan: Plan, options: Options) -> list[Server]:
-    """The servers that hold the plan's staging tables, by shard."""
+def servers_of(plan: Plan, target: Target, options: Options) -> list[Server]:
+    """The servers that hold the plan's staging tables, by shard: as the target knows them, else as others are
+    asked."""
+    known = {(server.host, server.port): server for shard in target.shards for server in shard.replicas}
     scheme = options.servers[0].scheme
-    return [Server(shard.host, shard.port, scheme, options.user, options.password) for shard in plan.shards]
+    return [
+        known.get((shard.host, shard.port))
+        or Server(shard.host, shard.port, scheme, options.user, options.password)
+        for shard in plan.shards
+    ]
 
 
 def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:

@@ -1,0 +1,123 @@
+"""A driver that is started again, or beside another one, and finds other circumstances."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine.errors import NodeUnavailable, OnclusterError
+from spark_apps.clickhouse_cluster import records
+from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.moves import Moves
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.outcome import outcome_of
+from spark_apps.clickhouse_cluster.records import Progress
+from spark_apps.clickhouse_cluster.writer import Job, finish, give_up, servers_of
+from tests.spark.conftest import Servers
+from tests.spark.front import Front
+from tests.spark.test_faults import Crash, _crash, attempt, begin, is_once, make_table
+
+pytestmark = pytest.mark.slow
+
+GONE = Server("127.0.0.1", 1)
+
+
+def decided_and_not_moved(servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch) -> Job:
+    job = begin(servers, table)
+    messages = [attempt(job, task=0, number=1, last=30), attempt(job, task=1, number=2, first=30)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "append", _crash)
+        with pytest.raises(Crash):
+            finish(job, messages)
+    return job
+
+
+def test_a_decision_that_arrives_when_its_reply_was_given_up_decides_nothing_that_is_gone(
+    servers: Servers,
+) -> None:
+    """1. The statement that decides is held up on its way, and its client gives up. 2. Whatever Spark does
+    then: the job is committed, or aborted and run again. 3. The statement arrives."""
+    front = Front(servers.shards[0][0], lambda request: b"CREATE VIEW" in request and not front.lost)
+    table = make_table(servers)
+    place = replace(servers, shards=[[front.server, *servers.shards[0][1:]], servers.shards[1]])
+    with front.running():
+        job = begin(place, table)
+        messages = [attempt(job, task=0, number=1)]
+        try:
+            finish(job, messages)
+        except OnclusterError:
+            give_up(job)
+        assert b"decided_" in front.lost[0]
+        front.deliver_late()
+        again = begin(place, table)
+        finish(again, [attempt(again, task=0, number=2)] if again.before is Progress.NOTHING else [])
+    assert is_once(servers, table)
+    assert servers.staging() == []
+
+
+def test_two_drivers_decide_on_one_server_whichever_replica_was_the_first_to_answer(nodes: Servers) -> None:
+    """1. Two drivers of one job begin; to one of them the first replica does not answer at first. 2. Both
+    stage, and both commit."""
+    front = Front(nodes.shards[0][0], lambda _: not front.lost)
+    table = make_table(nodes)
+    place = replace(nodes, shards=[[front.server, *nodes.shards[0][1:]], nodes.shards[1]])
+    with front.running():
+        late, early = begin(place, table), begin(place, table)
+        assert len(front.lost) == 1
+        for s, job in (("one", early), ("two", late)):
+            finish(job, [attempt(job, task=0, number=1, s=s)])
+    assert is_once(nodes, table)
+    assert nodes.staging() == []
+
+
+@pytest.mark.parametrize("replicated", [True, False], ids=["replicated", "plain"])
+@pytest.mark.parametrize("order", [[1, 0], [0]], ids=["turned", "second gone"])
+def test_a_job_that_was_decided_is_carried_out_where_it_was_whatever_the_cluster_is_now(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, order: list[int], replicated: bool
+) -> None:
+    """1. A load is decided, and its driver ends. 2. The shards are written down in another order, or one is
+    the cluster's no longer. 3. The load is started again."""
+    place = nodes if replicated else nodes.one_each
+    table = make_table(place, replicated=replicated)
+    decided_and_not_moved(place, table, monkeypatch)
+    now = replace(place, shards=[place.shards[number] for number in order])
+    again = begin(now, table)
+    assert again.before is Progress.DECIDED
+    finish(again, [])
+    assert is_once(place, table)
+    given = {"table": table, "shards": place.option, "sharding_key": "cityHash64(a)", "job_id": "job"}
+    found = outcome_of(Options.parse(given))
+    assert found is not None and found.rows == 60
+    assert place.staging() == []
+
+
+def test_a_job_that_is_done_needs_no_server_that_it_was_staged_on(nodes: Servers) -> None:
+    """Such as one that has left the cluster since: a load that is run again changes nothing, and succeeds."""
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    plan = finish(job, [attempt(job, task=0, number=1)])
+    records.forget(job.coordinator, job.key)
+    shards = (plan.shards[0], replace(plan.shards[1], host=GONE.host, port=GONE.port))
+    records.decide(job.coordinator, replace(plan, shards=shards))
+    with pytest.raises(NodeUnavailable):
+        finish(begin(nodes, table), [])
+    records.record_done(job.coordinator, job.key)
+    again = begin(nodes, table)
+    assert again.before is Progress.DONE
+    finish(again, [])
+    assert is_once(nodes, table)
+
+
+def test_the_commit_asks_servers_as_the_attempts_did(nodes: Servers) -> None:
+    """Also those that have a user of their own."""
+    table = make_table(nodes)
+    shards = ";".join(
+        ",".join(f"http://default:@{one.host}:{one.port}" for one in shard) for shard in nodes.shards
+    )
+    given = {"table": table, "shards": shards, "sharding_key": "a", "user": "nobody", "password": "x"}
+    options = Options.parse(given)
+    job = begin(nodes, table, shards=shards, user="nobody")
+    plan = finish(job, [attempt(job, task=0, number=1)])
+    assert servers_of(plan, job.target, options) == [shard.replica for shard in job.target.shards]
+    assert is_once(nodes, table)
