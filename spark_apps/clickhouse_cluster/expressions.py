@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.target import Column
-from spark_apps.clickhouse_cluster.types import INTEGERS, SIMPLE, ChType
+from spark_apps.clickhouse_cluster.types import INTEGERS, SIMPLE, ChType, stored_type
 
 _A_VALUE = {"UUID": "00000000-0000-0000-0000-000000000000", "IPv4": "0.0.0.0", "IPv6": "::"}
 _MICROSECONDS = 6
@@ -29,6 +29,7 @@ def select_list(columns: Sequence[Column], *, binary: frozenset[str] = frozenset
 
 def read_expression(value: str, text: str) -> str:
     """SQL that gives `value`, of this ClickHouse type, in a form that Arrow and Spark have."""
+    text = stored_type(text)
     kind = ChType.parse(text)
     if kind.name in ("DateTime", "DateTime64"):
         return f"toDateTime64({value}, {_MICROSECONDS}, 'UTC')"
@@ -49,6 +50,7 @@ def read_expression(value: str, text: str) -> str:
 
 def write_expression(value: str, text: str) -> str:
     """SQL that turns `value`, as Spark has it, into this ClickHouse type; fails for what does not fit."""
+    text = stored_type(text)
     how = "accurateCast" if _has_numbers(ChType.parse(text)) else "CAST"
     return f"{how}({_unchanged(value, text)}, {quote_string(text)})"
 

@@ -29,7 +29,7 @@ from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.ranges import CANNOT_INSERT_NULL
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
-from spark_apps.clickhouse_cluster.types import ChType, has_bytes, spark_schema
+from spark_apps.clickhouse_cluster.types import ChType, has_bytes, require_values_to_read, spark_schema
 
 _ARROW = {
     "output_format_arrow_string_as_string": "1",
@@ -80,6 +80,8 @@ class ClusterReader(DataSourceReader):
                     f"not as {field.dataType.simpleString()}.",
                     hint="Cast it after reading.",
                 )
+        named = (self._target.column(field.name) for field in schema)
+        require_values_to_read(column for column in named if column)
         self._conditions = [f"({options.filter})"] if options.filter else []
         self._binary = frozenset(field.name for field in schema if isinstance(field.dataType, BinaryType))
 

@@ -12,7 +12,7 @@ from spark_apps.clickhouse_cluster.reader import ClusterReader, PushingReader
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.stream_writer import StreamWriter
 from spark_apps.clickhouse_cluster.target import Target
-from spark_apps.clickhouse_cluster.types import spark_schema
+from spark_apps.clickhouse_cluster.types import require_values_to_read, spark_schema
 from spark_apps.clickhouse_cluster.writer import ClusterWriter, Job
 
 
@@ -25,7 +25,9 @@ class ClickHouseClusterSource(DataSource):
 
     def schema(self) -> StructType:
         """All columns that the table stores."""
-        return spark_schema(Target.find(Options.parse(self.options)).columns)
+        columns = Target.find(Options.parse(self.options)).columns
+        require_values_to_read(columns)
+        return spark_schema(columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = Options.parse(self.options)

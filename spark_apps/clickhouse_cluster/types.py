@@ -11,7 +11,7 @@ where values could be cut (a double into an integer, more decimal digits than th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -73,6 +73,7 @@ _UTC = (
     "GMT",
     "Etc/GMT",
 )
+_STATES = re.compile(r"\bAggregateFunction\(")
 _DECIMAL_DIGITS = {"Decimal32": 9, "Decimal64": 18, "Decimal128": 38, "Decimal256": 76}
 
 
@@ -86,7 +87,7 @@ class ChType:
 
     @classmethod
     def parse(cls, text: str) -> ChType:
-        match = _PARAMETERS.match(text.strip())
+        match = _PARAMETERS.match(stored_type(text.strip()))
         if match is None:
             return cls(text, (), False)
         name, inside = match.group(1), match.group(2)
@@ -117,6 +118,14 @@ class ChType:
         return None
 
 
+def stored_type(text: str) -> str:
+    """The type of which the values are: a SimpleAggregateFunction only says how merges join them."""
+    match = _PARAMETERS.match(text)
+    if match is None or match.group(1) != "SimpleAggregateFunction":
+        return text
+    return _split(match.group(2))[-1]
+
+
 def spark_type(text: str) -> DataType:
     """What a column of this ClickHouse type is read as."""
     kind = ChType.parse(text)
@@ -141,6 +150,17 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
             if column.default not in ("ALIAS", "EPHEMERAL")
         ]
     )
+
+
+def require_values_to_read(columns: Iterable[Column]) -> None:
+    """Raises SqlError 53 where a column holds states of aggregations: only ClickHouse knows what they are."""
+    names = [column.name for column in columns if _STATES.search(column.type)]
+    if names:
+        raise SqlError(
+            Code.TYPE_MISMATCH,
+            f"{', '.join(names)}: states of an AggregateFunction cannot be read.",
+            hint="Name the other columns with .schema(…), or read a view that finalizes the states.",
+        )
 
 
 def has_bytes(text: str) -> bool:

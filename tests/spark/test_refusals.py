@@ -14,8 +14,11 @@ from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, Sq
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.reader import ClusterReader
 from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.source import ClickHouseClusterSource
 from spark_apps.clickhouse_cluster.target import Target, _shards
+from spark_apps.clickhouse_cluster.types import spark_schema
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, give_up
 from tests.spark.conftest import Servers
 from tests.spark.test_faults import SCHEMA, attempt, begin, finish, is_once, make_table
@@ -139,6 +142,22 @@ def test_a_table_that_would_take_no_parts_on_one_shard_is_refused_before_another
     with pytest.raises(SqlError, match=re.escape(says)) as refused:
         begin(nodes, table)
     assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
+
+
+def test_states_of_aggregations_are_refused_and_the_columns_beside_them_read(nodes: Servers) -> None:
+    """Raw bytes came in their place, and as text not even those."""
+    table = nodes.table("a UInt32, n SimpleAggregateFunction(sum, UInt64), u AggregateFunction(uniq, String)")
+    nodes.shards[0][0].execute(f"INSERT INTO {table} SELECT 1, 2, uniqState('x')")
+    given = {"table": table, "shards": nodes.option}
+    with pytest.raises(SqlError, match=r"u: states of an AggregateFunction cannot be read") as refused:
+        ClickHouseClusterSource(given).schema()
+    assert "schema" in refused.value.hint
+    columns = Target.find(Options.parse(given)).columns
+    with pytest.raises(SqlError, match="cannot be read"):
+        ClusterReader(Options.parse(given), spark_schema(columns))
+    reader = ClusterReader(Options.parse(given), spark_schema(columns[:2]))
+    rows = [row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()]
+    assert rows == [{"a": 1, "n": 2}]
 
 
 @pytest.mark.parametrize(

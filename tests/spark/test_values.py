@@ -42,6 +42,9 @@ def rows_of(v: pa.Array) -> dict[str, pa.Array]:
 @pytest.mark.parametrize(
     ("column", "kind", "values", "stored"),
     [
+        ("SimpleAggregateFunction(sum, UInt64)", pa.int64(), [7], ["7"]),
+        ("SimpleAggregateFunction(groupUniqArrayArray(5), Array(String))",
+         pa.list_(pa.string()), [["x"]], ["['x']"]),
         ("Array(UInt8)", pa.list_(pa.int32()), [[0, 255], []], ["[0,255]", "[]"]),
         ("Array(Nullable(Int16))", pa.list_(pa.int32()), [[1, None]], ["[1,NULL]"]),
         ("Array(Array(UInt16))", pa.list_(pa.list_(pa.int64())), [[[1], []]], ["[[1],[]]"]),
