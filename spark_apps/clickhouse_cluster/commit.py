@@ -39,7 +39,7 @@ from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import proof, records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, Recorded, RowsMissing, rows_of
-from spark_apps.clickhouse_cluster.records import Event, Mode, Plan
+from spark_apps.clickhouse_cluster.records import Mode, Plan
 from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
 from spark_apps.clickhouse_cluster.staging import Parts, Seen
 from spark_apps.clickhouse_cluster.target import Target
@@ -264,7 +264,7 @@ class _Work:
         """Step 5. `ids` are those of the partitions of all shards. What is in the table is there whether that
         is recorded or not, so the last record need not be waited for."""
         # Another run may have moved something since this one decided; Keeper will say so where it knows.
-        recorded: Recorded = {Event.INTENT: begun.intents}
+        recorded: Recorded = {}
         if not is_first or not self.is_told_by_parts:
             recorded = records.recorded(self.server, self.plan.job, epoch=self.plan.epoch)
         moves = self._moves(begun, recorded)
@@ -291,7 +291,7 @@ class _Work:
     def _moves(self, begun: Ahead, recorded: Recorded) -> Moves:
         return Moves(
             self.plan.job, self.plan.epoch, self.server, self.target, self.target.keeper_paths[self.shard],
-            begun.table, begun.parts, rows_of(begun.seen.target), begun.seen.hashes, recorded,
+            begun.table, begun.parts, rows_of(begun.seen.target), begun.seen.blocks, recorded, begun.intents,
         )  # fmt: skip
 
 

@@ -7,10 +7,12 @@ Safety argument. For some partitions at a time:
 3. The effects are looked at.
 4. They are recorded, all or none. What is recorded is never touched again.
 A crash between any two of these is settled by the next run:
-- a replicated table leaves out parts that it was given before (their hashes stand in Keeper);
+- a replicated table leaves out parts that it was given before (their hashes stand in Keeper). Keeper forgets
+  the oldest: it is trusted while it knows a block that came before the intent, else the row count tells;
 - a replaced partition may be replaced again, since the record keeps a later run from doing so;
 - for a plain table, which is moved partition by partition, the partition's row count tells, if nobody else
-  wrote there; otherwise UnknownOutcome.
+  wrote there, and that its greatest block number is the same, which merges that remove rows leave as it is;
+  otherwise UnknownOutcome.
 A run that was left behind fails at its next move: its source was dropped, by the run that came after it or
 with the job's staging. So a partition that is to be empty is replaced out of the source, too.
 
@@ -23,18 +25,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
-from spark_apps.clickhouse_cluster.staging import Hashes, Parts
+from spark_apps.clickhouse_cluster.staging import Blocks, Parts, last_block
 from spark_apps.clickhouse_cluster.target import Target
 
 REMEMBERED_S = 1800
 """So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
+_REMEMBERED = 100
+"""And so many: the smallest default window of all versions."""
 _REFUSED_FROM_NOTHING = 36
 """What newer servers say of REPLACE PARTITION out of a table that is there and has no such partition."""
 _AT_ONCE = 16
@@ -57,9 +61,9 @@ class EqualRows(OnclusterError):
 class Moves:
     """The moves of one job on one shard. `parts` are those of `source`; `epoch` names the plan.
 
-    `before` are the rows of the table's partitions before the first move of this run, and `known` the hashes
-    of parts that Keeper had then (for rows added to a Replicated table; old servers show none). `recorded` is
-    what is known of earlier runs.
+    `before` are the rows of the table's partitions before the first move of this run, and `known` the blocks
+    that Keeper had then (for rows added to a Replicated table; old servers show none). `recorded` is what is
+    known of earlier runs, and `ahead` are intents that this run has recorded: nothing was moved then.
     """
 
     job: str
@@ -70,8 +74,9 @@ class Moves:
     source: TableName | None
     parts: Parts
     before: Mapping[str, int]
-    known: Hashes
+    known: Blocks
     recorded: Recorded
+    ahead: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
 
     @property
     def rows(self) -> dict[str, int]:
@@ -126,68 +131,78 @@ class Moves:
         records.record(self.server, self.job, Event.INTENT, facts)
         return facts
 
-    def _intents(self, ids: Sequence[str], known: Hashes) -> dict[str, Mapping[str, object]]:
+    def _intents(self, ids: Sequence[str], known: Blocks) -> dict[str, Mapping[str, object]]:
         """Raises EqualRows."""
         found: dict[str, Mapping[str, object]] = {}
         for partition_id in ids:
             hashes = {part.digest for part in self.parts[partition_id]}
-            if hashes & known.get(partition_id, set()):
+            if hashes & known.hashes.get(partition_id, set()):
                 raise self._equal(partition_id)
             found[partition_id] = {
                 "hashes": sorted(hashes),
                 "before": self.before.get(partition_id, 0),
+                "after": known.newest,
                 "at": int(time.time()),
                 "epoch": self.epoch,
             }
         return found
 
     def _append_replicated(
-        self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]], known: Hashes
-    ) -> Hashes:
-        """Parts that the table has seen are known by their hashes; gives those that it knows afterwards.
+        self, ids: Sequence[str], intents: Mapping[str, Mapping[str, object]], known: Blocks
+    ) -> Blocks:
+        """Parts that the table has seen are known by their hashes; gives what it knows afterwards.
 
         Another run may have moved some since `known` was looked at: then Keeper drops what is moved again.
         """
         hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
-        new = self._intents([one for one in ids if one not in intents], known)
+        new = self._intents([one for one in ids if one not in intents and one not in self.ahead], known)
         records.record(self.server, self.job, Event.INTENT, new)
         for partition_id in ids:
-            if hashes[partition_id] <= known.get(partition_id, set()):
+            if hashes[partition_id] <= known.hashes.get(partition_id, set()):
                 continue
             intent = intents.get(partition_id)
-            if intent is not None and int(time.time()) - int(str(intent["at"])) > REMEMBERED_S:
+            if intent is not None and not self._is_remembered(intent, known):
                 found = self.before.get(partition_id, 0)
                 if found != int(str(intent["before"])):
                     raise self._unknown(partition_id, intent, found)
             self._alter("ATTACH", partition_id)
-        known = self._hashes()
+        known = self._blocks()
         for partition_id in ids:
-            absent = hashes[partition_id] - known.get(partition_id, set())
+            absent = hashes[partition_id] - known.hashes.get(partition_id, set())
             if absent:
                 all_of = len(hashes[partition_id])
                 raise self._missing(partition_id, f"{len(absent)} of {all_of} parts did not arrive")
         return known
 
+    def _is_remembered(self, intent: Mapping[str, object], known: Blocks) -> bool:
+        """Whether Keeper would still know parts that were attached after this intent: it forgets the oldest
+        blocks, when they are too old or too many. An intent that saw no block has but numbers to go by."""
+        if after := str(intent.get("after", "")):
+            return staging.has_block(self.server, self.keeper_path, after)
+        age_s = int(time.time()) - int(str(intent["at"]))
+        return age_s <= REMEMBERED_S and known.number < _REMEMBERED
+
     def _append_old(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
         """Servers that show no hashes: after the move there are new nodes under `blocks/`, one per part."""
-        before = self._hashes().get(partition_id, set())
+        before = self._blocks().hashes.get(partition_id, set())
         if intent is None:
             self._intend(partition_id, {"blocks": sorted(before)})
         else:
             before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]
         expected = len(self.parts[partition_id])
         self._alter("ATTACH", partition_id)
-        if len(self._hashes().get(partition_id, set()) - before) < expected:
+        if len(self._blocks().hashes.get(partition_id, set()) - before) < expected:
             raise self._equal(partition_id)
 
     def _append_plain(self, partition_id: str, intent: Mapping[str, object] | None) -> None:
         """A table without Keeper repeats whatever it is told: its row count says whether it was told."""
-        there, rows = self._counts().get(partition_id, 0), self.rows[partition_id]
+        parts = staging.parts(self.server, self.target).get(partition_id, [])
+        there, rows, block = sum(part.rows for part in parts), self.rows[partition_id], last_block(parts)
         if intent is None:
-            self._intend(partition_id, {"before": there})
+            self._intend(partition_id, {"before": there, "block": block})
         elif there == int(str(intent["before"])) + rows:
             return
-        elif there != int(str(intent["before"])):
+        elif there != int(str(intent["before"])) or block != intent.get("block", block):
             raise self._unknown(partition_id, intent, there)
         self._alter("ATTACH", partition_id)
         after = self._counts().get(partition_id, 0)
@@ -223,8 +238,8 @@ class Moves:
         """Rows of the table, by partition id."""
         return rows_of(staging.parts(self.server, self.target))
 
-    def _hashes(self) -> Hashes:
-        return staging.attached_hashes(self.server, self.target, self.keeper_path)
+    def _blocks(self) -> Blocks:
+        return staging.blocks(self.server, self.target, self.keeper_path)
 
     def _unknown(self, partition_id: str, intent: Mapping[str, object], there: int) -> UnknownOutcome:
         return UnknownOutcome(

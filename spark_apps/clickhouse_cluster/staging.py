@@ -17,11 +17,12 @@ Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom (`<partiti
 from __future__ import annotations
 
 import hashlib
+import re
 import secrets
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -51,6 +52,8 @@ _DROPS_WAIT_SINCE = (20, 10)
 _KEPT_S = 7 * 24 * 3600
 _LISTINGS = 100
 _DROPS_AT_ONCE = 4
+_BLOCKS = re.compile(r"\A[^_]+_\d+_(\d+)_\d+(?:_\d+)?\Z")
+"""Of a part's name."""
 
 
 def job_key(job_id: str, target: Target) -> str:
@@ -170,12 +173,29 @@ Hashes = dict[str, set[str]]
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """What Keeper remembers of blocks that a Replicated table was given: `hashes` of parts that were
+    attached, the name of the `newest` of all blocks, and how many they are."""
+
+    hashes: Hashes = field(default_factory=dict)
+    newest: str = ""
+    number: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Seen:
     """Parts on one server: of the target's own table, and by table those of all attempts, winners or not."""
 
     target: Parts
     attempts: dict[str, Parts]
-    hashes: Hashes
+    blocks: Blocks
+
+
+def last_block(parts: Iterable[Part]) -> int:
+    """The greatest block number of the parts of one partition: whatever is added to it gets a greater one.
+    0 of names that say none, as before partitioning by expressions."""
+    found = (_BLOCKS.search(part.name) for part in parts)
+    return max((int(match.group(1)) for match in found if match), default=0)
 
 
 def parts(server: Server, target: Target, table: TableName | None = None) -> Parts:
@@ -185,29 +205,37 @@ def parts(server: Server, target: Target, table: TableName | None = None) -> Par
     return _parts(server, target, where).get(table, {})
 
 
-def attached_hashes(server: Server, target: Target, keeper_path: str) -> Hashes:
+def blocks(server: Server, target: Target, keeper_path: str) -> Blocks:
     mark = "_replace_from_"
     path = quote_string(f"{keeper_path}/blocks")
     try:
-        names = server.text(
-            f"SELECT name FROM system.zookeeper WHERE path = {path} "
-            f"AND position(name, {quote_string(mark)}) > 0"
-        ).split()
+        (row,) = server.rows(
+            "SELECT argMax(name, czxid) AS newest, toUInt32(count()) AS number, "
+            f"arrayFilter(x -> position(x, {quote_string(mark)}) > 0, groupArray(name)) AS attached "
+            f"FROM system.zookeeper WHERE path = {path}"
+        )
     except SqlError as error:
         raise type(error)(error.code, f"Cannot read the blocks of {target.table}: {error.message}") from error
     found: Hashes = {}
-    for name in names:
+    for name in row["attached"]:
         partition_id, _, digest = name.partition(mark)
         found.setdefault(partition_id, set()).add(digest)
-    return found
+    return Blocks(found, str(row["newest"]), int(row["number"]))
+
+
+def has_block(server: Server, keeper_path: str, name: str) -> bool:
+    path = quote_string(f"{keeper_path}/blocks")
+    return bool(
+        server.rows(f"SELECT name FROM system.zookeeper WHERE path = {path} AND name = {quote_string(name)}")
+    )
 
 
 def look(server: Server, target: Target, job: str, epoch: str, *, keeper_path: str) -> Seen:
     """At what one run of the job has staged, at the target, and at what Keeper says where a path is given."""
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(attached_hashes, server, target, keeper_path) if keeper_path else None
+        asked = pool.submit(blocks, server, target, keeper_path) if keeper_path else None
         of_target, attempts = _staged(server, target, job, epoch)
-        return Seen(of_target, attempts, {} if asked is None else asked.result())
+        return Seen(of_target, attempts, Blocks() if asked is None else asked.result())
 
 
 def _staged(server: Server, target: Target, job: str, epoch: str) -> tuple[Parts, dict[str, Parts]]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
 
-from engine.errors import NodeUnavailable, OnclusterError
-from spark_apps.clickhouse_cluster import records
+from engine.errors import NodeUnavailable, OnclusterError, UnknownOutcome
+from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import outcome_of
 from spark_apps.clickhouse_cluster.records import Progress
 from spark_apps.clickhouse_cluster.writer import Job, finish, give_up, servers_of
-from tests.spark.conftest import Servers
+from tests.spark.conftest import MADE, Servers
 from tests.spark.front import Front
 from tests.spark.test_faults import Crash, _crash, attempt, begin, is_once, make_table
 
@@ -121,3 +122,73 @@ def test_the_commit_asks_servers_as_the_attempts_did(nodes: Servers) -> None:
     plan = finish(job, [attempt(job, task=0, number=1)])
     assert servers_of(plan, job.target, options) == [shard.replica for shard in job.target.shards]
     assert is_once(nodes, table)
+
+
+def moved_and_not_recorded(servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `job`, some partitions of each shard."""
+    job = begin(servers, table)
+    messages = [attempt(job, task=0, number=1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "record_moved", lambda _, ids: _crash() if ids else None)
+        patch.setattr(records, "record_done", _crash)
+        with pytest.raises(Crash):
+            finish(job, messages)
+
+
+def test_parts_that_keeper_has_forgotten_are_not_added_again(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A table has been given a block. 2. A commit has added rows, and ends before that is recorded. 3. So
+    many others write that Keeper forgets the parts, minutes later. 4. The load is started again."""
+    settings = {
+        "replicated_deduplication_window": 2,
+        "merge_selecting_sleep_ms": 60_000,
+        "cleanup_delay_period": 1,
+        "cleanup_delay_period_random_add": 0,
+        "max_cleanup_delay_period": 1,
+    }
+    given = ", ".join(f"{name} = {value}" for name, value in settings.items())
+    table = nodes.table("a UInt32, s String", rest=f"PARTITION BY a % 2 ORDER BY a SETTINGS {given}")
+    written = [shard[0] for shard in nodes.shards]
+    for server in written:
+        server.execute(f"INSERT INTO {table} VALUES (1000, 'before')")
+    moved_and_not_recorded(nodes, table, monkeypatch)
+    assert sum(nodes.counts(table)) == 62
+    for server, path in zip(written, begin(nodes, table).target.keeper_paths, strict=True):
+        for number in range(4):
+            server.execute(f"INSERT INTO {table} VALUES ({2000 + number}, 'other')")
+        forgotten = (
+            f"SELECT count() FROM system.zookeeper WHERE path = '{path}/blocks' AND name LIKE '%replace%'"
+        )
+        while server.text(forgotten) != "0":
+            time.sleep(0.1)
+    again = begin(nodes, table)
+    with pytest.raises(UnknownOutcome):
+        finish(again, [])
+    assert sum(nodes.counts(table)) == 70
+    staging.sweep(nodes.all, again.key)
+
+
+def test_rows_that_merges_have_summed_are_not_added_again(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A table that sums has a load's keys already. 2. A commit has added rows, and ends before that is
+    recorded. 3. They are merged: there are as many rows as before. 4. The load is started again."""
+    place = servers.one_each
+    table = f"d.{servers.kind}_sums"
+    for server in place.all:
+        engine = "SummingMergeTree(n) PARTITION BY a % 2 ORDER BY a"
+        server.execute(f"CREATE TABLE {table} (a UInt32, s String, n UInt32 DEFAULT 1) ENGINE = {engine}")
+        MADE.append((server, f"DROP TABLE {table}"))
+    first = begin(place, table, job_id="first")
+    finish(first, [attempt(first, task=0, number=1)])
+    moved_and_not_recorded(place, table, monkeypatch)
+    moved = place.ask(f"SELECT sum(n) FROM {table}")
+    for server in place.all:
+        server.execute(f"OPTIMIZE TABLE {table} FINAL")
+    assert sum(place.counts(table)) == 60
+    again = begin(place, table)
+    with pytest.raises(UnknownOutcome):
+        finish(again, [])
+    assert place.ask(f"SELECT sum(n) FROM {table}") == moved
+    staging.sweep(place.all, again.key)
