@@ -18,9 +18,11 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import psutil
 
 from engine.errors import ConfigError, OnclusterError
 from engine.etl.java_home import java_home_for_spark
@@ -35,7 +37,9 @@ USER_VARIABLE, PASSWORD_VARIABLE = "ONCLUSTER_USER", "ONCLUSTER_PASSWORD"
 _LOCAL = re.compile(r"local(?:\[(\*|\d+)\])?")
 _TRIES = 4
 _TAIL_LINES = 25
+_CHUNK, _LONGEST_LINE = 2**16, 2**20
 _GRACE_S = 10.0
+_LOOK_S = 0.05
 # Java interprets methods beyond 8,000 bytes for ever, and a query with many expressions is one such method.
 _JAVA_OPTIONS = "-XX:-DontCompileHugeMethods"
 _CONF = {
@@ -166,14 +170,12 @@ async def run_load(
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
-        limit=2**20,
         start_new_session=True,
     )
     tail: list[str] = []
     try:
         assert process.stdout is not None
-        async for raw in process.stdout:
-            line = raw.decode("utf-8", "replace").rstrip()
+        async for line in _lines(process.stdout):
             tail = [*tail[1 - _TAIL_LINES :], line]
             on_line(line)
         code = await process.wait()
@@ -188,15 +190,65 @@ async def run_load(
     return LoadReport.read_file(report)
 
 
+async def _lines(output: asyncio.StreamReader) -> AsyncIterator[str]:
+    """The lines of an output, each cut after `_LONGEST_LINE` bytes: Spark prints plans, and errors with the
+    rows that they are about, on one line of any length."""
+    line = bytearray()
+    while chunk := await output.read(_CHUNK):
+        *ended, rest = chunk.split(b"\n")
+        for part in ended:
+            line += part[: _LONGEST_LINE - len(line)]
+            yield line.decode("utf-8", "replace").rstrip()
+            line.clear()
+        line += rest[: _LONGEST_LINE - len(line)]
+    if line:
+        yield line.decode("utf-8", "replace").rstrip()
+
+
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process that is alive, with its family: Spark's Python workers are its children."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        if process.returncode is not None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), _GRACE_S)
+    """End what is alive of the session that the process leads.
+
+    Its program may have ended before the others. Spark's Python workers have a process group of their own,
+    but no session. A second cancellation takes the time away that they are given to end by themselves.
+    """
+    try:
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not await _signalled(process, number):
+                return
+    except asyncio.CancelledError:
+        _signal(process.pid, signal.SIGKILL)
+        raise
+
+
+async def _signalled(process: asyncio.subprocess.Process, number: signal.Signals) -> bool:
+    """Whether some are alive still, at the end of the time that they have."""
+    alive = _signal(process.pid, number)
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_GRACE_S):
+            while alive or process.returncode is None:
+                await asyncio.sleep(_LOOK_S)
+                alive = _of_session(process.pid)
+    return bool(alive)
+
+
+def _signal(session: int, number: signal.Signals) -> list[psutil.Process]:
+    """Those that it was sent to."""
+    alive = _of_session(session)
+    for one in alive:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.send_signal(number)
+    return alive
+
+
+def _of_session(session: int) -> list[psutil.Process]:
+    """The processes of a session; those that have ended and wait for their parent are not among them."""
+    found = []
+    for process in psutil.process_iter():
+        # What has ended meanwhile, or is none of ours to look at.
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
 
 
 def _is_on_this_machine(master: str) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import os
 import shutil
 import subprocess
@@ -12,6 +15,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard
@@ -292,8 +296,6 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def test_the_report_of_an_application_that_ended_well_is_returned(submit: Any, tmp_path: Path) -> None:
-    import json
-
     (tmp_path / "good.json").write_text(json.dumps(REPORT.to_json()))
     lines: list[str] = []
     settings = submit(f'echo "as $ONCLUSTER_USER/$ONCLUSTER_PASSWORD"; cp {tmp_path}/good.json "$report"')
@@ -315,6 +317,53 @@ async def test_the_report_of_an_earlier_load_is_not_taken_for_this_one(submit: A
     old.write_text("{}")
     with pytest.raises(Corrupt, match="left no report"):
         await run_load(settings, request())
+
+
+async def test_a_line_of_any_length_ends_no_load_that_is_well(submit: Any, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text(json.dumps(REPORT.to_json()))
+    lines: list[str] = []
+    long = "head -c 3000000 /dev/zero | tr '\\0' x"
+    settings = submit(f'echo a; {long}; echo; printf "\\nb"; cp {tmp_path}/good.json "$report"')
+
+    assert await run_load(settings, request(), on_line=lines.append) == REPORT
+    assert lines == ["a", "x" * 2**20, "", "b"]
+
+
+_CHILD = """
+import os, sys, time
+if {own_group}:
+    os.setpgid(0, 0)
+while {outlives} and os.getppid() == int(sys.argv[1]):
+    time.sleep(0.01)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("own_group", "outlives"), [(False, True), (True, False)], ids=["that outlives its parent", "of its own"]
+)
+async def test_a_load_that_is_cancelled_leaves_no_process(
+    submit: Any, tmp_path: Path, own_group: bool, outlives: bool
+) -> None:
+    """1. `spark-submit` starts a process: it ends before that one, or that one has a group of its own, as
+    Spark's Python workers do. 2. The load is cancelled. 3. The process has ended."""
+    child = tmp_path / "child.py"
+    child.write_text(_CHILD.format(own_group=own_group, outlives=outlives))
+    settings = submit(f"{sys.executable} {child} $$ &\n{'exit 0' if outlives else 'wait'}")
+    started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    load = asyncio.create_task(
+        run_load(settings, request(), on_line=lambda line: started.set_result(int(line)))
+    )
+    process = psutil.Process(await started)
+    load.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await load
+    try:
+        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 # --- Java ---------------------------------------------------------------------------------------------------
