@@ -216,8 +216,8 @@ class _Work:
         """Step 4, unless it was done; `made` is a table for it."""
         if begun.table is not None:
             return begun
-        wanted = self.plan.shards[self.shard]
         sources = self._sources(begun.seen)
+        self._require_all(_together(sources.values()), "are staged")
         equal = _partitions_with_equal_parts(self.target, sources.values())
         if self.is_told_by_parts and len(sources) == 1 and not equal:
             ((table, found),) = sources.items()
@@ -228,10 +228,19 @@ class _Work:
             if made is None:
                 self._make(table, like=next(iter(sources), None))
             found = self._gather_in(table, sources, equal)
-        rows = sum(rows_of(found).values())
-        if rows != wanted.rows:
-            raise RowsMissing(f"{self.server}: {rows} rows gathered in {table}, {wanted.rows} were staged.")
+        self._require_all(found, f"gathered in {table}")
         return replace(begun, table=table, parts=found)
+
+    def _require_all(self, parts: Parts, where: str) -> None:
+        """Raises RowsMissing."""
+        rows, wanted = sum(rows_of(parts).values()), self.plan.shards[self.shard].rows
+        if rows != wanted:
+            raise RowsMissing(
+                f"{self.server}: {rows} rows {where}, and job {self.plan.job} has decided to write {wanted}.",
+                hint="Servers drop what a job left a week ago; such rows are gone. "
+                f"{staging.DATABASE}.ledger on each shard says which partitions have theirs: load the others "
+                "under another job_id.",
+            )
 
     def _sources(self, seen: Seen) -> dict[TableName, Parts]:
         staged = self.plan.shards[self.shard].staged

@@ -10,7 +10,7 @@ import pytest
 from engine.errors import NodeUnavailable, OnclusterError, UnknownOutcome
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
-from spark_apps.clickhouse_cluster.moves import Moves
+from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import outcome_of
 from spark_apps.clickhouse_cluster.records import Progress
@@ -122,6 +122,19 @@ def test_the_commit_asks_servers_as_the_attempts_did(nodes: Servers) -> None:
     plan = finish(job, [attempt(job, task=0, number=1)])
     assert servers_of(plan, job.target, options) == [shard.replica for shard in job.target.shards]
     assert is_once(nodes, table)
+
+
+def test_a_decided_job_whose_staged_rows_are_gone_says_what_is_to_be_done(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(nodes)
+    job = decided_and_not_moved(nodes, table, monkeypatch)
+    staging.sweep(nodes.all, job.key)
+    with pytest.raises(RowsMissing, match="0 rows are staged") as lost:
+        finish(begin(nodes, table), [])
+    assert "ledger on each shard" in lost.value.hint
+    assert sum(nodes.counts(table)) == 0
+    staging.sweep(nodes.all, job.key)
 
 
 def moved_and_not_recorded(servers: Servers, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
