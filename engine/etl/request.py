@@ -2,7 +2,8 @@
 
 A request names the days by date, both ends included, in UTC. Repeating it gives the same tables:
 
-    overwrite   replaces the months that hold the days, as a whole, however often it is done
+    overwrite   replaces the months that hold the days, as a whole, however often it is done, and once for
+                each job id; the default id is another one when the raw files have changed
     append      adds rows, once for each job id; the default id follows from cluster, days and mode, so that
                 the same request twice adds the rows once
 """
@@ -61,7 +62,9 @@ class LoadRequest:
 
     def _own_job_id(self) -> str:
         facts = (self.cluster, self.first.isoformat(), self.last.isoformat(), self.mode.value)
-        digest = hashlib.sha256("\n".join((*facts, str(self.source or ""))).encode()).hexdigest()
+        # Rows of changed files that are appended under another id would be there twice.
+        files = files_of(self.source) if self.mode is LoadMode.OVERWRITE else ""
+        digest = hashlib.sha256("\n".join((*facts, str(self.source or ""), files)).encode()).hexdigest()
         return f"{self.mode}-{self.first}-{self.last}-{digest[:8]}"
 
     def arguments(self, *, config: Path, report: Path) -> list[str]:
@@ -72,6 +75,20 @@ class LoadRequest:
         if self.source is not None:
             arguments += ["--source", str(self.source.absolute())]
         return arguments
+
+
+def files_of(source: Path | None) -> str:
+    """Eight characters that are others when the raw files of a folder have changed; none for the package's.
+
+    By size and time of change: a file that was only touched is loaded again, which changes nothing.
+    """
+    if source is None:
+        return ""
+    seen = []
+    for file in sorted(source.glob("*.csv*")):
+        stat = file.stat()
+        seen.append(f"{file.name} {stat.st_size} {stat.st_mtime_ns}")
+    return hashlib.sha256("\n".join(seen).encode()).hexdigest()[:8]
 
 
 def job_id_from(name: str) -> str:

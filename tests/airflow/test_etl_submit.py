@@ -98,6 +98,19 @@ def test_the_application_is_submitted_for_the_days_of_the_form_under_the_run_s_i
     assert submitted.value("--job-id") == job, "a retry is the same load"
 
 
+def test_a_run_that_is_cleared_after_its_files_have_changed_loads_them(
+    submitted: Submitted, tmp_path: Path
+) -> None:
+    (tmp_path / "flights.csv").write_text("a\n")
+    load(source=str(tmp_path))
+    job = submitted.value("--job-id")
+    load(source=str(tmp_path))
+    assert submitted.value("--job-id") == job, "a retry is the same load"
+    (tmp_path / "flights.csv").write_text("another\n")
+    load(source=str(tmp_path))
+    assert submitted.value("--job-id") != job
+
+
 def test_without_a_connection_spark_runs_here_and_the_password_is_on_no_command_line(
     submitted: Submitted,
 ) -> None:

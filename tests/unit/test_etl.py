@@ -105,6 +105,18 @@ def test_days_and_modes_that_are_none_are_refused_with_the_way_to_write_them() -
     assert "overwrite, append" in refused.value.hint
 
 
+def test_files_that_have_changed_are_another_load_where_that_replaces_rows(tmp_path: Path) -> None:
+    """1. A folder is loaded. 2. A line of it is corrected. 3. The same days are loaded again."""
+    flights = tmp_path / "flights.csv"
+    flights.write_text("a\n")
+    before = request(source=tmp_path), request(source=tmp_path, mode=LoadMode.APPEND)
+    assert request(source=tmp_path).job_id == before[0].job_id
+    flights.write_text("another\n")
+    assert request(source=tmp_path).job_id != before[0].job_id
+    appended = request(source=tmp_path, mode=LoadMode.APPEND)
+    assert appended.job_id == before[1].job_id, "its rows would be there twice"
+
+
 def test_names_of_runs_become_job_ids_that_differ_where_the_names_do() -> None:
     names = ["demo__1", "manual__2013-01-01T00:00:00+00:00", "a b", "a_b", "a/b", "x" * 300, "x" * 301]
     ids = [job_id_from(name) for name in names]

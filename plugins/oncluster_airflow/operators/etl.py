@@ -31,7 +31,7 @@ from engine.etl.launch import (
     with_retries,
 )
 from engine.etl.report import LoadReport
-from engine.etl.request import LoadMode, LoadRequest, job_id_from, parse_day, parse_mode
+from engine.etl.request import LoadMode, LoadRequest, files_of, job_id_from, parse_day, parse_mode
 from engine.etl.targets import TargetsMissing, require_targets
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook, NodeAddresses
@@ -44,19 +44,21 @@ _AFTER_MIGRATION = "asset_triggered"
 def request_of(context: Context, cluster: str) -> LoadRequest:
     """What the form asks for. Raises ConfigError.
 
-    Rows that are appended are the same load in whichever run; what is overwritten is a load of this run.
+    Rows that are appended are the same load in whichever run; what is overwritten is a load of this run, and
+    another one when the run is cleared after the raw files have changed.
     """
     params: Any = context["params"]
     mode = parse_mode(str(params["mode"]))
     dag_run: Any = context["dag_run"]
-    source = str(params.get("source") or "")
+    source = Path(str(params["source"])) if params.get("source") else None
+    job = "-".join(part for part in (str(dag_run.run_id), files_of(source)) if part)
     return LoadRequest(
         cluster=cluster,
         first=parse_day(str(params["first_day"]), what="The first day"),
         last=parse_day(str(params["last_day"]), what="The last day"),
         mode=mode,
-        source=Path(source) if source else None,
-        job_id="" if mode is LoadMode.APPEND else job_id_from(dag_run.run_id),
+        source=source,
+        job_id="" if mode is LoadMode.APPEND else job_id_from(job),
     )
 
 
