@@ -36,6 +36,10 @@ class TableReport:
     where: str = ""
     exact: bool = True
 
+    @property
+    def is_on_each_shard_in_full(self) -> bool:
+        return self.table == self.local
+
     def to_json(self) -> dict[str, Any]:
         return {
             "table": self.table,
@@ -70,9 +74,11 @@ class LoadReport:
                 f"read {self.read:,} rows, but wrote {self.written:,} and put aside {self.quarantined:,}"
             )
         for table in self.tables:
-            if table.table == table.local:
-                continue  # stands on each shard in full
-            if sum(table.rows_per_shard.values()) != table.rows:
+            if table.is_on_each_shard_in_full:
+                if any(rows != table.rows for rows in table.rows_per_shard.values()):
+                    counts = ", ".join(f"{rows:,}" for rows in table.rows_per_shard.values())
+                    found.append(f"{table.table}: {table.rows:,} rows on each shard, but they have {counts}")
+            elif sum(table.rows_per_shard.values()) != table.rows:
                 counts = ", ".join(f"{rows:,}" for rows in table.rows_per_shard.values())
                 found.append(f"{table.table}: {table.rows:,} rows, but its shards have {counts}")
         if not self.tables:

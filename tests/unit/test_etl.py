@@ -232,6 +232,20 @@ async def test_a_report_that_contradicts_itself_or_names_a_strange_shard_fails_a
             check.require_passed()
 
 
+async def test_a_table_that_stands_on_each_shard_in_full_is_missed_where_it_is_not() -> None:
+    """Also on a shard that has joined since, of which the report knows nothing."""
+    airlines = TableReport("d.flights", "d.flights", 16, {1: 16})
+    asked = nodes(a1=16, a2=16, b1=0, b2=0)
+    check = await check_load(
+        replace(REPORT, tables=(airlines,)), CLUSTER, asked, env=SystemEnv(), patience_s=0
+    )
+    assert [row.host for row in check.wrong] == ["b1", "b2"]
+
+    unequal = replace(REPORT, tables=(replace(airlines, rows_per_shard={1: 16, 2: 0}),))
+    check = await check_load(unequal, CLUSTER, asked, env=SystemEnv(), patience_s=0)
+    assert check.problems == ("d.flights: 16 rows on each shard, but they have 16, 0",)
+
+
 async def test_tables_and_columns_that_are_not_there_are_named() -> None:
     class Tables:
         async def count(self, host: str, sql: str) -> int:
