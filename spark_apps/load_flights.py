@@ -20,6 +20,7 @@ import argparse
 import datetime as dt
 import json
 import os
+import signal
 import sys
 import tempfile
 import zipfile
@@ -323,7 +324,13 @@ def write_report(report: Mapping[str, Any], file: Path) -> None:
     scratch.replace(file)
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(arguments: Sequence[str]) -> int:
+    # As Ctrl-C: Python would end at once, and leave the unpacked files.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         request = Request.parse(arguments)
         spark = SparkSession.builder.appName(f"load flights {request.job_id}").getOrCreate()

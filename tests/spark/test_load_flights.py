@@ -219,14 +219,17 @@ def test_a_small_file_with_a_line_that_does_not_fit_fails_the_load(
 def stop_when_it_has_staged(
     local: LocalCluster, flights: Servers, source: Path, job: str, stop: Callable[[int], None]
 ) -> None:
-    """Start the load as a process; returns when all of its processes have ended."""
+    """Start the load as a process; returns when all of its processes have ended, and left no files."""
     settings = SparkSettings(
         source, local.config_file, master="local[2]", conf={"spark.driver.extraJavaOptions": QUICK_SPARK}
     )
     request = LoadRequest(
         cluster="two", first=date(2013, 1, 1), last=date(2013, 1, 31), source=source, job_id=job
     )
+    scratch = source / "scratch"
+    scratch.mkdir(exist_ok=True)
     environment = {**os.environ, **spark_environment(settings, master=settings.master)}
+    environment["TMPDIR"] = str(scratch)
     staged_before = set(flights.staging())
     process = subprocess.Popen(command_line(settings, request), env=environment, start_new_session=True)
     while set(flights.staging()) <= staged_before and process.poll() is None:
@@ -236,6 +239,7 @@ def stop_when_it_has_staged(
     assert process.wait() != 0
     wait_until_ended(family)
     assert not settings.report_file(request).exists()
+    assert list(scratch.glob("oncluster-flights-*")) == []
 
 
 def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_started_again(
@@ -247,9 +251,10 @@ def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_st
 ) -> None:
     """1. Of a month that is there, a load with another id has staged rows. 2. Ctrl-C, which reaches its whole
     process group: all of its processes end. 3. It is started again, and ended with SIGTERM, which reaches one
-    process. 4. It is started once more: the month is as it was."""
+    process; and with one that reaches all. 4. It is started once more: the month is as it was."""
     stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.killpg(pid, signal.SIGINT))
     stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.kill(pid, signal.SIGTERM))
+    stop_when_it_has_staged(local, flights, source, "stopped", lambda pid: os.killpg(pid, signal.SIGTERM))
     visible = flights.counts("flights.flights")
     again = load(spark, local, source, "--job-id", "stopped")
     assert (again["written"], again["quarantined"]) == (121, 6)
