@@ -29,6 +29,7 @@ from engine.etl.java_home import java_home_for_spark
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadRequest
 from engine.keeper.java import find_java
+from engine.processes import is_alive
 
 ROOT = Path(__file__).resolve().parents[2]
 APPLICATION = ROOT / "spark_apps" / "load_flights.py"
@@ -246,7 +247,7 @@ def _of_session(session: int) -> list[psutil.Process]:
     for process in psutil.process_iter():
         # What has ended meanwhile, or is none of ours to look at.
         with contextlib.suppress(OSError, psutil.Error):
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+            if os.getsid(process.pid) == session and is_alive(process):
                 found.append(process)
     return found
 

@@ -18,6 +18,7 @@ import psutil
 
 from engine.errors import Busy
 from engine.local.airflow_environment import HOST
+from engine.processes import is_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +70,6 @@ def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
 
 def distinct(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
     return list({process.pid: process for process in processes}.values())
-
-
-def is_alive(process: psutil.Process) -> bool:
-    try:
-        return bool(process.is_running()) and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def serves(process: psutil.Process) -> bool:

@@ -35,13 +35,13 @@ from engine.local.airflow_processes import (
     StartedProcess,
     distinct,
     free_port,
-    is_alive,
     require_free_port,
     send_signal,
     serves,
     spawn_python,
     with_children,
 )
+from engine.processes import is_alive
 
 log = logging.getLogger(__name__)
 

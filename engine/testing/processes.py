@@ -29,6 +29,7 @@ from pathlib import Path
 import psutil
 
 from engine.env import Env, SystemEnv
+from engine.processes import is_alive
 
 log = logging.getLogger(__name__)
 
@@ -250,20 +251,20 @@ async def end_all(
 ) -> int:
     """SIGTERM to each, SIGKILL to what is left after `timeout_s`. Returns how many had to be killed."""
     env = env or SystemEnv()
-    alive = [process for process in processes if _living(process)]
+    alive = [process for process in processes if is_alive(process)]
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGCONT)
             process.terminate()
     deadline = env.monotonic_s() + timeout_s
-    while (alive := [process for process in alive if _living(process)]) and env.monotonic_s() < deadline:
+    while (alive := [process for process in alive if is_alive(process)]) and env.monotonic_s() < deadline:
         await env.sleep(_POLL_S)
     for process in alive:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     killed = len(alive)
     deadline = env.monotonic_s() + timeout_s
-    while (alive := [process for process in alive if _living(process)]) and env.monotonic_s() < deadline:
+    while (alive := [process for process in alive if is_alive(process)]) and env.monotonic_s() < deadline:
         await env.sleep(_POLL_S)
     return killed
 
@@ -281,10 +282,3 @@ async def sweep(mark: str, *, timeout_s: float = 10.0, env: Env | None = None) -
         total += len(found)
         await end_all(found, timeout_s=timeout_s, env=env)
     return total
-
-
-def _living(process: psutil.Process) -> bool:
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False

@@ -27,13 +27,14 @@ from engine.keeper.base import Keeper
 from engine.keeper.recipes import remove_recursive
 from engine.local.airflow_api import AirflowApi, TaskInstance
 from engine.local.airflow_environment import AirflowSettings
-from engine.local.airflow_processes import is_alive
+from engine.local.airflow_processes import with_children
 from engine.local.airflow_stack import AirflowStack
 from engine.local.state import StackState
 from engine.migrations.ledger import Ledger
 from engine.migrations.states import MigrationState
 from engine.operations.finding import FindingKind
 from engine.operations.records import Records
+from engine.processes import is_alive
 from tests.process.support import Home, home_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -320,17 +321,12 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
     assert "shop_cluster" in await api.task_log(HEALTH_DAG, run_id, done)
     with pytest.raises(Busy, match="already running"):
         await AirflowStack(given).start()
-    family = [
-        child
-        for pid in AirflowStack(given).pids.values()
-        for child in [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    ]
+    family = with_children(psutil.Process(pid) for pid in AirflowStack(given).pids.values())
+    family_pids = {process.pid for process in family}
     listening = {
         connection.laddr.ip
-        for process in family
-        if process.is_running()
-        for connection in process.net_connections("tcp")
-        if connection.status == psutil.CONN_LISTEN
+        for connection in psutil.net_connections("tcp")
+        if connection.pid in family_pids and connection.status == psutil.CONN_LISTEN
     }
     assert listening == {"127.0.0.1"}
 

@@ -74,7 +74,7 @@ class Home:
         self.state("demo")
         found = []
         for state in self.seen.values():
-            found += [f"{process.pid} {' '.join(process.cmdline())}" for process in marked(state.mark)]
+            found += [str(process) for process in marked(state.mark)]
             found += [entry.name for entry in (state.owner, *state.processes) if entry.id.is_alive]
         return found
 

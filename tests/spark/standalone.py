@@ -25,6 +25,7 @@ import psutil
 from pyspark.sql import SparkSession
 
 from engine.etl.launch import SparkSettings, spark_conf, spark_environment
+from engine.processes import is_alive
 from engine.testing.ports import free_ports
 from tests.quick_java import QUICK_SPARK
 
@@ -116,18 +117,24 @@ class Driver:
         """SIGKILL to the driver and its Java, and to nothing else."""
         self._killed = True
         process = psutil.Process(self._pid)
-        java = [child for child in process.children(recursive=True) if child.name() == "java"]
-        for one in (*java, process):
+        killed = [*filter(_is_java, process.children(recursive=True)), process]
+        for one in killed:
             one.kill()
-        wait_until_ended([*java, process])
+        wait_until_ended(killed)
 
 
 def wait_until_ended(processes: Iterable[psutil.Process]) -> None:
     """Whoever should take note of their end may be gone: a zombie has ended."""
     for process in processes:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            while process.status() != psutil.STATUS_ZOMBIE:
-                time.sleep(0.02)
+        while is_alive(process):
+            time.sleep(0.02)
+
+
+def _is_java(process: psutil.Process) -> bool:
+    try:
+        return bool(process.name() == "java")
+    except psutil.NoSuchProcess:  # Spark's Python workers come and go
+        return False
 
 
 def _start(master: str, conf: Mapping[str, str]) -> int:

@@ -27,6 +27,7 @@ from engine.etl.launch import SparkFailed, SparkSettings, command_line, run_load
 from engine.etl.report import LoadReport, TableReport
 from engine.etl.request import LoadMode, LoadRequest, job_id_from, parse_day, parse_mode
 from engine.etl.targets import TargetsMissing, require_targets
+from engine.processes import is_alive
 
 CLUSTER = Cluster(
     "c",
@@ -386,7 +387,7 @@ async def test_a_load_that_is_cancelled_leaves_no_process(
     with pytest.raises(asyncio.CancelledError):
         await load
     try:
-        assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        assert not is_alive(process)
     finally:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()

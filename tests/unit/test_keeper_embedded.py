@@ -17,6 +17,7 @@ from engine.errors import ConfigError, KeeperUnavailable
 from engine.keeper import CreateMode, zookeeper
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word
 from engine.keeper.java import bundled_java, find_java, java_version
+from engine.processes import is_alive
 
 
 @pytest.fixture
@@ -197,11 +198,11 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path):
         sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE
     )
     pid = int(await starter.stdout.readline())
-    assert psutil.pid_exists(pid)
+    server = psutil.Process(pid)
     starter.kill()
     await starter.wait()
     async with asyncio.timeout(120):
-        while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        while is_alive(server):
             await asyncio.sleep(0.02)
 
 
