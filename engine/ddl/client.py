@@ -312,8 +312,8 @@ class DDLQueueClient:
     async def status(self, entry: str) -> EntryStatus:
         """Where every host stands now, or what was recorded when the entry was removed.
 
-        Raises SqlError 341 when the entry is gone without a record; MalformedEntry for a text nobody can
-        read.
+        Raises SqlError 341 when the entry is gone without a record, NeverEnqueued when the queue has not come
+        as far; MalformedEntry for a text nobody can read.
         """
         return await self._reader.status(entry)
 

@@ -64,7 +64,8 @@ class EntryStatus:
     """One entry and all its hosts, in the order of the entry. `query` still has its ON CLUSTER.
 
     `is_gone` says that the entry itself is not in the queue any more and that this is what was recorded
-    about it. `num_active` counts the children of `active`, hosts outside the entry's list included.
+    about it. `num_active` counts the children of `active`, hosts outside the entry's list included. `token`
+    is the one it was submitted with, empty for an entry of anybody else.
     """
 
     entry: str
@@ -76,6 +77,7 @@ class EntryStatus:
     is_gone: bool = False
     num_active: int = 0
     shards: tuple[ShardOutcome, ...] = ()
+    token: str = ""
 
     @property
     def is_complete(self) -> bool:

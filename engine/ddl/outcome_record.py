@@ -122,6 +122,7 @@ class OutcomeRecord:
             initiator=self.initiator,
             czxid=self.czxid,
             is_gone=True,
+            token=self.token,
         )
 
 

@@ -20,7 +20,7 @@ from typing import TypeVar
 
 from engine.ddl.abandonment import Abandonment, read_abandoned
 from engine.ddl.entry import DDLLogEntry
-from engine.ddl.initiator import without_token
+from engine.ddl.initiator import token_of, without_token
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState, ShardOutcome
 from engine.ddl.outcome_record import read_outcome_record
 from engine.ddl.session import SessionSource, retrying
@@ -40,6 +40,10 @@ _SHORTEST_GATHERING_S = 0.0025
 _LONGEST_GATHERING_S = 0.05
 _GRACE_S = 0.25
 """A host that has not begun is asked for its presence only after this: most statements are done by then."""
+
+
+class NeverEnqueued(Refused):
+    """The queue has not come as far as this entry; a Keeper that lost its data counts anew."""
 
 
 @dataclass(slots=True)
@@ -74,6 +78,7 @@ class _View:
             initiator=self.entry.initiator or "",
             num_active=len(self.active),
             czxid=self.stat.czxid,
+            token=token_of(self.entry) or "",
         )
 
     def _present_state(self, host: HostId) -> HostOutcome:
@@ -132,7 +137,8 @@ class StatusReader:
         self._paths = paths
 
     async def status(self, entry: str) -> EntryStatus:
-        """Raises SqlError 341 when neither the entry nor a record of it is there."""
+        """Raises SqlError 341 when neither the entry nor a record of it is there, NeverEnqueued when it
+        cannot have been there."""
 
         async def read(keeper: Keeper) -> EntryStatus | None:
             await keeper.sync(self._paths.root)
@@ -330,7 +336,7 @@ class StatusReader:
             return record.to_status()
         last = await retrying(self._source, self._env, self._last_number)
         if last is not None and (entry_number(entry) or 0) > last:
-            raise Refused(f"There is no entry {entry}.", hint=f"The number of the last one is {last}.")
+            raise NeverEnqueued(f"There is no entry {entry}.", hint=f"The number of the last one is {last}.")
         raise entry_is_gone(self._paths.entry(entry))
 
     async def _last_number(self, keeper: Keeper) -> int | None:

@@ -4,7 +4,8 @@ Table of contents; start with `runner`, whose docstring shows a run from begin t
 
     files, options        a folder of golang-migrate's naming, and the options in its comments
     selection, preflight  which migrations a run concerns, and what forbids it before anything is sent
-    plan, gather, probe   what a run would do, said beforehand
+    plan, where           what a run would do, said beforehand
+    gather, probe         looking around for it
     lint, lint_statements what a reviewer would say
     rehearse              up, up again and down on a scratch chDB
     runner, drive         the steps of a run one by one, and all of them in a row

@@ -74,7 +74,7 @@ def attempts_to_send(
     """Those under way, which may not have reached the queue; the first; or the repetition that was asked for.
 
     A repetition goes to the hosts that failed and to no other, once per run: a run that is tried again does
-    not repeat its own failure.
+    not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more.
     """
 
     def attempt(number: int, where: Sequence[HostId]) -> Attempt:
@@ -110,8 +110,20 @@ def attempts_to_send(
     failed = [row for row in rows if row.state.is_failure]
     is_own_failure = any(row.run_id == request.run_id for row in failed)
     if failed and request.leniency.retry_failed and not is_own_failure:
-        result.append(attempt(earlier[-1].attempt + 1, [row.host for row in failed]))
+        there = [row.host for row in failed if row.host in hosts]
+        if not there:
+            raise _nowhere_to_retry(step, failed, cluster)
+        result.append(attempt(earlier[-1].attempt + 1, there))
     return result
+
+
+def _nowhere_to_retry(step: Step, failed: Sequence[LedgerRow], cluster: str) -> MigrationRefused:
+    names = ", ".join(row.host.readable for row in failed)
+    state = "applied" if step.direction is Direction.UP else "unapplied"
+    return MigrationRefused(
+        f"{step.version}_{step.title} lacks only hosts that '{cluster}' does not have any more: {names}.",
+        hint=f"If nothing else is missing: `oncluster migrate mark {step.version} {state} --reason …`.",
+    )
 
 
 def run_state_of(progress: Progress) -> RunState:

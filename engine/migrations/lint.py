@@ -23,7 +23,7 @@ from engine.migrations.lint_statements import check_statement
 from engine.migrations.options import Options
 from engine.migrations.statements import Surroundings
 from engine.names import TableName
-from engine.sql import Statement, StatementKind, parse_statement
+from engine.sql import Statement, StatementKind, parse_statement, redact_prose
 
 Validator = Callable[[str], Awaitable[object]]
 """The real parser: raises SqlError for text that is no SQL."""
@@ -159,7 +159,8 @@ async def _parsed(script: Script, statement: ScriptStatement, validator: Validat
     try:
         await validator(statement.sql)
     except SqlError as error:
-        return [Finding(str(script.path), statement.line, "syntax", error.message, error.code)]
+        message = redact_prose(error.message)  # it quotes what it could not read
+        return [Finding(str(script.path), statement.line, "syntax", message, error.code)]
     return []
 
 

@@ -162,6 +162,9 @@ class Run:
         """Every statement of the run, in the order in which they are to be sent."""
         return tuple(ref for step in self.steps for ref in step.refs)
 
+    def refs_before(self, step: Step) -> tuple[StatementRef, ...]:
+        return tuple(ref for earlier in self.steps[: self.steps.index(step)] for ref in earlier.refs)
+
     def step(self, version: int) -> Step | None:
         return next((step for step in self.steps if step.version == version), None)
 

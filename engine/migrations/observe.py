@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
+from engine.ddl.status_reader import NeverEnqueued, entry_is_gone
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.migrations.ledger_writer import LedgerWriter
@@ -36,6 +37,18 @@ def targets_of(rows: Sequence[LedgerRow]) -> list[Target]:
     return [Target(token, mine[0].entry, tuple(row.host for row in mine)) for token, mine in found.items()]
 
 
+def _own(target: Target, status: EntryStatus) -> EntryStatus:
+    """Raises SqlError 341 when it is the status of somebody else's statement: a Keeper that has lost its data
+    numbers its entries anew."""
+    if status.token != target.token:
+        raise entry_is_gone(status.entry)
+    return status
+
+
+def _is_gone(error: OnclusterError) -> bool:
+    return isinstance(error, NeverEnqueued) or (isinstance(error, SqlError) and error.code == Code.UNFINISHED)
+
+
 @dataclass(frozen=True, slots=True)
 class Observer:
     """Records what the queue says of attempts."""
@@ -45,18 +58,17 @@ class Observer:
     env: Env
 
     async def look(self, target: Target) -> None:
-        """One look. An entry that is gone without a record makes its open hosts `expired`."""
+        """One look. An entry that is gone without a record, or whose name is another's by now, makes its open
+        hosts `expired`."""
         entry = target.entry or await self._find(target)
         if not entry:
             return
         try:
-            status = await self.client.status(entry)
-        except SqlError as error:
-            if error.code != Code.UNFINISHED:
+            self._record(target, _own(target, await self.client.status(entry)))
+        except (SqlError, NeverEnqueued) as error:
+            if not _is_gone(error):
                 raise
             self._record_gone(target)
-            return
-        self._record(target, status)
 
     async def changes(
         self,
@@ -96,7 +108,7 @@ class Observer:
                     case None:
                         running -= 1
                         continue
-                    case SqlError(code=Code.UNFINISHED):
+                    case OnclusterError() if _is_gone(seen):
                         self._record_gone(target)
                     case OnclusterError():
                         raise seen
@@ -113,7 +125,7 @@ class Observer:
     ) -> None:
         try:
             async for status in self.client.watch(target.entry):
-                arrived.put_nowait((target, status))
+                arrived.put_nowait((target, _own(target, status)))
         except OnclusterError as error:
             arrived.put_nowait((target, error))
         arrived.put_nowait((target, None))

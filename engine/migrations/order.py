@@ -16,6 +16,7 @@ from engine.migrations.decide import describe
 from engine.migrations.errors import MigrationRefused, TableNotMade
 from engine.migrations.files import ScriptStatement
 from engine.migrations.model import Progress, Run, RunRequest, StatementRef
+from engine.migrations.statements import qualified
 from engine.migrations.states import CellState
 from engine.migrations.verdict import Verdict
 from engine.names import TableName
@@ -69,7 +70,7 @@ def creations_before(
         if table.table not in each.sql or not _MAKES_OR_RENAMES.search(each.sql):
             continue
         parsed = parse_statement(each.sql)
-        tables = [_qualified(name, each, request) for name in parsed.tables]
+        tables = qualified(parsed, each, request)
         match parsed.kind:
             case StatementKind.CREATE_TABLE if (parsed.engine or "").startswith("Replicated"):
                 if tables[:1] == [table]:
@@ -109,11 +110,7 @@ def _changed_by(statement: ScriptStatement, request: RunRequest) -> TableName | 
             pass
         case _:
             return None
-    return _qualified(parsed.tables[0], statement, request) if parsed.tables else None
-
-
-def _qualified(table: TableName, statement: ScriptStatement, request: RunRequest) -> TableName:
-    return TableName(table.database or statement.options.database or request.database, table.table)
+    return next(iter(qualified(parsed, statement, request)), None)
 
 
 def _before_rename(table: TableName, tables: Sequence[TableName], *, is_exchange: bool) -> TableName:

@@ -23,18 +23,11 @@ from engine.migrations.files import Direction, MigrationSet
 from engine.migrations.model import RunRequest
 from engine.migrations.order import creations_before
 from engine.migrations.selection import Selected
-from engine.migrations.statements import Surroundings, needs_approval
+from engine.migrations.statements import Surroundings, needs_approval, qualified
 from engine.migrations.states import CellState, MigrationState
+from engine.migrations.where import Where, engines_of, where_of
 from engine.names import HostId, TableName
-from engine.sql import Statement, StatementKind, parse_statement, redact, runs_once_per_shard
-
-
-class Where(enum.StrEnum):
-    """On which hosts a statement takes effect by itself."""
-
-    EVERY_HOST = "every host"
-    ONCE_PER_SHARD = "once per shard"
-    ONCE_PER_SHARD_IF_REPLICATED = "once per shard if the table is replicated, else every host"
+from engine.sql import parse_statement, redact
 
 
 class Presence(enum.StrEnum):
@@ -214,7 +207,7 @@ def build_plan(
 ) -> Plan:
     """Raises nothing for statements that cannot be sent: they carry their error and are among the
     problems."""
-    engines = _engines(migrations)
+    engines = engines_of(migrations, request)
     planned = []
     found = list(problems)
     for item in selected:
@@ -284,9 +277,7 @@ def tables_of(selected: Sequence[Selected], request: RunRequest) -> list[TableNa
         for statement in item.script.statements:
             parsed = parse_statement(statement.sql)
             if parsed.is_destructive or parsed.rewrites_data or parsed.alter_commands:
-                database = statement.options.database or request.database
-                for table in parsed.tables:
-                    names[table if table.database else TableName(database, table.table)] = None
+                names |= dict.fromkeys(qualified(parsed, statement, request))
     return list(names)
 
 
@@ -300,8 +291,7 @@ def _statement(
 ) -> PlannedStatement:
     statement = item.script.statements[number - 1]
     parsed = parse_statement(statement.sql)
-    database = statement.options.database or request.database
-    tables = [t if t.database else TableName(database, t.table) for t in parsed.tables]
+    tables = qualified(parsed, statement, request)
     patience = request.patience(statement.options)
     error, code = "", 0
     hosts: tuple[PlannedHost, ...] = ()
@@ -318,7 +308,11 @@ def _statement(
         line=statement.line,
         sql=redact(sql),
         cluster=name,
-        where=_where(parsed, tables, facts, engines),
+        where=where_of(
+            parsed,
+            [engines[name] for name in tables if name in engines]
+            + [found.engine for (_, name), found in facts.tables.items() if name in tables],
+        ),
         is_destructive=parsed.is_destructive,
         rewrites_data=parsed.rewrites_data,
         needs_approval=needs_approval(statement),
@@ -340,6 +334,8 @@ def _hosts(
 ) -> tuple[PlannedHost, ...]:
     is_same = item.record.direction is request.direction and item.record.state.is_open
     states = {row.host: row.state for row in item.record.rows_of(number)} if is_same else {}
+    # What was sent before a host joined is not sent to it.
+    unsent = Action.NOTHING if states else Action.RUN
     result = []
     for shard in cluster.shards:
         for replica in shard.replicas:
@@ -350,7 +346,9 @@ def _hosts(
                     host=host,
                     shard=shard.number,
                     presence=facts.presence.get(host, Presence.UNKNOWN),
-                    action=_action(states.get(host), retry_failed=request.leniency.retry_failed),
+                    action=_action(states[host], retry_failed=request.leniency.retry_failed)
+                    if host in states
+                    else unsent,
                     state=states[host].value if host in states else "",
                     backlog=facts.backlog.get(host, 0),
                     rows=sum(t.rows for t in known) if known else None,
@@ -360,41 +358,7 @@ def _hosts(
     return tuple(result)
 
 
-def _action(state: CellState | None, *, retry_failed: bool) -> Action:
-    if state is None:
-        return Action.RUN
+def _action(state: CellState, *, retry_failed: bool) -> Action:
     if state.is_failure:
         return Action.RETRY if retry_failed else Action.NOTHING
     return Action.NOTHING if state is CellState.DONE else Action.WAIT
-
-
-def _where(
-    parsed: Statement, tables: Sequence[TableName], facts: Facts, engines: Mapping[TableName, str]
-) -> Where:
-    if not runs_once_per_shard(parsed):
-        return Where.EVERY_HOST
-    found = {t.engine for (_, name), t in facts.tables.items() if name in tables}
-    found |= {engines[name] for name in tables if name in engines}
-    if not found:
-        return Where.ONCE_PER_SHARD_IF_REPLICATED
-    is_replicated = [engine.startswith(("Replicated", "Shared")) for engine in found]
-    if all(is_replicated):
-        return Where.ONCE_PER_SHARD
-    return Where.ONCE_PER_SHARD_IF_REPLICATED if any(is_replicated) else Where.EVERY_HOST
-
-
-def _engines(migrations: MigrationSet) -> dict[TableName, str]:
-    """The engines of the tables that the folder itself creates; renames are followed."""
-    engines: dict[TableName, str] = {}
-    for migration in migrations.migrations:
-        for statement in migration.up.statements if migration.up is not None else ():
-            parsed = parse_statement(statement.sql)
-            database = statement.options.database
-            tables = [t if t.database else TableName(database, t.table) for t in parsed.tables]
-            if parsed.kind is StatementKind.CREATE_TABLE and parsed.engine:
-                engines.update(dict.fromkeys(tables, parsed.engine))
-            elif parsed.kind is StatementKind.RENAME_TABLE:
-                for old, new in zip(tables[::2], tables[1::2], strict=False):
-                    if old in engines:
-                        engines[new] = engines[old]
-    return engines

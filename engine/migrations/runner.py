@@ -270,6 +270,8 @@ class MigrationRunner:
             return record
         writer = self.locked.writer(run.request.run_id, lease)
         if not script.statements and not is_begun(record, step):
+            if not self._is_its_turn(run, step):
+                return record
             check_unchanged(record, step)
             writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
             record = self.locked.record(version)
@@ -331,6 +333,14 @@ class MigrationRunner:
             if SEVERITY.index(found) > SEVERITY.index(state):
                 state, note = found, describe(progress)
         return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
+
+    def _is_its_turn(self, run: Run, step: Step) -> bool:
+        """The run goes on behind every statement of the migrations before this one."""
+        records = self.ledger.records(self.cluster)
+        return all(
+            self._progress(run, ref, record=records.get(ref.version), is_time_over=True).verdict.goes_on
+            for ref in run.refs_before(step)
+        )
 
     def _check_order(self, run: Run, ref: StatementRef) -> None:
         if ref == run.refs[0]:

@@ -4,7 +4,8 @@ Up: every version up to the target that is not in the schema, in ascending order
 Down: everything above the target that was begun or applied, in descending order. Without a target: the last.
 
 Refused here, before anything is sent: a changed or missing file of something applied (M5), a gap, a version
-that arrived below what is applied, a rollback without a down file, going up over a half-finished rollback.
+that arrived below what is applied or under way, a rollback without a down file, going up over a half-finished
+rollback.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _select_up(
             hint="Repeat with --allow-gaps if they are meant.",
         )
     result = []
-    newest = max((v for v, record in records.items() if record.state.is_in_schema), default=-1)
+    newest = max((v for v, record in records.items() if _is_begun_up(record)), default=-1)
     for migration in migrations.migrations:
         if target is not None and migration.version > target:
             break
@@ -108,7 +109,8 @@ def _select_up(
             )
         if record.state.is_untouched and migration.version < newest and not leniency.out_of_order:
             raise MigrationRefused(
-                f"{migration.name} is not applied, and the later version {newest} is.",
+                f"{migration.name} is not applied, and the later version {newest} is "
+                f"{records[newest].state}.",
                 hint="Give it a version after that one, or repeat with --allow-out-of-order.",
             )
         _refuse_failed(migration, record, leniency)
@@ -146,6 +148,10 @@ def _select_down(
             _refuse_failed(migration, record, leniency)
         result.append(Selected(migration, migration.down, record, record.generation))
     return tuple(result)
+
+
+def _is_begun_up(record: MigrationRecord) -> bool:
+    return record.direction is Direction.UP and not record.state.is_untouched
 
 
 def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:

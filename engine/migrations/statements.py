@@ -12,7 +12,7 @@ from engine.ddl.initiator import PreparedStatement, prepare
 from engine.errors import Code, OnclusterError, SqlError
 from engine.migrations.files import Script, ScriptStatement
 from engine.migrations.model import RunRequest
-from engine.names import HostId
+from engine.names import HostId, TableName
 from engine.sql import Statement, StatementKind, expand_macros, parse_statement
 
 
@@ -88,6 +88,12 @@ def full_text(error: OnclusterError) -> str:
     """Message and hint as sentences of one line."""
     message = error.message if error.message.endswith((".", "!", "?")) else f"{error.message}."
     return f"{message} {error.hint}".rstrip() if error.hint else error.message
+
+
+def qualified(parsed: Statement, statement: ScriptStatement, request: RunRequest) -> list[TableName]:
+    """The statement's tables, those without a database in the one that is meant."""
+    database = statement.options.database or request.database
+    return [table if table.database else TableName(database, table.table) for table in parsed.tables]
 
 
 def needs_approval(statement: ScriptStatement) -> bool:

@@ -36,14 +36,15 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
             await observer.look(target)
         for record in opened:
             now = locked.record(record.version)
-            if now.state.is_open and is_complete(now, now.statements):
+            statements = _statements_of(runner, now)
+            if now.state.is_open and is_complete(now, statements):
                 locked.writer(request.run_id, lease).record_event(
                     Event.APPLIED if now.direction is Direction.UP else Event.ROLLED_BACK,
                     version=now.version,
                     title=now.title,
                     direction=now.direction,
                     generation=now.generation,
-                    statements=now.statements,
+                    statements=statements,
                     file_checksum=max(now.rows, key=lambda row: row.attempt).file_checksum,
                     done_by=request.requested_by,
                     note="seen after the run",
@@ -51,6 +52,16 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
     finally:
         await locked.give_back(lease)
     return [locked.record(record.version) for record in opened]
+
+
+def _statements_of(runner: MigrationRunner, record: MigrationRecord) -> int:
+    """How many there are by now: a file that was corrected after a failure may have more than when it was
+    begun, or fewer."""
+    migration = runner.migrations.get(record.version)
+    script = migration.script(record.direction) if migration is not None else None
+    if script is None:
+        return record.statements
+    return max([len(script.statements), *(row.statement for row in record.rows)])
 
 
 async def mark(

@@ -24,6 +24,7 @@ from engine.sql import parse_statement
 from engine.storage.guard import check_statement
 
 _LIMIT_BYTES = 64 << 20
+_SCOPE = ": In scope SELECT formatQuerySingleLine("
 _PACKAGE_ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -82,7 +83,12 @@ class ScratchChdb:
 
     async def validate(self, sql: str) -> str:
         """What ClickHouse's parser makes of `sql`, on one line. Raises SqlError 62."""
-        text = await self.query(f"SELECT formatQuerySingleLine({quote_string(sql)})", format="TSVRaw")
+        try:
+            text = await self.query(f"SELECT formatQuerySingleLine({quote_string(sql)})", format="TSVRaw")
+        except SqlError as error:
+            # "In scope SELECT …" repeats all of `sql`, within a literal where nobody finds its secrets.
+            error.message = error.message.partition(_SCOPE)[0]
+            raise
         return text.rstrip("\n")
 
     async def close(self) -> None:

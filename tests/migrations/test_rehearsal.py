@@ -192,8 +192,10 @@ async def test_the_real_parser_judges_text_with_on_cluster() -> None:
             "create table d.t  on cluster c (a Int8) engine=Memory"
         )
         with pytest.raises(SqlError) as caught:
-            await scratch.validate("CREATE TABLE d.t (a Int8 ENGINE = Memory")
+            await scratch.validate("CREATE USER u ON CLUSTER c IDENTIFIED BY 'hunter2' FOO")
         assert caught.value.code == 62
+        assert "FOO" in caught.value.message
+        assert "hunter2" not in caught.value.message
 
 
 @pytest.mark.parametrize(

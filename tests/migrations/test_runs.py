@@ -11,6 +11,7 @@ from engine.migrations.drive import drive
 from engine.migrations.errors import (
     MigrationRefused,
 )
+from engine.migrations.files import Direction
 from engine.migrations.gather import make_plan
 from engine.migrations.model import Progress
 from engine.migrations.selection import ALL, Leniency
@@ -182,6 +183,25 @@ def test_an_empty_down_file_rolls_back_by_recording_it(tmp_path: Path) -> None:
         assert len(world.entries()) == 4
 
     in_world(tmp_path, scenario, files={**SHOP, "3_more.down.sql": "-- nothing to undo\n"})
+
+
+def test_a_migration_without_statements_waits_for_its_turn(tmp_path: Path) -> None:
+    """Where each step is a process of its own, the last one records whatever is complete."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        await drive(await world.runner(), world.request())
+        world.hosts[NODE2].fails["DROP TABLE IF EXISTS s.c"] = (241, "Memory limit exceeded")
+        runner = await world.runner()
+        run = await runner.begin(world.by_tasks(direction=Direction.DOWN, target=ALL))
+        await runner.submit_statement(run, run.refs[0])
+        assert (await runner.wait(run, run.refs[0])).verdict is Verdict.FAILED
+        for step in run.steps:
+            await runner.finish_migration(run, step.version)
+        assert (await runner.finish(run)).state is RunState.FAILED
+        assert world.states() == {1: "applied", 2: "applied", 3: "failed"}
+
+    in_world(tmp_path, scenario, files={**SHOP, "2_column.down.sql": "-- nothing to undo\n"})
 
 
 def test_secrets_reach_neither_the_ledger_nor_its_errors(tmp_path: Path) -> None:

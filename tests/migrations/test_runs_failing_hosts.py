@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.ddl.client import DDLQueueClient
+from engine.ddl.initiator import prepare
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
     ChangedMigration,
@@ -90,6 +94,31 @@ def test_a_statement_that_failed_everywhere_may_be_corrected_in_its_file(tmp_pat
     in_world(tmp_path, scenario, files={**SHOP, **broken})
 
 
+def test_a_corrected_file_that_has_more_statements_is_applied_when_all_of_them_are(tmp_path: Path) -> None:
+    """1. The only statement fails on every host. 2. The file is corrected and has two. 3. The first is done
+    by a host that came late, and seen by whoever looks then: the second was not sent."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        for host in world.hosts.values():
+            host.fails["Intt8"] = (50, "Unknown type Intt8")
+        await drive(await world.runner(), world.request(target=2))
+        second = "ALTER TABLE s.a ADD COLUMN IF NOT EXISTS z Int8;\n"
+        write(world.folder, {"2_column.up.sql": SHOP["2_column.up.sql"] + second})
+        await world.hosts[NODE2].stop()
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.UNFINISHED
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        await refresh(await world.runner(), world.request())
+        assert world.states() == {1: "applied", 2: "running"}
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        assert all(any("z Int8" in sql for sql in host.executed) for host in world.hosts.values())
+        world.check()
+
+    broken = {"2_column.up.sql": "ALTER TABLE s.a ADD COLUMN IF NOT EXISTS y Intt8;"}
+    in_world(tmp_path, scenario, files={**SHOP, **broken})
+
+
 def test_a_statement_that_is_done_somewhere_may_not_change(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
@@ -98,6 +127,21 @@ def test_a_statement_that_is_done_somewhere_may_not_change(tmp_path: Path) -> No
         write(world.folder, {"2_column.up.sql": "ALTER TABLE s.a ADD COLUMN IF NOT EXISTS z Int8;"})
         with pytest.raises(ChangedMigration):
             await drive(await world.runner(), world.request(leniency=RETRY))
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_retry_for_a_host_that_has_left_the_cluster_says_so_and_sends_nothing(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.c"] = (241, "Memory limit exceeded")
+        await drive(await world.runner(), world.request())
+        smaller = Topology({"shop": Cluster("shop", (Shard(1, (Replica("node01", 9000),)),))})
+        sent = world.entries()
+        with pytest.raises(MigrationRefused, match="node02:9000") as caught:
+            await drive(replace(await world.runner(), topology=smaller), world.request(leniency=RETRY))
+        assert "migrate mark 3 applied" in caught.value.hint
+        assert world.entries() == sent
 
     in_world(tmp_path, scenario)
 
@@ -135,5 +179,36 @@ def test_an_entry_that_was_cleaned_up_before_a_host_came_back_is_expired_and_can
         assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
         assert len(set(world.schemas().values())) == 1
         assert sum("s.a (x" in sql for sql in world.hosts[NODE1].executed) == 1
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("applied_before", [0, 1])
+def test_a_keeper_that_lost_its_data_says_nothing_of_what_was_sent_before(
+    tmp_path: Path, applied_before: int
+) -> None:
+    """The queue counts anew: the name of an entry is another's by then, or none has come as far."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        if applied_before:
+            await drive(await world.runner(), world.request(target=applied_before))
+        await world.hosts[NODE2].stop()
+        late = await drive(await world.runner(), world.request(timeout_s=1))
+        assert late.state is RunState.UNFINISHED
+        await world.hosts[NODE1].stop()
+        world.server.lose_data()
+        await world.start()
+        client = DDLQueueClient(await world.server.connect(), world.env, world.queue.paths)
+        other = "CREATE TABLE s.other ON CLUSTER shop (x Int8) ENGINE = Memory"
+        await client.submit(prepare(other, topology=world.topology, queue=world.queue, token="other"))
+        await world.env.sleep(1)
+        await refresh(await world.runner(), world.request())
+        states = {
+            row.host: row.state for row in world.ledger.rows("shop") if row.version == late.rows[0].version
+        }
+        assert states == {NODE1: CellState.DONE, NODE2: CellState.EXPIRED}
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+        assert len(set(world.schemas().values())) == 1
 
     in_world(tmp_path, scenario)

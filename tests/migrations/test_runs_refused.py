@@ -156,6 +156,21 @@ def test_a_version_that_arrives_below_the_applied_ones_is_refused_unless_allowed
     in_world(tmp_path, scenario, files=files)
 
 
+def test_a_version_that_arrives_below_one_that_is_under_way_is_refused_as_well(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        await drive(await world.runner(), world.request(timeout_s=1))
+        write(
+            world.folder, {"20240101_late.up.sql": "CREATE TABLE IF NOT EXISTS s.l (x Int8) ENGINE = Memory;"}
+        )
+        with pytest.raises(MigrationRefused, match="20240201 is running"):
+            await drive(await world.runner(), world.request())
+        assert len(world.entries()) == 1
+
+    files = {"20240201_b.up.sql": "CREATE TABLE IF NOT EXISTS s.b (x Int8) ENGINE = Memory;"}
+    in_world(tmp_path, scenario, files=files)
+
+
 def test_a_gap_in_the_versions_is_refused_unless_allowed(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()

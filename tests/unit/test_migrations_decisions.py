@@ -17,12 +17,13 @@ from engine.ddl.output import OutputMode
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, MigrationSet, load_folder
 from engine.migrations.model import Run, RunRequest, Step
-from engine.migrations.plan import Action, Facts, Presence, TableFacts, Where, build_plan
+from engine.migrations.plan import Action, Facts, Presence, TableFacts, build_plan
 from engine.migrations.selection import Leniency, select
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, open_state
 from engine.migrations.tokens import token_for
 from engine.migrations.verdict import Patience, Verdict, judge
+from engine.migrations.where import Where
 from engine.names import HostId, TableName
 
 HOSTS = tuple(HostId(f"n{number}", 9000) for number in range(1, 5))
@@ -267,6 +268,19 @@ def test_a_plan_says_per_statement_where_it_runs_and_what_it_costs(tmp_path: Pat
     assert plan.problems == ()
 
 
+def test_a_plan_follows_a_table_without_a_database_through_an_exchange(tmp_path: Path) -> None:
+    files = {
+        "1_a.up.sql": "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a;\n"
+        "CREATE TABLE n (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a;\n"
+        "EXCHANGE TABLES t AND n;\n",
+        "2_b.up.sql": "ALTER TABLE t ADD COLUMN b Int8;\nALTER TABLE n ADD COLUMN b Int8;",
+    }
+    found = migrations(tmp_path, files)
+    chosen = select(found, {}, direction=Direction.UP, target=None)
+    plan = build_plan(found, chosen, RunRequest("r"), surroundings(), Facts())
+    assert [s.where for s in plan.statements[-2:]] == [Where.ONCE_PER_SHARD, Where.EVERY_HOST]
+
+
 def test_a_plan_lists_what_cannot_be_sent_as_a_problem_with_its_code(tmp_path: Path) -> None:
     found = migrations(tmp_path, {"1_a.up.sql": "\nINSERT INTO d.t VALUES (1)"})
     chosen = select(found, {}, direction=Direction.UP, target=None)
@@ -286,6 +300,18 @@ def test_a_plan_of_a_failed_migration_shows_what_a_retry_would_send(tmp_path: Pa
     plan = build_plan(found, chosen, request, surroundings(), Facts())
     actions = [host.action for host in plan.statements[0].hosts]
     assert actions == [Action.NOTHING, Action.RETRY, Action.WAIT, Action.NOTHING]
+
+
+def test_a_plan_sends_nothing_to_a_host_that_joined_after_the_statement_was_sent(tmp_path: Path) -> None:
+    found = migrations(tmp_path, {"1_a.up.sql": "CREATE DATABASE IF NOT EXISTS d"})
+    up = found.migrations[0].up
+    assert up is not None
+    have = tuple(replace(r, statement_checksum=up.statements[0].checksum) for r in rows(DONE, WAITING))
+    record = MigrationRecord(1, "a", Direction.UP, 1, MigrationState.RUNNING, 1, up.checksum, have)
+    chosen = select(found, {1: record}, direction=Direction.UP, target=None)
+    plan = build_plan(found, chosen, RunRequest("r"), surroundings(), Facts())
+    actions = [host.action for host in plan.statements[0].hosts]
+    assert actions == [Action.NOTHING, Action.WAIT, Action.NOTHING, Action.NOTHING]
 
 
 @pytest.mark.parametrize(

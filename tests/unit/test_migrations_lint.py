@@ -201,13 +201,15 @@ async def test_what_the_real_parser_refuses_is_a_finding_at_its_statement(tmp_pa
 
     async def parser(sql: str) -> None:
         if "(;" in f"{sql};":
-            raise SqlError(62, "Syntax error: failed at position 33")
+            raise SqlError(62, "Syntax error: failed at position 33 (USERR): USERR u IDENTIFIED BY 'hunter2'")
 
     migrations, problems = read_folder(folder)
     found = await lint(
         migrations, problems, Surroundings("shop", topology(), DistributedDdl()), validator=parser
     )
     assert [(f.line, f.code) for f in found.errors] == [(2, 62)]
+    assert "USERR u IDENTIFIED BY" in found.errors[0].message
+    assert "hunter2" not in found.errors[0].message
 
 
 async def test_the_demo_s_folders_are_clean() -> None:
