@@ -29,14 +29,18 @@ from engine.migrations.files import Direction, Migration, MigrationSet, Script, 
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
-from engine.names import TableName
-from engine.sql import parse_statement, redact
+from engine.sql import literal_value, parse_statement, redact, tokenize
 
 logger = logging.getLogger(__name__)
 
-# What a lone chDB answers to things it does not have: an unknown engine, a feature that is not built in, a
-# cluster.
-_NOT_HERE = frozenset({Code.NOT_IMPLEMENTED, 56, 344, Code.CLUSTER_DOESNT_EXIST, Code.NO_ELEMENTS_IN_CONFIG})
+# What a lone chDB answers to things it does not have: an unknown engine or codec, a feature that is not built
+# in, a cluster, a named collection, and other servers: DNS, connections, what tables they have.
+_NOT_HERE = frozenset(
+    {
+        *(Code.NOT_IMPLEMENTED, 56, 344, 432, Code.CLUSTER_DOESNT_EXIST, Code.NO_ELEMENTS_IN_CONFIG, 669),
+        *(198, 210, 279, 499, 519, 636),
+    }
+)
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})
 
 
@@ -228,7 +232,8 @@ class _Stage:
     env: Env
     played: list[RehearsedStatement] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
-    unrehearsed: set[TableName] = field(default_factory=set)
+    unrehearsed: set[str] = field(default_factory=set)
+    """Names of tables and databases that are not there because of that."""
 
     async def play(self, migration: Migration, phase: Phase) -> bool:
         """Whether every statement succeeded; the first that does not ends the phase."""
@@ -268,28 +273,7 @@ class _Stage:
         self, migration: Migration, script: Script, statement: ScriptStatement, phase: Phase
     ) -> RehearsedStatement:
         started_s = self.env.monotonic_s()
-        state, code, error, note = RehearsalState.OK, 0, "", ""
-        tables: frozenset[TableName] = frozenset()
-        try:
-            sql = self._text(statement)
-            tables = frozenset(parse_statement(sql).tables)
-            wanted = for_rehearsal(sql)
-            note = wanted.note
-            if wanted.sql is None:
-                state = RehearsalState.NOT_REHEARSED
-                self.unrehearsed |= tables
-            else:
-                await self.scratch.execute(wanted.sql)
-        except ReplyLost as lost:
-            # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
-            state, error = RehearsalState.FAILED, lost.message
-        except Refused as refusal:
-            state, code, error = RehearsalState.FAILED, refusal.code, redact(refusal.message)
-            if isinstance(refusal, SqlError) and self._is_not_ours(refusal, tables):
-                state, note = RehearsalState.NOT_REHEARSED, "one process cannot carry it out"
-                self.unrehearsed |= tables
-            elif isinstance(refusal, SqlError) and phase is Phase.UP_AGAIN:
-                state = RehearsalState.NOT_REPEATABLE
+        state, code, error, note = await self._carry_out(statement, phase)
         return RehearsedStatement(
             version=migration.version,
             title=migration.title,
@@ -304,10 +288,42 @@ class _Stage:
             duration_ms=round((self.env.monotonic_s() - started_s) * 1000),
         )
 
+    async def _carry_out(
+        self, statement: ScriptStatement, phase: Phase
+    ) -> tuple[RehearsalState, int, str, str]:
+        """The state, the code and the error, and the note."""
+        try:
+            sql = self._text(statement)
+        except Refused as refusal:
+            return RehearsalState.FAILED, refusal.code, redact(refusal.message), ""
+        wanted = for_rehearsal(sql)
+        try:
+            if wanted.sql is not None:
+                await self.scratch.execute(wanted.sql)
+                return RehearsalState.OK, 0, "", wanted.note
+            code, error, note = 0, "", wanted.note
+        except ReplyLost as lost:
+            # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
+            return RehearsalState.FAILED, 0, lost.message, wanted.note
+        except SqlError as refusal:
+            code, error, note = refusal.code, redact(refusal.message), "one process cannot carry it out"
+            if not self._is_not_ours(refusal, sql):
+                is_second = phase is Phase.UP_AGAIN
+                state = RehearsalState.NOT_REPEATABLE if is_second else RehearsalState.FAILED
+                return state, code, error, wanted.note
+        parsed = parse_statement(sql)
+        self.unrehearsed |= {table.table for table in parsed.tables}
+        self.unrehearsed |= {parsed.database} if parsed.database else set()
+        return RehearsalState.NOT_REHEARSED, code, error, note
+
     def _text(self, statement: ScriptStatement) -> str:
         """What would be sent."""
         prepared = self.surroundings.prepare(statement, self.request, token="rehearsal")
         return without_token(prepared.entry.query)
 
-    def _is_not_ours(self, error: SqlError, tables: frozenset[TableName]) -> bool:
-        return error.code in _NOT_HERE or (error.code in _MISSING and bool(tables & self.unrehearsed))
+    def _is_not_ours(self, error: SqlError, sql: str) -> bool:
+        if error.code not in _MISSING:
+            return error.code in _NOT_HERE
+        return any(
+            literal_value(token) in self.unrehearsed for token in tokenize(sql) if token.is_significant
+        )

@@ -1,24 +1,38 @@
 """The text of a statement as a lone chDB can carry it out. Pure.
 
-ON CLUSTER goes. A replicated engine becomes its plain family, without the arguments for Keeper. An engine
-that reaches other servers becomes `Null`, which has the same columns and holds nothing. What has no
+What runs here must reach nothing but this process, because nobody has approved it yet: emptying a table of
+the engine S3 empties the bucket. So an engine that reaches other servers, or files, becomes `Null`, which has
+the same columns and holds nothing; tables are made without the rows of their SELECT; and disks, volumes and
+storage policies, which are the servers', become the default ones.
+
+ON CLUSTER goes. A replicated engine becomes its plain family, without the arguments for Keeper. What has no
 counterpart in one process, such as SYSTEM or users, is not rehearsed and says why.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.sql import StatementKind, Token, TokenKind, parse_statement, tokenize, without_on_cluster
+from engine.sql import (
+    AlterCommand,
+    Statement,
+    StatementKind,
+    Token,
+    TokenKind,
+    parse_statement,
+    tokenize,
+    without_on_cluster,
+)
+from engine.sql.edit import Edit, apply_edits
 
 _REPLICATED = re.compile(r"(?:Replicated|Shared)(\w*MergeTree)\Z")
-_FAR = frozenset(
-    {
-        *("Distributed", "Kafka", "RabbitMQ", "NATS", "MySQL", "PostgreSQL", "MongoDB", "Redis", "S3Queue"),
-        *("MaterializedPostgreSQL", "JDBC", "ODBC", "HDFS", "AzureQueue", "ZooKeeper", "KeeperMap"),
-    }
+_HERE = re.compile(
+    r"(?:\w*MergeTree|Memory|Null|Set|Join|(?:Tiny|Stripe)?Log|EmbeddedRocksDB|Buffer|Merge|Alias|Dictionary"
+    r"|GenerateRandom|Fuzz\w+|TimeSeries|Atomic|Ordinary|Lazy)\Z"
 )
+"""Engines of tables and databases that keep what they hold in this process."""
 _ACCESS = re.compile(
     r"(?:CREATE|ALTER|DROP) (?:USER|ROLE|QUOTA|ROW POLICY|MASKING POLICY|SETTINGS PROFILE)|GRANT|REVOKE|"
     r"MOVE ACCESS ENTITY"
@@ -29,6 +43,8 @@ _ELSEWHERE = frozenset(
         *(StatementKind.RESTORE, StatementKind.KILL_OTHER),
     }
 )
+_BEHIND_ENGINES = frozenset({"AS", "EMPTY", "CLONE", "COMMENT"})
+_STORAGE = frozenset({"storage_policy", "disk"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +62,12 @@ def for_rehearsal(sql: str) -> Rehearsable:
         return Rehearsable(None, f"{parsed.kind} concerns the server, not the schema")
     if _ACCESS.match(parsed.kind.value):
         return Rehearsable(None, "users and rights are the server's")
+    if parsed.alter_commands and set(parsed.alter_commands) == {AlterCommand.MOVE_PARTITION}:
+        return Rehearsable(None, "disks and volumes are the server's")
     plain = without_on_cluster(sql)
+    if parsed.kind is StatementKind.CREATE_TABLE and _is_of_table_function(plain):
+        return Rehearsable(None, "a table function may reach other servers")
+    plain = apply_edits(plain, [*_without_rows(plain, parsed), *_on_the_default_disk(plain)])
     engine = parsed.engine or ""
     replicated = _REPLICATED.match(engine)
     if replicated:
@@ -56,9 +77,60 @@ def for_rehearsal(sql: str) -> Rehearsable:
         )
     if engine == "Replicated":
         return Rehearsable(_drop_engine(plain, engine), "Replicated database as the default engine")
-    if engine in _FAR:
+    if engine and not _HERE.match(engine):
         return _without_far_engine(plain, engine)
     return Rehearsable(plain)
+
+
+def _is_of_table_function(sql: str) -> bool:
+    """`CREATE TABLE t AS s3(…)`: what is done to such a table is done there."""
+    words = list(_outermost(sql))
+    return any(
+        word.text.upper() == "AS" and name.kind is TokenKind.WORD and behind.text == "("
+        for word, name, behind in zip(words, words[1:], words[2:], strict=False)
+        if name.text.upper() not in ("SELECT", "WITH")
+    )
+
+
+def _without_rows(sql: str, parsed: Statement) -> Iterator[Edit]:
+    """EMPTY before AS SELECT; POPULATE goes."""
+    makes_table = parsed.kind is StatementKind.CREATE_TABLE
+    if not makes_table and parsed.kind is not StatementKind.CREATE_MATERIALIZED_VIEW:
+        return
+    words = list(_outermost(sql))
+    refreshes = any(word.text.upper() == "REFRESH" for word in words)
+    for before, word, behind in zip(words, words[1:], words[2:], strict=False):
+        if not makes_table and word.text.upper() == "POPULATE":
+            yield Edit(word.start, word.end, "")
+        if word.text.upper() == "AS" and behind.text.upper() in ("SELECT", "WITH", "("):
+            if (makes_table or refreshes) and before.text.upper() != "EMPTY":
+                yield Edit(word.start, word.start, "EMPTY ")
+            return
+
+
+def _on_the_default_disk(sql: str) -> Iterator[Edit]:
+    """`TO VOLUME 'cold'` in a TTL, and the settings that say where a table's data is."""
+    words = list(_outermost(sql))
+    in_settings = False
+    for at, word in enumerate(words[:-2]):
+        text = word.text.upper()
+        in_settings = in_settings or text in ("SETTING", "SETTINGS")
+        value = words[at + 2]
+        if text == "TO" and words[at + 1].text.upper() in ("DISK", "VOLUME"):
+            yield Edit(value.start, value.end, "'default'")
+        elif in_settings and word.text in _STORAGE and words[at + 1].text == "=":
+            closing = words[at + 4] if words[at + 3 : at + 4] and words[at + 3].text == "(" else value
+            yield Edit(value.start, closing.end, "'default'")
+
+
+def _outermost(sql: str) -> Iterator[Token]:
+    """The significant tokens that stand in no brackets, and the brackets."""
+    depth = 0
+    for token in tokenize(sql):
+        depth -= token.text == ")"
+        if token.is_significant and not depth:
+            yield token
+        depth += token.text == "("
 
 
 def _without_far_engine(sql: str, engine: str) -> Rehearsable:
@@ -93,8 +165,9 @@ def _replace_engine(
                 arguments = f"({sql[inner[0].start : inner[-1].end]})"
     tail = sql[end:]
     if drops_all:
-        # ORDER BY and the like belong to no engine that holds nothing; AS SELECT and COMMENT may stay.
-        tail = re.sub(r"(?is)^\s*SETTINGS\b.*?(?=\bAS\b|\bCOMMENT\b|$)", " ", tail)
+        # Keys and settings belong to no engine that holds nothing; AS SELECT and COMMENT may stay.
+        kept = (word.start for word in _outermost(tail) if word.text.upper() in _BEHIND_ENGINES)
+        tail = f" {tail[next(kept, len(tail)) :]}"
     return sql[: tokens[at].start] + by + arguments + tail
 
 

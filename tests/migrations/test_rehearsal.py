@@ -169,6 +169,33 @@ async def test_what_one_process_cannot_carry_out_is_listed_and_does_not_fail(tmp
 
 
 @pytest.mark.slow
+async def test_what_only_servers_have_does_not_fail_and_what_rests_on_it_neither(tmp_path: Path) -> None:
+    result = await of(
+        tmp_path,
+        {
+            "1_a.up.sql": "CREATE TABLE IF NOT EXISTS d.t (x Int8, day Date) ENGINE = MergeTree ORDER BY x "
+            "TTL day + INTERVAL 1 DAY TO VOLUME 'cold' SETTINGS storage_policy = 'tiered';"
+            "ALTER TABLE d.t MODIFY TTL day + INTERVAL 2 DAY TO DISK 'slow';"
+            "CREATE TABLE IF NOT EXISTS d.map (k String) ENGINE = KeeperMap('/map') PRIMARY KEY k;"
+            "CREATE DATABASE IF NOT EXISTS shop ENGINE = MySQL('db:3306', 'shop', 'u', 'p');"
+            "CREATE TABLE IF NOT EXISTS d.far ENGINE = PostgreSQL('db:5432', 'd', 't', 'u', 'p');"
+            "CREATE VIEW IF NOT EXISTS d.v AS SELECT * FROM d.far",
+            "1_a.down.sql": "DROP VIEW IF EXISTS d.v; DROP TABLE d.far; DROP DATABASE shop;"
+            "DROP TABLE IF EXISTS d.map; DROP TABLE IF EXISTS d.t",
+        },
+    )
+    assert result.is_ok, (result.failures, result.differences)
+    assert {s.statement for s in result.not_rehearsed if s.phase is Phase.UP} == {4, 5, 6}
+
+
+@pytest.mark.slow
+async def test_a_statement_that_cannot_be_sent_fails(tmp_path: Path) -> None:
+    result = await of(tmp_path, {"1_a.up.sql": "INSERT INTO d.t VALUES (1)"})
+    (failed,) = result.failures
+    assert (failed.version, failed.code) == (1, 48)
+
+
+@pytest.mark.slow
 async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
     class Dying(ScratchChdb):
         async def execute(self, sql: str) -> None:
@@ -218,6 +245,34 @@ async def test_the_real_parser_judges_text_with_on_cluster() -> None:
             "CREATE TABLE d.t (a Int8) ENGINE = Distributed(c, d, l, rand()) SETTINGS fsync_after_insert = 1",
             "CREATE TABLE d.t (a Int8) ENGINE = Null ",
         ),
+        (
+            "CREATE TABLE d.t (a Int8) ENGINE = S3('http://b/k', 'id', 'key') PARTITION BY a COMMENT 'c'",
+            "CREATE TABLE d.t (a Int8) ENGINE = Null COMMENT 'c'",
+        ),
+        ("CREATE DATABASE d ENGINE = S3('http://b/', 'id', 'key')", None),
+        ("CREATE TABLE d.t AS s3('http://b/k')", None),
+        (
+            "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a AS SELECT a AS b FROM s3('http://b/k')",
+            "CREATE TABLE d.t ENGINE = MergeTree ORDER BY a EMPTY AS SELECT a AS b FROM s3('http://b/k')",
+        ),
+        ("CREATE TABLE d.t AS d.s ENGINE = Memory", "CREATE TABLE d.t AS d.s ENGINE = Memory"),
+        (
+            "CREATE MATERIALIZED VIEW d.v ENGINE = Memory POPULATE AS SELECT a FROM url('http://b/k')",
+            "CREATE MATERIALIZED VIEW d.v ENGINE = Memory  AS SELECT a FROM url('http://b/k')",
+        ),
+        (
+            "CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY TO d.t AS SELECT a FROM url('http://b/k')",
+            "CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY TO d.t EMPTY AS SELECT a FROM url('http://b/k')",
+        ),
+        (
+            "CREATE TABLE t (a D) TTL a TO DISK 'x', b TO VOLUME 'y' SETTINGS disk = disk(type = s3)",
+            "CREATE TABLE t (a D) TTL a TO DISK 'default', b TO VOLUME 'default' SETTINGS disk = 'default'",
+        ),
+        (
+            "ALTER TABLE d.t MODIFY SETTING storage_policy = 'tiered'",
+            "ALTER TABLE d.t MODIFY SETTING storage_policy = 'default'",
+        ),
+        ("ALTER TABLE d.t MOVE PARTITION 1 TO VOLUME 'cold'", None),
         ("CREATE TABLE d.t (a Int8) ENGINE = Memory", "CREATE TABLE d.t (a Int8) ENGINE = Memory"),
         (
             "CREATE TABLE d.t (a String DEFAULT 'ReplicatedMergeTree') ENGINE = Memory",
@@ -225,5 +280,7 @@ async def test_the_real_parser_judges_text_with_on_cluster() -> None:
         ),
     ],
 )
-def test_a_statement_is_rewritten_for_a_lone_chdb(sql: str, plain: str) -> None:
+def test_a_statement_is_rewritten_for_a_lone_chdb_and_reaches_nothing_else(
+    sql: str, plain: str | None
+) -> None:
     assert for_rehearsal(sql).sql == plain
