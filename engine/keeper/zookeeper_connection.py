@@ -114,6 +114,8 @@ class ZooKeeperConnection:
         self._session_id = 0
         self._password = b"\0" * 16
         self._timeout_s = options.session_timeout_s
+        self._auth = dict.fromkeys(options.auth)
+        """The server knows identities by connection: each new one is told them."""
         self._seen_zxid = 0
         self._xid = 0
         self._wire: Wire | None = None
@@ -190,11 +192,12 @@ class ZooKeeperConnection:
                     return
                 except TimeoutError:
                     self.last_error = f"{host}: no answer"
-                except (OSError, struct.error) as error:
+                except (OSError, struct.error, UnicodeError) as error:  # UnicodeError: of the name of a host
                     self.last_error = f"{host}: {getattr(error, 'strerror', None) or error}"
 
     async def _connect_to(self, host: str, port: int) -> None:
-        """Raises OSError, TimeoutError, struct.error (no ZooKeeper there), _SessionOver."""
+        """Raises OSError, UnicodeError (of the name), TimeoutError, struct.error (no ZooKeeper there),
+        _SessionOver."""
         options = self._options
         wire = Wire(self)
         try:
@@ -225,7 +228,7 @@ class ZooKeeperConnection:
         self._wire = wire
         self._last_received_s = self._loop.time()
         waiting, self._unsent = self._unsent, deque()
-        for scheme, credentials in self._options.auth:
+        for scheme, credentials in self._auth:
             auth = Auth(0, scheme, credentials)
             self._unsent.append(_Request(auth, auth.serialize(), self._own_identity, is_watched=False))
         data, absent, child = (list(paths) for paths in self._watched)
@@ -316,8 +319,10 @@ class ZooKeeperConnection:
                 event, _ = Watch.deserialize(data, at)
                 self._tell_event(event.type, event.path)
             elif xid == _AUTH_XID and self._unanswered_auth:
-                error = AuthFailedError() if code else None
-                self._unanswered_auth.popleft().settle(None if code else True, error)
+                asked = self._unanswered_auth.popleft()
+                if not code:
+                    self._auth[asked.request.scheme, asked.request.auth] = None
+                asked.settle(None if code else True, AuthFailedError() if code else None)
             elif xid >= 0:
                 if zxid > 0:
                     self._seen_zxid = zxid

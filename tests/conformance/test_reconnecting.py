@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from engine.errors import ConnectionLoss, NodeExists, SessionExpired
+from engine.errors import ConnectionLoss, NoAuth, NodeExists, SessionExpired
 from engine.keeper import Create, CreateMode, EventType, WatchEvent
+from engine.keeper.link import CREATOR_ACL
 from engine.testing.seen import Seen
 from tests.conformance.conftest import PATIENCE_S
 
@@ -81,6 +82,21 @@ async def test_a_session_that_is_ended_meanwhile_is_over_at_the_next_connection(
     assert keeper.is_expired and pending.events == [WatchEvent(EventType.SESSION, "/")]
     await other.sync("/")
     assert await other.exists("/late") is None
+
+
+async def test_the_identities_of_a_session_survive_its_connection(link, other):
+    keeper = link.keeper
+    await keeper.add_auth("digest", b"alice:secret")
+    await keeper.add_auth("digest", b"bob:secret")
+    await keeper.create("/hers", b"x", acl=CREATOR_ACL)
+    for _ in range(2):
+        await link.lose()
+        link.restore()
+        assert (await keeper.get("/hers")).data == b"x"
+    await keeper.create("/hers/too", acl=CREATOR_ACL)
+    assert {entry.id.partition(":")[0] for entry in await keeper.get_acl("/hers/too")} == {"alice", "bob"}
+    with pytest.raises(NoAuth):
+        await other.get("/hers")
 
 
 # --- watches ----------------------------------------------------------------------------------------------

@@ -190,6 +190,18 @@ async def test_nobody_there_is_keeper_unavailable_with_the_reason(link, open_thr
         await open_through(connect_timeout_s=0.5)
 
 
+@pytest.mark.parametrize("name", ["zk..example.com", "a" * 64 + ".example.com"])
+async def test_a_host_whose_name_is_none_is_passed_over_and_named(zookeeper_server, name):
+    hosts = ((name, 2181),)
+    with pytest.raises(KeeperUnavailable, match=f"{name}: .*(label|name)"):
+        config = dataclasses.replace(zookeeper_server.config, hosts=hosts)
+        await zookeeper.connect(config, SystemEnv(), connect_timeout_s=0.3)
+    for _ in range(4):  # the order is drawn
+        config = dataclasses.replace(zookeeper_server.config, hosts=hosts + zookeeper_server.config.hosts)
+        keeper = await zookeeper.connect(config, SystemEnv(), connect_timeout_s=10.0)
+        await keeper.close()
+
+
 async def test_a_server_that_does_not_answer_is_keeper_unavailable(link, open_through):
     link.hold()
     with pytest.raises(KeeperUnavailable):
