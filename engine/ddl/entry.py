@@ -44,10 +44,11 @@ MAX_ENTRY_BYTES = 1024 * 1024 - 1024
 """ZooKeeper refuses requests over 1 MiB (`jute.maxbuffer`); the rest of the request needs a little room."""
 
 _NO_UUID = UUID(int=0)
+_STRING = r"'(?:[^'\\]|\\.|'')*+'"
+_BRACKETS = "|".join(rf"\{a}(?:[^\{z}']|{_STRING})*+\{z}" for a, z in ("[]", "{}", "()"))
+"""What stands in a string within them does not end them."""
 _SETTING = re.compile(
-    r"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*"
-    r"('(?:[^'\\]|\\.|'')*'|\[[^\]]*\]|\{[^}]*\}|\([^)]*\)|[^',\s]+)\s*(,|\Z)",
-    re.DOTALL,
+    rf"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*({_STRING}|{_BRACKETS}|[^',\s]+)\s*(,|\Z)", re.DOTALL
 )
 
 
@@ -101,6 +102,12 @@ class DDLLogEntry:
     parent: UUID | None = None
     initiator_user: str = ""
     initiator_roles: tuple[str, ...] = ()
+
+    @property
+    def distinct_hosts(self) -> tuple[HostId, ...]:
+        """The hosts, each once. ClickHouse names a server for each replica that it holds, and it reports
+        once."""
+        return tuple(dict.fromkeys(self.hosts))
 
     @property
     def setting_values(self) -> Mapping[str, str]:

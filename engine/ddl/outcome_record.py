@@ -84,7 +84,7 @@ class OutcomeRecord:
         cls, name: str, stat: Stat, entry: DDLLogEntry | None, outcomes: Mapping[HostId, HostOutcome]
     ) -> OutcomeRecord:
         """The record of an entry about to be removed; `entry` None when its text cannot be read."""
-        hosts = entry.hosts if entry is not None else tuple(outcomes)
+        hosts = entry.distinct_hosts if entry is not None else tuple(outcomes)
         expired = HostState.EXPIRED
         return cls(
             entry=name,

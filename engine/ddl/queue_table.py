@@ -132,7 +132,7 @@ def _entry_part(name: str, node: Node) -> tuple[dict[str, object], tuple[HostId,
         base["cluster"] = parse_statement(entry.query).on_cluster or ""
     except SqlError:
         pass  # the cluster of a text that does not parse is empty, as in ClickHouse
-    return base, entry.hosts
+    return base, entry.distinct_hosts
 
 
 def _host_rows(

@@ -60,21 +60,23 @@ class _View:
     abandoned: Mapping[HostId, Abandonment] = field(default_factory=dict)
     has_active_dir: bool = False
     has_finished_dir: bool = False
+    hosts: tuple[HostId, ...] = ()
     ids: dict[str, HostId] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.ids = {str(host): host for host in self.entry.hosts}
+        self.hosts = self.entry.distinct_hosts
+        self.ids = {str(host): host for host in self.hosts}
 
     @property
     def unfinished(self) -> list[HostId]:
-        return [host for host in self.entry.hosts if host not in self.outcomes]
+        return [host for host in self.hosts if host not in self.outcomes]
 
     def status(self) -> EntryStatus:
         return EntryStatus(
             entry=self.name,
             entry_created_ms=self.stat.ctime_ms,
             query=without_token(self.entry.query),
-            hosts=tuple(self.outcomes.get(host) or self._present_state(host) for host in self.entry.hosts),
+            hosts=tuple(self.outcomes.get(host) or self._present_state(host) for host in self.hosts),
             initiator=self.entry.initiator or "",
             num_active=len(self.active),
             czxid=self.stat.czxid,
@@ -197,7 +199,7 @@ class StatusReader:
                     timer = asyncio.create_task(self._ask_for_presence(alarm, presence_at_s))
                 await alarm.event.wait()
                 if len(view.unfinished) > 1:
-                    await self._gather_changes(len(view.entry.hosts))
+                    await self._gather_changes(len(view.hosts))
         finally:
             if timer is not None:
                 timer.cancel()

@@ -226,6 +226,29 @@ def test_escaping_leaves_one_line_and_is_undone(text: str) -> None:
     assert unescape(escape(text)) == text
 
 
+@pytest.mark.parametrize(
+    "literal",
+    [
+        "{'d.t':'match(s, \\'a{2}\\')'}",
+        "{'d.t':'x = \\'}\\''}",
+        "['a]','b, c = 1']",
+        "[('a','b)'),('c','d')]",
+        "('it''s (', 'a')",
+        "{}",
+    ],
+)
+def test_brackets_of_a_setting_end_where_no_string_is_open(literal: str) -> None:
+    data = f"version: 2\nquery: q\nsettings: a = {literal}, b = 1\n".encode()
+    assert DDLLogEntry.from_bytes(data).settings == (Setting("a", literal), Setting("b", "1"))
+
+
+@pytest.mark.parametrize("literal", ["[" + "''" * 5000, "{" + "'a'" * 5000 + "'", "('" + "''" * 5000])
+def test_a_setting_without_an_end_is_refused_at_once(literal: str) -> None:
+    with pytest.raises(MalformedEntry) as refusal:
+        DDLLogEntry.from_bytes(f"version: 2\nquery: q\nsettings: a = {literal}\n".encode())
+    assert refusal.value.code == 62
+
+
 def test_an_unknown_escape_keeps_its_backslash() -> None:
     assert unescape(r"\d\q\x41\N\a") == "\\d\\qA\a"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from engine.ddl.entry import DDLLogEntry
 from engine.ddl.output import OutputMode, OutputRow, output_columns, result_stream
 from engine.ddl.status import ExecutionStatus
 from engine.errors import SqlError
@@ -206,6 +207,29 @@ def test_columns_are_nullable_where_a_row_may_have_nulls(mode: OutputMode) -> No
     assert list(types) == ["host", "port", "status", "error", "num_hosts_remaining", "num_hosts_active"]
     expected = ("Nullable(Int64)", "Nullable(String)") if mode in NULLABLE else ("Int64", "String")
     assert (types["status"], types["error"]) == expected
+
+
+def test_a_host_that_an_entry_names_twice_is_one_host() -> None:
+    """As ClickHouse does for a cluster whose shards share servers."""
+
+    async def main(bench: Bench) -> tuple[list[tuple[object, ...]], str]:
+        hosts = tuple(map(host, "abba"))
+        entry = await bench.put(DDLLogEntry(5, CREATE, hosts).to_bytes())
+        keeper = await bench.keeper()
+        await keeper.create(PATHS.active(entry))
+        await keeper.create(PATHS.finished(entry))
+        await keeper.create(PATHS.finished(entry, host("a")), b"0\n")
+        rows, mode = [], OutputMode.NULL_STATUS_ON_TIMEOUT
+        async for row in result_stream(keeper, bench.env, PATHS, entry, mode=mode, timeout_s=1):
+            rows.append(row.values())
+        with pytest.raises(SqlError) as refusal:
+            async for _ in result_stream(keeper, bench.env, PATHS, entry, timeout_s=1):
+                pass
+        return rows, refusal.value.message
+
+    rows, message = run(main)
+    assert rows == [("a", 9000, 0, "", 1, 0), ("b", 9000, None, None, 1, 0)]
+    assert "is not finished on 1 of 2 hosts" in message
 
 
 def test_an_unknown_mode_is_refused_and_the_known_ones_are_named() -> None:

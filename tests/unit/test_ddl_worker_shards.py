@@ -127,7 +127,10 @@ def test_in_a_circular_cluster_every_replica_executes() -> None:
         path = "ReplicatedMergeTree('/t/{shard}', '{replica}')"
         await bench.ddl(f"CREATE TABLE r1.t ON CLUSTER c (a Int8) ENGINE = {path}", "t1")
         status = await bench.ddl("ALTER TABLE r1.t ON CLUSTER c ADD COLUMN b Int8", "t2")
-        assert {o.state for o in status.hosts} == {HostState.DONE}
+        assert [(o.host.host, o.state) for o in status.hosts] == [
+            ("a", HostState.DONE),
+            ("b", HostState.DONE),
+        ]
         assert [bench.executors[name].executed.count(status.entry) for name in ("a", "b")] == [1, 1]
 
     run(main)

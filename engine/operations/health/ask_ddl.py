@@ -41,7 +41,9 @@ async def read_waiting(keeper: Keeper, paths: QueuePaths) -> tuple[DdlFacts, ...
         if isinstance(node, Node) and (entry := _parsed(name, node)) is not None:
             done, running = _names(finished), _names(active)
             waiting = tuple(
-                WaitingHost(host, str(host) in running) for host in entry.hosts if str(host) not in done
+                WaitingHost(host, str(host) in running)
+                for host in entry.distinct_hosts
+                if str(host) not in done
             )
             if waiting:
                 statement = " ".join(redact(without_token(entry.query)).split())[:_STATEMENT_CHARS]
