@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from engine.ddl.identity import NodeIdentity
 from engine.ddl.status import ExecutionStatus
-from engine.errors import Code, MultiFailed, NodeExists, NoNode, SqlError
+from engine.errors import BadArguments, Code, MultiFailed, NodeExists, NoNode, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import remove_ephemeral_if_content_matches
 from engine.names import HostId, QueuePaths
@@ -71,13 +71,14 @@ class Reporter:
         self._stamp = identity.stamp
 
     async def report_and_claim(self, reports: Sequence[Report], claims: Sequence[tuple[str, HostId]]) -> bool:
-        """Reports, and claims of (entry, host), in one request. False: nothing of it, do them singly."""
+        """Reports, and claims of (entry, host), in one request. False: nothing of it, do them singly; also
+        where they are too long together."""
         ops = [op for report in reports for op in self._report_ops(report)]
         for name, host in claims:
             ops.append(Create(self._paths.active(name, host), self._stamp, CreateMode.EPHEMERAL))
         try:
             await self._keeper.multi(ops)
-        except MultiFailed:
+        except (MultiFailed, BadArguments):
             return False
         return True
 

@@ -13,7 +13,8 @@ from engine.errors import Code, MalformedEntry
 UNREADABLE_CODE = -1
 UNREADABLE_MESSAGE = "Cannot obtain error message"
 BEFORE_EXECUTION = "An error occurred before execution: "
-_MAX_MESSAGE_BYTES = 256 * 1024
+_MAX_MESSAGE_CHARS = 200_000
+"""Of up to four bytes each, escaped to two at most: below the 1 MiB of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,8 @@ class ExecutionStatus:
         return self.code == Code.OK
 
     def to_bytes(self) -> bytes:
-        """The bytes of the znode; a message over 256 KiB is cut, so that the status always fits a node."""
-        return encode_bytes(f"{self.code}\n{escape(self.message[:_MAX_MESSAGE_BYTES])}")
+        """The bytes of the znode; a very long message is cut, so that the status always fits a node."""
+        return encode_bytes(f"{self.code}\n{escape(self.message[:_MAX_MESSAGE_CHARS])}")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ExecutionStatus:

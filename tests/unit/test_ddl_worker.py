@@ -20,7 +20,7 @@ from engine.ddl.status import ExecutionStatus
 from engine.ddl.task import digest_of
 from engine.errors import SqlError
 from engine.keeper.base import CreateMode, Remove
-from engine.names import TableName
+from engine.names import TableName, entry_name
 from engine.testing.ddl_process import IntentDisk
 from tests.unit.ddl_support import PATHS, PORT, Bench, host, run, status_on, topology
 
@@ -297,6 +297,41 @@ def test_any_other_error_is_final(code: int) -> None:
         await bench.env.sleep(60)
         assert (status.hosts[0].state, status.hosts[0].code) == (HostState.FAILED, code)
         assert len(calls) == 1
+
+    run(main, "a")
+
+
+def test_errors_that_are_too_long_for_one_request_together_are_reported_singly(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def main(bench: Bench) -> None:
+        for number in range(40):
+            await bench.submit(f"CREATE TABLE d.t{number} ON CLUSTER c (a Int8)", f"t{number}")
+        bench.start("a")
+
+        async def fails(execution: Execution) -> None:
+            raise SqlError(57, "x" * 60_000)
+
+        bench.executors["a"].execute = fails  # type: ignore[method-assign]
+        await bench.env.sleep(20)
+        for number in range(40):
+            status = await status_on(bench, entry_name(number), "a")
+            assert status is not None and (status.code, len(status.message) > 60_000) == (57, True)
+        assert "worker_starts_over" not in caplog.text
+
+    run(main, "a")
+
+
+def test_an_error_of_any_length_and_any_letters_is_reported() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+
+        async def fails(execution: Execution) -> None:
+            raise SqlError(57, "\N{CLOUD}" * 10 + "\N{GRINNING FACE}" * 500_000)
+
+        bench.executors["a"].execute = fails  # type: ignore[method-assign]
+        status = await bench.ddl(CREATE)
+        assert status.hosts[0].code == 57 and "\N{CLOUD}\N{GRINNING FACE}" in status.hosts[0].error
 
     run(main, "a")
 
