@@ -35,7 +35,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError, Refused
 from engine.keeper.base import Keeper
 from engine.names import entry_name, entry_number
-from engine.sql import redact
+from engine.sql import expand_macros, parse_statement, redact
 
 
 class EntryName(click.ParamType[str]):
@@ -64,19 +64,27 @@ class _Queue:
     queue: DistributedDdl
     client: DDLQueueClient
 
+    @property
+    def option(self) -> str:
+        """What names this queue to other commands; nothing for the one that they take by themselves."""
+        return "" if self.queue is self.config.queues[0] else f" --queue {self.queue.name}"
+
 
 @click.group(name="ddl")
 def group() -> None:
     """Submit, watch, list and clean entries of the distributed DDL queue.
 
-    The queue is the one of the `distributed_ddl` section of the configuration; `--queue` names another when
-    there are several.
+    The queue is the one of the `distributed_ddl` section of the configuration. When there are several,
+    `submit` goes to the one of the statement's cluster, and `--queue` names another.
     """
 
 
 def _queue_option(command: Any) -> Any:
     return click.option(
-        "--queue", "queue_name", default=None, help="Name of the distributed_ddl section. Default: the first."
+        "--queue",
+        "queue_name",
+        default=None,
+        help="Name of the distributed_ddl section. Default: that of the cluster named, else the first.",
     )(command)
 
 
@@ -92,21 +100,23 @@ def _timeout_option(command: Any) -> Any:
 
 
 @contextlib.asynccontextmanager
-async def _open(config: Path | None, queue_name: str | None) -> AsyncIterator[_Queue]:
+async def _open(
+    config: Path | None, queue_name: str | None, *, on_cluster: str = ""
+) -> AsyncIterator[_Queue]:
     node = common.load_config(config)
-    queue = _choose_queue(node, queue_name)
+    queue = _choose_queue(node, queue_name, expand_macros(on_cluster, node.topology.macros))
     async with common.keeper_session(node) as keeper:
         yield _Queue(keeper, node, queue, DDLQueueClient(keeper, SystemEnv(), queue.paths))
 
 
-def _choose_queue(config: NodeConfig, name: str | None) -> DistributedDdl:
+def _choose_queue(config: NodeConfig, name: str | None, cluster: str) -> DistributedDdl:
     if not config.queues:
         raise ConfigError(
             "There is no DistributedDDL configuration in the configuration.",
             hint="Add <distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl>.",
         )
     if name is None:
-        return config.queues[0]
+        return config.queue_of(cluster) if cluster else config.queues[0]
     for queue in config.queues:
         if queue.name == name:
             return queue
@@ -153,8 +163,9 @@ def submit(
     """
     text = sys.stdin.read() if sql == "-" else sql
 
-    async def work() -> tuple[Submission, EntryStatus | None]:
-        async with _open(config, queue_name) as opened:
+    async def work() -> tuple[Submission, EntryStatus | None, str]:
+        named = cluster or parse_statement(text).on_cluster or ""
+        async with _open(config, queue_name, on_cluster=named) as opened:
             prepared = prepare(
                 text,
                 topology=opened.config.topology,
@@ -164,6 +175,7 @@ def submit(
                 settings=dict(_parse_setting(setting) for setting in settings),
                 entry_version=entry_version,
                 on_cluster=cluster,
+                shared_uuid=SystemEnv().new_uuid(),
             )
             submission = await opened.client.submit(prepared)
             if not as_json:
@@ -171,10 +183,10 @@ def submit(
                     f"{submission.outcome}: {submission.entry or '(removed since)'} token {submission.token}",
                     err=True,
                 )
-            return submission, await _wait_for(opened.client, submission, timeout_s)
+            return submission, await _wait_for(opened.client, submission, timeout_s), opened.option
 
-    submission, status = common.run_async(work())
-    _show_result(submission, status, timeout_s, as_json=as_json)
+    submission, status, queue_option = common.run_async(work())
+    _show_result(submission, status, timeout_s, queue_option, as_json=as_json)
 
 
 @group.command()
@@ -199,7 +211,7 @@ def wait(
     if (entry is None) == (token is None):
         raise click.UsageError("Give an ENTRY or a --token.")
 
-    async def work() -> tuple[Submission | None, EntryStatus | None]:
+    async def work() -> tuple[Submission | None, EntryStatus | None, str]:
         async with _open(config, queue_name) as opened:
             submission = None
             if token is not None:
@@ -207,10 +219,10 @@ def wait(
                 if submission is None:
                     raise Refused(f"Nothing was ever submitted under the token {token}.")
             name = entry if submission is None else submission.entry
-            return submission, await _wait_for_entry(opened.client, name or "", timeout_s)
+            return submission, await _wait_for_entry(opened.client, name or "", timeout_s), opened.option
 
-    submission, status = common.run_async(work())
-    _show_result(submission, status, timeout_s, as_json=as_json)
+    submission, status, queue_option = common.run_async(work())
+    _show_result(submission, status, timeout_s, queue_option, as_json=as_json)
 
 
 async def _wait_for(client: DDLQueueClient, submission: Submission, timeout_s: float) -> EntryStatus | None:
@@ -250,7 +262,12 @@ def _parse_setting(text: str) -> tuple[str, str]:
 
 
 def _show_result(
-    submission: Submission | None, status: EntryStatus | None, timeout_s: float, *, as_json: bool
+    submission: Submission | None,
+    status: EntryStatus | None,
+    timeout_s: float,
+    queue_option: str,
+    *,
+    as_json: bool,
 ) -> None:
     code = _exit_code(status, timeout_s)
     if as_json:
@@ -264,7 +281,9 @@ def _show_result(
     elif status is not None:
         print_hosts(status)
         if code is common.ExitCode.UNFINISHED:
-            click.echo(f"Not finished. Attach again: oncluster ddl wait {status.entry}", err=True)
+            click.echo(
+                f"Not finished. Attach again: oncluster ddl wait {status.entry}{queue_option}", err=True
+            )
     if code:
         click.get_current_context().exit(code)
 

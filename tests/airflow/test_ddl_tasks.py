@@ -120,6 +120,13 @@ def test_another_task_or_run_submits_its_own_statement(hosts: Any) -> None:
     assert len(hosts.entries()) == 2
 
 
+def test_a_table_gets_one_uuid_for_all_hosts_in_every_try(hosts: Any) -> None:
+    """A path in Keeper may be made of it."""
+    assert submit()["entry"] == submit()["entry"]
+    [query] = hosts.queries()
+    assert re.search(r"shop\.orders UUID '[0-9a-f-]{36}' ON CLUSTER order_cluster", query)
+
+
 def test_braces_in_sql_are_not_taken_for_templates(hosts: Any) -> None:
     submit(sql="ALTER TABLE shop.orders ON CLUSTER order_cluster COMMENT COLUMN id '{{ ds }}'")
 

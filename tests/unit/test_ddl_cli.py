@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +17,13 @@ from click.testing import CliRunner, Result
 
 from engine.cli import common
 from engine.cli.main import cli
-from engine.config.model import NodeConfig
+from engine.config.model import NodeConfig, Topology
 from engine.ddl.status import ExecutionStatus
 from engine.env import SystemEnv
 from engine.keeper.base import Keeper
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId
-from tests.unit.ddl_support import PATHS, QUEUE, topology
+from tests.unit.ddl_support import PATHS, QUEUE, cluster, topology
 
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8)"
 CONFIG = NodeConfig(path="", topology=topology("a b"), queues=(QUEUE,))
@@ -31,9 +33,10 @@ class Desk:
     """Runs commands; hosts are played by writing their outcomes between two commands."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.config = CONFIG
         self.outcomes: dict[str, ExecutionStatus] = {}
         self.tree: Any = None
-        monkeypatch.setattr(common, "load_config", lambda config: CONFIG)
+        monkeypatch.setattr(common, "load_config", lambda config: self.config)
         monkeypatch.setattr(common, "keeper_session", self._session)
 
     @contextlib.asynccontextmanager
@@ -110,6 +113,29 @@ def test_the_same_token_attaches(desk: Desk) -> None:
     first, again = (desk.json("submit", CREATE, "--token", "t") for _ in range(2))
     assert (first["outcome"], again["outcome"]) == ("enqueued", "attached")
     assert first["status"]["entry"] == again["status"]["entry"] == "query-0000000000"
+
+
+def test_a_statement_goes_to_the_queue_of_its_cluster(desk: Desk) -> None:
+    logs = replace(QUEUE, name="logs", path="/clickhouse/logs/ddl", clusters=("l",))
+    clusters = {"c": cluster("a b"), "l": cluster("a b", name="l")}
+    desk.config = replace(CONFIG, queues=(QUEUE, logs), topology=Topology(clusters, {"which": "l"}))
+    for number, statement in enumerate((["ON CLUSTER l"], ["ON CLUSTER '{which}'"], ["", "--cluster", "l"])):
+        sql, *options = f"DROP TABLE d.t {statement[0]}", *statement[1:]
+        result = desk.run("submit", sql, *options, "--timeout", "0.1")
+        assert result.exit_code == 3, result.output
+        assert f"oncluster ddl wait query-000000000{number} --queue logs" in result.stderr
+    assert desk.json("list") == []
+    assert len(desk.json("list", "--queue", "logs")) == 3
+
+
+def test_a_table_gets_one_uuid_for_all_hosts(desk: Desk) -> None:
+    """A path in Keeper may be made of it."""
+    sql = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = ReplicatedMergeTree ORDER BY a"
+    arguments = ("submit", sql, "--timeout", "0.1", "--token", "t")
+    assert re.match(
+        r"CREATE TABLE d\.t UUID '[0-9a-f-]{36}' ON CLUSTER c", desk.json(*arguments)["status"]["query"]
+    )
+    assert desk.json(*arguments)["outcome"] == "attached"
 
 
 def test_what_is_refused_exits_with_five_and_says_the_code(desk: Desk) -> None:

@@ -109,6 +109,7 @@ class SubmitStatementOperator(BaseOperator):
             current_database=self.database,
             settings=self.statement_settings,
             on_cluster=self.cluster,
+            shared_uuid=SystemEnv().new_uuid(),
         )
 
     @property
