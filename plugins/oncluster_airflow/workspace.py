@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from engine.config.load import load_client_config
 from engine.config.model import DistributedDdl, NodeConfig, Topology
 from engine.env import Env, SystemEnv
 from engine.keeper.base import Keeper
-from engine.migrations.errors import ChangedMigration, Problem
+from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import MigrationSet, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.model import Run, StatementRef
@@ -103,15 +103,19 @@ class Manifest:
         return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
     def require_unchanged(self, migrations: MigrationSet, ref: StatementRef) -> None:
-        """Raises ChangedMigration when the file now says something else than the run began with."""
+        """Raises MigrationRefused when the file now says something else than the run began with."""
         if checksum_of(migrations, ref) != dict(self.statements).get(ref):
-            raise changed(migrations, [ref])
+            raise _not_as_planned([ref])
 
-    def require_same_as(self, planned: Manifest, migrations: MigrationSet) -> None:
-        """Raises ChangedMigration when this run would send anything else than was planned."""
+    def require_same_as(self, planned: Manifest) -> None:
+        """Raises MigrationRefused when this run would send anything else than was planned."""
         if self != planned:
             differing = set(self.statements) ^ set(planned.statements)
-            raise changed(migrations, sorted({ref for ref, _ in differing}))
+            raise _not_as_planned(sorted({ref for ref, _ in differing}))
+
+    def without(self, versions: Collection[int]) -> Manifest:
+        """The rest, without these migrations."""
+        return Manifest(tuple((ref, text) for ref, text in self.statements if ref.version not in versions))
 
     def to_json(self) -> list[dict[str, Any]]:
         return [{**ref.to_json(), "checksum": checksum} for ref, checksum in self.statements]
@@ -119,10 +123,6 @@ class Manifest:
     @classmethod
     def from_json(cls, data: Sequence[Mapping[str, Any]]) -> Manifest:
         return cls(tuple((StatementRef.from_json(item), item["checksum"]) for item in data))
-
-    @classmethod
-    def of_run(cls, migrations: MigrationSet, run: Run) -> Manifest:
-        return cls.of(migrations, run.refs)
 
 
 def checksum_of(migrations: MigrationSet, ref: StatementRef) -> str:
@@ -133,16 +133,9 @@ def checksum_of(migrations: MigrationSet, ref: StatementRef) -> str:
     return script.statements[ref.statement - 1].checksum
 
 
-def changed(migrations: MigrationSet, refs: Sequence[StatementRef]) -> ChangedMigration:
-    """The error that names what is not as it was planned."""
-    return ChangedMigration(
-        [
-            Problem(
-                str(migrations.folder),
-                0,
-                "changed-since-plan",
-                f"{ref} is not what was planned; start a new run to plan again",
-            )
-            for ref in refs
-        ]
+def _not_as_planned(refs: Sequence[StatementRef]) -> MigrationRefused:
+    return MigrationRefused(
+        "; ".join(f"{ref} is not what was planned" for ref in refs)
+        + ": a file, or what is applied, has changed since.",
+        hint="Start a new run, which plans anew.",
     )

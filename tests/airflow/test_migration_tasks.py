@@ -317,6 +317,24 @@ def test_a_file_that_changed_while_the_run_is_under_way_is_refused(folder: Path,
     assert len(hosts.entries()) == 1
 
 
+def test_begin_cleared_in_the_middle_of_a_run_goes_on_with_what_is_left(folder: Path, hosts: Any) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+
+    run = Run(folder).begin()
+    run.statement(FIRST)
+    run.execute("begin")
+    assert {f"{FIRST}.submit_1", f"{FIRST}.wait_1"} <= run.skipped
+    assert run.statement(SECOND)["state"] == "done"
+    assert run.execute("applied")["versions"] == [2]
+    assert run.execute("close") == "done"
+    assert len(hosts.entries()) == 2
+
+    run.execute("begin")
+    with pytest.raises(AirflowSkipException, match="nothing was left"):
+        run.execute("applied")
+    assert run.execute("close") == "done"
+
+
 def test_a_comment_that_changed_is_no_change(folder: Path, hosts: Any) -> None:
     run = Run(folder)
     run.execute("plan")

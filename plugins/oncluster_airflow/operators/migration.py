@@ -27,7 +27,7 @@ from engine.errors import Busy, OnclusterError
 from engine.migrations.files import Direction
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef
 from engine.migrations.runner import MigrationRunner
-from engine.migrations.states import RunState
+from engine.migrations.states import Event, RunState
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.migration_wait import outcome_of
@@ -111,7 +111,7 @@ class BeginOperator(MigrationOperator, SkipMixin):
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
             manifest = Manifest.of(workspace.migrations, run.refs)
             try:
-                manifest.require_same_as(planned, workspace.migrations)
+                manifest.require_same_as(planned.without(finished_by(request.run_id, workspace)))
             except OnclusterError:
                 self.with_runner(workspace, lambda runner: _end(runner, run))
                 raise
@@ -124,6 +124,15 @@ class BeginOperator(MigrationOperator, SkipMixin):
         ti.xcom_push(key=RUN_KEY, value=Begun(run, manifest).to_json())
         self.log.info("begun: %d statements of %d migrations", len(run.refs), len(run.steps))
         self.skip(ti, tasks_outside(context["dag"], run))
+
+
+def finished_by(run_id: str, workspace: Workspace) -> set[int]:
+    """What the run itself has brought to its end already: `begin` was cleared in the middle of it."""
+    return {
+        event.version
+        for event in workspace.ledger.events(workspace.cluster)
+        if event.run_id == run_id and event.event in (Event.APPLIED, Event.ROLLED_BACK)
+    }
 
 
 def tasks_outside(dag: Any, run: Run) -> list[BaseOperator]:
@@ -194,8 +203,8 @@ class AppliedOperator(MigrationOperator):
 
     def execute(self, context: Context) -> Any:
         begun, summary = self.at_end(context, _settle)
-        if summary.state is not RunState.DONE:
-            raise AirflowSkipException(f"{summary.state}: {summary.note}")
+        if summary.state is not RunState.DONE or not summary.steps:
+            raise AirflowSkipException(f"{summary.state}: {summary.note or 'nothing was left to do'}")
         extra = {
             "run_id": summary.run_id,
             "direction": begun.run.request.direction.value,
