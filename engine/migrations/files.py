@@ -26,6 +26,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from engine.ddl.text import storable
 from engine.errors import Code, SqlError
 from engine.migrations.errors import MigrationFilesError, Problem
 from engine.migrations.options import Options, Scope, merged, parse_comment
@@ -145,13 +146,13 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
         if path.name.startswith(".") or path.is_dir() or not path.name.endswith(".sql"):
             if _OTHER_SUFFIX.match(path.name) and not path.is_dir():
                 message = "golang-migrate would run it, and here only names that end in .sql are migrations"
-                problems.append(Problem(str(path), 0, "file-name", message))
-            ignored.append(path.name)
+                problems.append(Problem(storable(str(path)), 0, "file-name", message))
+            ignored.append(storable(path.name))
             continue
         try:
             version, title, direction = parse_file_name(path.name)
         except SqlError as error:
-            problems.append(Problem(str(path), 0, "file-name", error.message, error.code))
+            problems.append(Problem(storable(str(path)), 0, "file-name", error.message, error.code))
             continue
         entry = found.setdefault(version, _Found())
         if direction in entry.paths:
@@ -192,6 +193,8 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
 
 def parse_file_name(name: str) -> tuple[int, str, Direction]:
     """(version, title, direction). Raises SqlError 36 that says what the grammar is."""
+    if storable(name) != name:
+        raise SqlError(Code.BAD_ARGUMENTS, "the name is not UTF-8")
     match = _NAME.match(name)
     if match is None:
         raise SqlError(

@@ -27,7 +27,15 @@ from airflow.sdk.definitions.deadline import DeadlineAlert
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.errors import OnclusterError
 from engine.migrations.errors import MigrationFilesError
-from engine.migrations.files import Direction, Migration, MigrationSet, Script, ScriptStatement, load_folder
+from engine.migrations.files import (
+    MAX_VERSION,
+    Direction,
+    Migration,
+    MigrationSet,
+    Script,
+    ScriptStatement,
+    load_folder,
+)
 from engine.sql import parse_statement
 from oncluster_airflow.deadlines import deadline_of
 from oncluster_airflow.form import with_form
@@ -45,6 +53,7 @@ from oncluster_airflow.operators.migration import (
 from oncluster_airflow.operators.planning import LintOperator, PlanOperator, RehearseOperator
 from oncluster_airflow.sensors.migration import MigrationStatementSensor
 from oncluster_airflow.settings import KEEPER_CONN_ID, OperationSettings, Settings
+from oncluster_airflow.waiting import LONGEST_LIMIT_S
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +109,7 @@ def parameters() -> dict[str, Param]:
             None,
             type=["null", "integer"],
             minimum=-1,
+            maximum=MAX_VERSION,
             title="Target version",
             description="Up: apply everything up to this version; empty: all. "
             "Down: undo everything above it; empty: only the last migration; -1: everything.",
@@ -111,6 +121,8 @@ def parameters() -> dict[str, Param]:
         "timeout": Param(
             DEFAULT_TIMEOUT_S,
             type="integer",
+            minimum=-LONGEST_LIMIT_S,
+            maximum=LONGEST_LIMIT_S,
             title="Timeout (seconds)",
             description="How long each statement is waited for (distributed_ddl_task_timeout). "
             "0: not at all; negative: for ever. A timeout stops the run, not the statement. "

@@ -34,14 +34,14 @@ Seen = Callable[[EntryStatus], Awaitable[None]]
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.1, 5.0
 _LAST_LOOK_S = 3.0
 _BACKSTOP_S = 120.0
-_LONGEST_LIMIT_S = 1_000_000_000
+LONGEST_LIMIT_S = 1_000_000_000
+"""Of a wait that ends by itself: thirty years, which are a date that Airflow can write down."""
 
 
 def backstop(timeout_s: int) -> datetime.timedelta | None:
     """Airflow's own limit for a wait in the triggerer, which ends by itself at its deadline with all it knows
-    of the hosts: this only catches a triggerer that is stuck. None where there is no limit, and where its end
-    would be no date that Airflow can write down."""
-    if not 0 <= timeout_s <= _LONGEST_LIMIT_S:
+    of the hosts: this only catches a triggerer that is stuck. None where there is no such limit."""
+    if not 0 <= timeout_s <= LONGEST_LIMIT_S:
         return None
     return datetime.timedelta(seconds=timeout_s + _BACKSTOP_S)
 

@@ -224,6 +224,24 @@ def test_the_form_offers_what_a_run_can_be_asked_for() -> None:
     assert len(form["output_mode"].schema["enum"]) == 7
 
 
+def test_no_form_takes_a_number_that_airflow_cannot_carry() -> None:
+    """Of more than 64 bits it ends every task without a word, and Airflow's DAG processor."""
+    from airflow.sdk.exceptions import ParamValidationError
+
+    numbers = [
+        (dag.dag_id, name, param)
+        for dag in dag_bag(ROOT / "dags").dags.values()
+        for name, param in dag.params.items()
+        if any(kind in param.schema.get("type", ()) for kind in ("integer", "number"))
+    ]
+    assert {"timeout", "target_version", "gone_after_hours", "keep"} <= {name for _, name, _ in numbers}
+    for dag_id, name, param in numbers:
+        for value in (10**30, -(10**30)):
+            with pytest.raises(ParamValidationError):
+                param.resolve(value)
+                pytest.fail(f"{dag_id} takes {value} for {name}")
+
+
 def test_odd_names_of_folders_and_titles_make_usable_ids(tmp_path: Path) -> None:
     write(tmp_path / "söme cluster", "1_a title, with: signs.up.sql")
     write(tmp_path / "same cluster".replace("a", "ä"), "1_a.up.sql")

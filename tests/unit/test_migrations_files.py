@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,13 @@ def test_every_name_in_the_grammar_is_read_back(
 def test_a_name_outside_the_grammar_is_refused_with_the_grammar(name: str) -> None:
     with pytest.raises(SqlError, match="version"):
         parse_file_name(name)
+
+
+def test_a_name_that_is_no_utf_8_is_refused_in_words_that_can_be_shown(tmp_path: Path) -> None:
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/1_\xff.up.sql")).write_text("CREATE DATABASE d")
+    with pytest.raises(MigrationFilesError, match="not UTF-8") as caught:
+        load_folder(tmp_path)
+    assert "1_\ufffd.up.sql" in str(caught.value).encode().decode()
 
 
 def test_a_version_beyond_64_bits_is_refused() -> None:
