@@ -52,6 +52,33 @@ def test_a_port_that_is_no_number_is_an_error_that_names_the_connection() -> Non
         keeper(host="zk1:abc")
 
 
+def of_uri(conn_type: str, query: str) -> Connection:
+    return Connection.from_uri(f"{conn_type}://host:2181/?{query}", conn_id="uri")
+
+
+def test_in_a_uri_true_and_false_are_words() -> None:
+    from oncluster_airflow.hooks.keeper import config_of
+    from oncluster_airflow.hooks.nodes import NodeAddresses
+
+    assert config_of(of_uri("zookeeper", "secure=false")).secure is False
+    assert config_of(of_uri("zookeeper", "secure=True")).secure is True
+    found = NodeAddresses.of(of_uri("clickhouse", "secure=false&verify=false"))
+    assert (found.scheme, found.verify) == ("http", False)
+    with pytest.raises(ConfigError, match=r"secure is 'maybe'"):
+        config_of(of_uri("zookeeper", "secure=maybe"))
+    with pytest.raises(ConfigError, match=r"'uri'.*verify is 'maybe'"):
+        NodeAddresses.of(of_uri("clickhouse", "verify=maybe"))
+
+
+@pytest.mark.parametrize("extra", ['{"root": "/a",}', "[1]", '"/a"'])
+def test_extra_that_is_no_json_object_is_an_error_and_not_left_out(extra: str) -> None:
+    """Without its root the queue would be looked for where nobody is."""
+    with pytest.raises(ConfigError, match=r"'zk'.*no JSON object"):
+        keeper(host="zk1", extra=extra)
+    with pytest.raises(ConfigError, match=r"'ch'.*no JSON object"):
+        addresses(host="ch1", extra=extra)
+
+
 def test_no_host_is_an_error() -> None:
     with pytest.raises(ConfigError, match="no host"):
         keeper()

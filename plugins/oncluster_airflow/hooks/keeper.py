@@ -26,6 +26,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.keeper import zookeeper
 from engine.keeper.base import Keeper
+from oncluster_airflow.hooks.extra import extra_of, flag
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
@@ -112,7 +113,7 @@ async def open_session(config: ZooKeeper) -> AsyncIterator[Keeper]:
 
 def config_of(connection: Connection) -> ZooKeeper:
     """What an Airflow connection of type `zookeeper` says. Raises ConfigError that names the field."""
-    extra = connection.extra_dejson
+    extra = extra_of(connection)
     where = f"Airflow connection {connection.conn_id!r}"
     if unknown := sorted(set(extra) - set(_EXTRA_FIELDS)):
         raise ConfigError(
@@ -134,11 +135,13 @@ def config_of(connection: Connection) -> ZooKeeper:
             operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
             root=str(extra.get("root", "")),
             identity=identity,
-            secure=bool(extra.get("secure", False)),
+            secure=flag(extra, "secure"),
             **{name: str(extra.get(name, "")) for name in _FILES},
         )
     except ValueError as error:
-        raise ConfigError(f"{where}: {error}.", hint="Ports and times are whole numbers.") from error
+        raise ConfigError(
+            f"{where}: {error}.", hint="Ports and times are whole numbers; `secure` is true or false."
+        ) from error
 
 
 def _host_and_port(text: str, default_port: int) -> tuple[str, int]:

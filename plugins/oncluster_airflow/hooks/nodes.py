@@ -24,6 +24,7 @@ from engine.client import NodeClient
 from engine.errors import ConfigError
 from engine.migrations.probe import HttpProbe
 from engine.names import HostId
+from oncluster_airflow.hooks.extra import extra_of, flag
 from oncluster_airflow.settings import NODES_CONN_ID
 
 _DEFAULT_PORT = 8123
@@ -45,21 +46,25 @@ class NodeAddresses:
     @classmethod
     def of(cls, connection: Connection) -> NodeAddresses:
         """Raises ConfigError that names the field."""
-        extra = connection.extra_dejson
+        extra = extra_of(connection)
         nodes: Any = extra.get("nodes", {})
         if not isinstance(nodes, dict):
             raise ConfigError(
                 f"Airflow connection {connection.conn_id!r}: `nodes` in extra is no object.",
                 hint='Write {"nodes": {"node01": "http://10.0.0.1:8123"}}.',
             )
+        try:
+            secure, verify = flag(extra, "secure"), flag(extra, "verify", default=True)
+        except ValueError as error:
+            raise ConfigError(f"Airflow connection {connection.conn_id!r}: {error}.") from error
         return cls(
-            scheme="https" if extra.get("secure") else "http",
+            scheme="https" if secure else "http",
             host=connection.host or "localhost",
             port=int(connection.port or _DEFAULT_PORT),
             user=connection.login or "default",
             password=connection.password or "",
             database=connection.schema or "",
-            verify=bool(extra.get("verify", True)),
+            verify=verify,
             nodes={str(name): str(url) for name, url in nodes.items()},
         )
 
