@@ -29,7 +29,7 @@ from engine.migrations.files import Direction, Migration, MigrationSet, Script, 
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
-from engine.sql import literal_value, parse_statement, redact, tokenize
+from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,10 @@ class Scratch(Protocol):
 
     async def execute(self, sql: str) -> None:
         """Raises SqlError."""
+        ...
+
+    async def validate(self, sql: str) -> object:
+        """Only reads it. Raises SqlError 62."""
         ...
 
     async def rows(self, sql: str) -> Sequence[Sequence[str]]:
@@ -295,7 +299,8 @@ class _Stage:
         try:
             sql = self._text(statement)
         except Refused as refusal:
-            return RehearsalState.FAILED, refusal.code, redact(refusal.message), ""
+            told = await self._syntax_error(statement.sql) or refusal
+            return RehearsalState.FAILED, told.code, redact_prose(told.message), ""
         wanted = for_rehearsal(sql)
         try:
             if wanted.sql is not None:
@@ -315,6 +320,14 @@ class _Stage:
         self.unrehearsed |= {table.table for table in parsed.tables}
         self.unrehearsed |= {parsed.database} if parsed.database else set()
         return RehearsalState.NOT_REHEARSED, code, error, note
+
+    async def _syntax_error(self, sql: str) -> SqlError | None:
+        """What looks as if it could not go ON CLUSTER may have a misspelt word; the real parser says so."""
+        try:
+            await self.scratch.validate(sql)
+        except SqlError as error:
+            return error
+        return None
 
     def _text(self, statement: ScriptStatement) -> str:
         """What would be sent."""

@@ -9,6 +9,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier
 from engine.sql.draft import Draft
 from engine.sql.edit import Edit, apply_edits
+from engine.sql.kinds import StatementKind
 from engine.sql.parse import draft_of
 from engine.sql.statement import Statement
 
@@ -57,10 +58,11 @@ def with_on_cluster(sql: str, cluster: str) -> str:
             return sql
         return apply_edits(sql, [Edit(*d.cluster_span, f"ON CLUSTER {cluster_name(cluster)}")])
     if d.cluster_at is None:
+        hint = f"The statement was read as: {d.kind}."
+        if d.kind is StatementKind.OTHER:
+            hint = "No statement is known that begins like that: is a word misspelt?"
         raise SqlError(
-            Code.NOT_IMPLEMENTED,
-            "Distributed execution is not supported for such DDL queries",
-            hint=f"The statement was read as: {d.kind}.",
+            Code.NOT_IMPLEMENTED, "Distributed execution is not supported for such DDL queries", hint=hint
         )
     return apply_edits(sql, [Edit(d.cluster_at, d.cluster_at, f" ON CLUSTER {cluster_name(cluster)}")])
 

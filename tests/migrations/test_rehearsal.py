@@ -196,6 +196,15 @@ async def test_a_statement_that_cannot_be_sent_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+async def test_a_misspelt_word_is_a_syntax_error_with_its_place(tmp_path: Path) -> None:
+    result = await of(tmp_path, {"1_a.up.sql": "CREATE USERR u IDENTIFIED BY 'hunter2'"})
+    (failed,) = result.failures
+    assert failed.code == 62
+    assert "failed at position 8 (USERR)" in failed.error
+    assert "hunter2" not in failed.error
+
+
+@pytest.mark.slow
 async def test_a_statement_that_brings_the_scratch_down_is_named(tmp_path: Path) -> None:
     class Dying(ScratchChdb):
         async def execute(self, sql: str) -> None:

@@ -116,6 +116,11 @@ def test_what_cannot_have_the_clause_is_refused_with_48(sql: str) -> None:
     assert without_on_cluster(sql) == sql
 
 
+def test_a_misspelt_statement_is_asked_about() -> None:
+    with pytest.raises(SqlError, match=r"misspelt\?"):
+        with_on_cluster("DROP TABL t", "c")
+
+
 @pytest.mark.parametrize(
     ("sql", "filled"),
     [
