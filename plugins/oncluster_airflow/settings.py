@@ -70,19 +70,21 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
+        """A variable that is empty counts as one that is not set. Raises ConfigError that names the
+        variable."""
         root = project_root()
-        home = root / environment.get("ONCLUSTER_HOME", ".run")
+        home = root / (environment.get("ONCLUSTER_HOME") or ".run")
         configured = environment.get("ONCLUSTER_CONFIG")
         candidates = (
             [root / configured] if configured else [home / "cluster.xml", root / "config/cluster.xml"]
         )
         receivers = environment.get("ONCLUSTER_NOTIFY_EMAIL_TO", "")
-        ledger_url = environment.get("ONCLUSTER_LEDGER_URL", f"sqlite:///{home / 'ledger.db'}")
+        ledger_url = environment.get("ONCLUSTER_LEDGER_URL") or f"sqlite:///{home / 'ledger.db'}"
         return cls(
             config=next((path for path in candidates if path.is_file()), candidates[-1]),
-            migrations=root / environment.get("ONCLUSTER_MIGRATIONS", "migrations"),
+            migrations=root / (environment.get("ONCLUSTER_MIGRATIONS") or "migrations"),
             ledger_url=ledger_url,
-            own_tasks=max(1, int(environment.get("ONCLUSTER_DAG_MIGRATIONS", DEFAULT_OWN_TASKS))),
+            own_tasks=max(1, int(_number(environment, "ONCLUSTER_DAG_MIGRATIONS", DEFAULT_OWN_TASKS))),
             email_conn_id=environment.get("ONCLUSTER_NOTIFY_EMAIL_CONN", ""),
             email_to=tuple(name.strip() for name in receivers.split(",") if name.strip()),
             webhook_conn_id=environment.get("ONCLUSTER_NOTIFY_WEBHOOK_CONN", ""),
@@ -116,7 +118,7 @@ class OperationSettings:
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> OperationSettings:
         """Raises ConfigError that names the variable."""
-        home = project_root() / environment.get("ONCLUSTER_HOME", ".run")
+        home = project_root() / (environment.get("ONCLUSTER_HOME") or ".run")
         folder = environment.get("ONCLUSTER_BACKUP_FOLDER")
         return cls(
             health_schedule=environment.get("ONCLUSTER_HEALTH_SCHEDULE") or None,
@@ -145,7 +147,7 @@ def _number(environment: Mapping[str, str], name: str, default: float) -> float:
         number = float(text)
     except ValueError:
         number = -1.0
-    if number < 0:
+    if not 0 <= number < float("inf"):
         raise ConfigError(f"{name} is {text!r}.", hint="Write a number that is not negative.")
     return number
 

@@ -139,3 +139,21 @@ def test_settings_are_relative_to_the_project_and_hide_the_ledgers_password() ->
     )
     assert settings.migrations == project_root() / "my/migrations"
     assert "hunter2" not in repr(settings)
+
+
+def test_a_variable_that_is_empty_counts_as_one_that_is_not_set() -> None:
+    """As docker-compose hands on what is not set on its side."""
+    from oncluster_airflow.settings import OperationSettings, Settings
+
+    names = ("HOME", "CONFIG", "MIGRATIONS", "LEDGER_URL", "DAG_MIGRATIONS", "RECORDS_URL", "BACKUP_KEEP")
+    empty = {f"ONCLUSTER_{name}": "" for name in names}
+    assert Settings.from_environment(empty) == Settings.from_environment({})
+    assert OperationSettings.from_environment(empty) == OperationSettings.from_environment({})
+
+
+@pytest.mark.parametrize("text", ["many", "-1", "nan", "inf"])
+def test_a_number_that_is_none_is_an_error_that_names_the_variable(text: str) -> None:
+    from oncluster_airflow.settings import Settings
+
+    with pytest.raises(ConfigError, match="ONCLUSTER_DAG_MIGRATIONS"):
+        Settings.from_environment({"ONCLUSTER_DAG_MIGRATIONS": text})
