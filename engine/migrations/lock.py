@@ -50,6 +50,7 @@ from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
 
 DEFAULT_TTL_S = 900.0
 _MAX_ROUNDS = 8
+_MOMENT_S = 2.0
 
 
 class Binding(enum.StrEnum):
@@ -146,13 +147,15 @@ class Lease:
 async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease:
     """Take the lease or re-enter it.
 
-    Raises Busy (names the holder), MigrationRefused (the cluster's migrations are in another ledger) and
+    A holder that is one process may only be looking after the ledger: it is waited for for a moment. Raises
+    Busy (names the holder), MigrationRefused (the cluster's migrations are in another ledger) and
     Keeper's errors; after ConnectionLoss and OperationTimeout it looks before it tries again.
     """
     await create_ancestors(keeper, _lease(base))
     await keeper.sync(_lease(base))
     nonce = str(env.new_uuid())
     lost: ConnectionLoss | OperationTimeout | None = None
+    busy: LeaseText | None = None
     for _ in range(_MAX_ROUNDS):
         version, found = await _read(keeper, base)
         if found.is_held and found.nonce == nonce:
@@ -164,7 +167,11 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
             await renew(keeper, lease)
             return lease
         if found.is_held and await _is_alive(keeper, base, found):
-            raise _busy(found)
+            busy, lost = found, None
+            if found.binding is Binding.TTL:
+                break
+            await env.sleep(_MOMENT_S / _MAX_ROUNDS)
+            continue
         taken = LeaseText(
             fence=max(found.fence, claim.ledger_max_fence) + 1,
             run_id=claim.run_id,
@@ -188,7 +195,7 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
     _, found = await _read(keeper, base)
     if found.is_held and found.nonce == nonce:
         raise LedgerCorrupt(f"The migration lock at {base} changes hands under this run.")
-    raise _busy(found)
+    raise _busy(busy or found)
 
 
 async def renew(keeper: Keeper, lease: Lease) -> None:

@@ -84,6 +84,20 @@ def test_a_process_holds_the_lock_as_long_as_its_session(tmp_path: Path) -> None
     in_world(tmp_path, scenario)
 
 
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+    """Somebody looks at the status when a run begins: that is no reason for the run to fail."""
+
+    async def scenario(world: World) -> None:
+        a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
+        first = await lock.acquire(a, BASE, claim(world, "a"), env=world.env)
+        waiting = asyncio.create_task(lock.acquire(b, BASE, claim(world, "b"), env=world.env))
+        await world.env.sleep(1)
+        await lock.release(a, first)
+        assert (await waiting).fence == first.fence + 1
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_run_of_several_processes_re_enters_its_lock_and_keeps_its_fence(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         fences = set()
