@@ -20,7 +20,7 @@ from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
 from engine.node.system_tables import SystemTables
-from engine.node.temporary_tables import is_about_temporary, note_temporary
+from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
 from engine.storage import QueryResult
 from engine.storage.guard import check_statement
@@ -231,9 +231,7 @@ class StatementRouter:
         session = asked.session.clone()
         try:
             async with session.kept_open():
-                await session.query(
-                    f"CREATE TEMPORARY TABLE {INPUT_TABLE} ({insert.input_structure}) ENGINE = Memory"
-                )
+                await session.query(create_temporary(INPUT_TABLE, insert.input_structure))
                 await session.insert(f"INSERT INTO {INPUT_TABLE}", format=insert.format, rows=rows)
             return await session.query(
                 insert.head, params=asked.params, scope=replace(asked.scope, is_readonly=False), multi=False

@@ -9,7 +9,7 @@ def settings_of_set(sql: str) -> dict[str, str]:
     """`SET a = 1, b = 'x'` as a mapping of texts. What is no `name = value` is left out."""
     tokens = [token for token in tokenize(sql) if token.is_significant and token.text != ";"]
     settings: dict[str, str] = {}
-    for clause in _split(tokens[1:]):
+    for clause in split_at_commas(tokens[1:]):
         if len(clause) >= 3 and clause[1].text == "=":
             settings[literal_value(clause[0])] = _value(clause[2:])
         elif len(clause) == 1 and clause[0].kind is TokenKind.WORD:
@@ -17,7 +17,7 @@ def settings_of_set(sql: str) -> dict[str, str]:
     return settings
 
 
-def _split(tokens: list[Token]) -> list[list[Token]]:
+def split_at_commas(tokens: list[Token]) -> list[list[Token]]:
     """At the commas outside brackets."""
     clauses: list[list[Token]] = [[]]
     depth = 0

@@ -4,7 +4,7 @@ in queries and in most statements: measured with chDB, which does as ClickHouse 
 from __future__ import annotations
 
 from engine.errors import Code, SqlError
-from engine.names import TableName, quote_identifier
+from engine.names import TableName, quote_identifier, quote_string
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 
@@ -23,6 +23,16 @@ _MEAN_TEMPORARY_ONES = frozenset(
     }
 )
 """Others, such as DELETE, RENAME and SYSTEM, mean the database's table whatever the session has."""
+
+
+def create_temporary(name: str, structure: str) -> str:
+    """The statement that makes a table in memory for rows that a client sends.
+
+    `structure` is the client's, too: chDB reads it as a list of columns, and nothing else can stand in it. As
+    with ClickHouse names and types count.
+    """
+    columns = f"null({quote_string(structure)})"
+    return f"CREATE TEMPORARY TABLE {quote_identifier(name)} ENGINE = Memory AS SELECT * FROM {columns}"
 
 
 def note_temporary(asked: Asked, statement: Statement) -> None:

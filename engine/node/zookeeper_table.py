@@ -86,7 +86,8 @@ class ZooKeeperTable:
             result = await session.query(
                 sql, format="JSONCompactEachRow", params=asked.params, scope=Scope(database=asked.database)
             )
-        return [json.loads(line)[0] for line in result.data.splitlines()]
+        # A path that is no UTF-8 is no znode's, and neither is one with a U+FFFD.
+        return [json.loads(line.decode("utf-8", "replace"))[0] for line in result.data.splitlines()]
 
 
 @asynccontextmanager

@@ -400,6 +400,44 @@ def test_external_tables_come_as_form_parts(node: RunningNode) -> None:
     assert reply.text == "6\tx\n"
 
 
+def as_form(node: RunningNode, sql: str, rows: str, **parameters: str) -> Reply:
+    """A query with the external table `ext`."""
+    parts = [('name="query"', sql), ('name="ext"; filename="ext"', rows)]
+    body = "".join(f"--b\r\nContent-Disposition: form-data; {head}\r\n\r\n{data}\r\n" for head, data in parts)
+    return node.post(f"{body}--b--\r\n", {"Content-Type": "multipart/form-data; boundary=b"}, **parameters)
+
+
+def test_the_types_of_an_external_table_may_have_commas(node: RunningNode) -> None:
+    types = "Decimal(9, 2), Map(String, UInt8)"
+    assert as_form(node, "SELECT * FROM ext", "1.5\t{'a':1}\n", ext_types=types).text == "1.5\t{'a':1}\n"
+
+
+STATEMENT_BEHIND = "a UInt8) ENGINE = Memory; DROP TABLE default.stays; --"
+FILE_BEHIND = "a String) ENGINE = File(LineAsString, '/etc/passwd') --"
+ONLY_READS = {"user": "reader", "password": "read"}
+
+
+def test_what_a_client_sends_beside_its_statement_cannot_be_another_one(node: RunningNode) -> None:
+    """Structures and names of formats become parts of SQL text."""
+    node.query("CREATE TABLE stays (a UInt8) ENGINE = Memory")
+    other = "TSV; DROP TABLE default.stays"
+    replies = [
+        as_form(node, "SELECT * FROM ext", "1\n", ext_structure=structure, **user)
+        for structure in (STATEMENT_BEHIND, FILE_BEHIND)
+        for user in ({}, ONLY_READS)
+    ]
+    replies.append(as_form(node, "SELECT * FROM ext", "1\n", ext_structure="a UInt8", ext_format=other))
+    for structure in (STATEMENT_BEHIND, FILE_BEHIND.replace("'", "''")):
+        replies.append(node.post(f"INSERT INTO stays SELECT 1 FROM input('{structure}') FORMAT TSV\n1\n"))
+    replies += [
+        node.post("SELECT 1", default_format=other),
+        node.post("SELECT 1", {"X-ClickHouse-Format": other}),
+    ]
+    assert {reply.code for reply in replies} == {62, 73}
+    assert not any("root:" in reply.text for reply in replies)
+    assert node.query("SELECT count() FROM stays") == "0\n"
+
+
 def test_totals_and_extremes_arrive(node: RunningNode) -> None:
     sql = (
         "SELECT number % 2 AS k, count() FROM numbers(5) GROUP BY k WITH TOTALS ORDER BY k FORMAT JSONCompact"

@@ -12,6 +12,10 @@ from aiohttp import BodyPartReader, web
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
+from engine.node.http.formats import checked_format
+from engine.node.session_commands import split_at_commas
+from engine.node.temporary_tables import create_temporary
+from engine.sql import tokenize
 from engine.storage import ChdbSession
 
 _CHUNK_BYTES = 1 << 18
@@ -30,13 +34,12 @@ class ExternalTable:
 
     async def create(self, session: ChdbSession) -> None:
         """Make it a temporary table of the session. Raises SqlError."""
-        name = quote_identifier(self.name)
-        await session.query(f"CREATE TEMPORARY TABLE {name} ({self.structure}) ENGINE = Memory")
+        await session.query(create_temporary(self.name, self.structure))
 
         async def rows() -> AsyncIterator[bytes]:
             yield self.data
 
-        await session.insert(f"INSERT INTO {name}", format=self.format, rows=rows())
+        await session.insert(f"INSERT INTO {quote_identifier(self.name)}", format=self.format, rows=rows())
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +50,16 @@ class Form:
     files: tuple[tuple[str, bytes], ...]
 
     def tables(self, url_parameters: dict[str, str]) -> tuple[ExternalTable, ...]:
-        """The external tables. Raises SqlError 36 for one without a structure."""
+        """The external tables. Raises SqlError 36 for one without a structure, 73 for a format's name that is
+        none."""
         known = {**url_parameters, **dict(self.fields)}
         return tuple(
-            ExternalTable(name, _structure(name, known), known.get(f"{name}_format", "TabSeparated"), data)
+            ExternalTable(
+                name,
+                _structure(name, known),
+                checked_format(known.get(f"{name}_format", "TabSeparated")),
+                data,
+            )
             for name, data in self.files
         )
 
@@ -84,4 +93,6 @@ def _structure(name: str, known: dict[str, str]) -> str:
     types = known.get(f"{name}_types")
     if not types:
         raise SqlError(Code.BAD_ARGUMENTS, f"External table {name} has neither structure nor types")
-    return ", ".join(f"_{number} {type_}" for number, type_ in enumerate(types.split(","), start=1))
+    tokens = [token for token in tokenize(types) if token.is_significant]
+    texts = [types[clause[0].start : clause[-1].end] for clause in split_at_commas(tokens) if clause]
+    return ", ".join(f"_{number} {text}" for number, text in enumerate(texts, start=1))

@@ -1,7 +1,12 @@
-"""The media type of each output format. Source: ClickHouse's format factory."""
+"""Names of formats, and the media type of each output format. Source: ClickHouse's format factory."""
 
 from __future__ import annotations
 
+import re
+
+from engine.errors import Code, SqlError
+
+_NAME = re.compile(r"[A-Za-z0-9_]+")
 _TSV = "text/tab-separated-values; charset=UTF-8"
 _CSV = "text/csv; charset=UTF-8"
 _BYTES = "application/octet-stream"
@@ -24,6 +29,13 @@ _TYPES = {
     "npy": _BYTES,
     "markdown": "text/markdown; charset=UTF-8",
 }
+
+
+def checked_format(name: str) -> str:
+    """The name itself, which will be a part of SQL text. Raises SqlError 73 for what is no name."""
+    if not _NAME.fullmatch(name):
+        raise SqlError(Code.UNKNOWN_FORMAT, f"Unknown format {name}")
+    return name
 
 
 def content_type(format: str) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
 from engine.errors import SqlError
+from engine.node.http.formats import checked_format
 
 DEFAULT_FORMAT = "TabSeparated"
 DEFAULT_BUFFER_BYTES = 1 << 20
@@ -98,7 +99,7 @@ def parse_query(
     has_external_data: bool = False,
 ) -> HttpQuery:
     """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number
-    that is none, 512 for a role: the configuration's users have none."""
+    that is none, 73 for a format's name that is none, 512 for a role: the configuration's users have none."""
     values: dict[str, str] = {}
     settings: dict[str, str] = {}
     params: dict[str, str] = {}
@@ -129,7 +130,9 @@ def parse_query(
     return HttpQuery(
         query=values.get("query", ""),
         database=headers.get("X-ClickHouse-Database") or values.get("database", ""),
-        format=headers.get("X-ClickHouse-Format") or values.get("default_format") or DEFAULT_FORMAT,
+        format=checked_format(
+            headers.get("X-ClickHouse-Format") or values.get("default_format") or DEFAULT_FORMAT
+        ),
         query_id="".join(c for c in query_id if c.isprintable()) or new_query_id,
         session=_session(values),
         settings=settings,
