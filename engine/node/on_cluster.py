@@ -23,7 +23,6 @@ from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, expand_macros, output_settings
 from engine.storage import QueryResult, Scope
-from engine.storage.guard import check_statement
 
 _NOT_SHIPPED = frozenset({"readonly", "log_comment", "implicit_select", "query_id"})
 _PLAIN_FORMATS = frozenset({"TabSeparated", "TSV"})
@@ -52,7 +51,6 @@ class ClusterStatements:
     async def run(self, asked: Asked, statement: Statement) -> Answer:
         """Submit and wait. Raises what the checks raise, KeeperUnavailable 999, SqlError 139 without Keeper;
         the outcome's own error is raised by the answer's `finish`, after its rows."""
-        check_statement(statement)
         if self._queues is None:
             raise SqlError(Code.NO_ELEMENTS_IN_CONFIG, "There is no Zookeeper configuration in server config")
         settings = _settings(asked)

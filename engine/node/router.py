@@ -23,7 +23,7 @@ from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
 from engine.storage import QueryResult
-from engine.storage.guard import check_statement
+from engine.storage.guard import check_settings, check_statement
 from engine.storage.statement_text import INPUT_TABLE, InsertText
 
 log = logging.getLogger(__name__)
@@ -256,7 +256,8 @@ class StatementRouter:
                 "Cannot execute query in readonly mode."
                 + (_GET_IS_READONLY if asked.is_readonly and not asked.session.is_readonly else ""),
             )
-        check_statement(statement)
+        check_statement(statement, asked.sql)
+        check_settings(asked.settings)
         self._tables.check_kept(asked.sql, statement, database=asked.current_database)
 
     def _remember(self, asked: Asked, statement: Statement) -> None:

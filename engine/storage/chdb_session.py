@@ -24,6 +24,7 @@ from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
 from engine.storage.statement_text import select_into, sendable
+from engine.storage.values_rows import without_files
 
 T = TypeVar("T")
 
@@ -205,7 +206,7 @@ class ChdbSession:
             return result
 
         async with self._lock:
-            pieces = in_pieces(rows)
+            pieces = in_pieces(without_files(rows) if format.lower() == "values" else rows)
             first: list[bytes] = await anext(pieces, [])
             # What holds for this statement alone stands in its text, unless there is such a clause already.
             is_open = "SETTINGS" not in head.upper()

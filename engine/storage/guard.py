@@ -1,25 +1,140 @@
-"""Statements that chDB must not be given, because in a node they would do more than on a server."""
+"""Statements that chDB must not be given, because in a node they would do more than on a server.
+
+chDB takes itself for a program of the person who calls it: it reads any file and runs any command that a
+statement names. Table functions over files are refused by its grants; everything else is looked for here, in
+the text, because it may stand anywhere in it.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
+
 from engine.errors import Code, SqlError
-from engine.sql import Statement
+from engine.sql import Statement, Token, TokenKind
+from engine.sql.tokens import literal_value, scan
 
 _FILE_ENGINES = frozenset({"File", "Filesystem", "FileLog", "Executable", "ExecutablePool", "SQLite"})
+_COMMAND_SOURCES = frozenset({"EXECUTABLE", "EXECUTABLE_POOL"})
+_LOCAL_DISKS = frozenset({"local", "local_blob_storage"})
+_SETTINGS_WITH_EXPRESSIONS = frozenset(
+    {"additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"}
+)
+_SUSPICIOUS = re.compile(r"file|executable|sqlite|rocksdb|local|\\x", re.IGNORECASE)
+"""Without any of it a text is fine."""
+_BEFORE_NAMES = frozenset(
+    {"INTO", "TABLE", "EXISTS", "VIEW", "DICTIONARY", "INDEX", "PROJECTION", "CONSTRAINT", "."}
+)
+"""What follows is a name and no function, also where a bracket comes next."""
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
-def check_statement(statement: Statement) -> None:
-    """Raises SqlError 358 for INTO OUTFILE, 497 for engines over files of the machine (table functions are
-    refused by chDB's grants), 1 for SYSTEM SHUTDOWN and KILL, which would end the process at once."""
+def check_statement(statement: Statement, sql: str) -> None:
+    """Raises SqlError 358 for INTO OUTFILE, 1 for SYSTEM SHUTDOWN and KILL, which would end the process at
+    once, and as `check_text`."""
     if statement.into_outfile is not None:
         raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
-    if statement.engine in _FILE_ENGINES:
-        raise SqlError(
-            497, f"Engine {statement.engine} would read files of the node's machine", name="ACCESS_DENIED"
-        )
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
         raise SqlError(
             Code.UNSUPPORTED_METHOD,
             f"SYSTEM {statement.system_command.upper()} is not supported.",
             hint="Send the node's process SIGTERM.",
         )
+    check_text(sql)
+
+
+def check_settings(settings: Mapping[str, str]) -> None:
+    """As `check_text`, of settings whose values are expressions."""
+    for name in settings.keys() & _SETTINGS_WITH_EXPRESSIONS:
+        _check_string(settings[name])
+
+
+def check_text(sql: str) -> None:
+    """Raises SqlError 497 for engines and functions over files of the machine, 482 for dictionaries whose
+    source is a command."""
+    if _SUSPICIOUS.search(sql):
+        _check(_tokens(sql))
+
+
+def denied(what: str) -> SqlError:
+    """The error for something that is not for statements."""
+    return SqlError(Code.ACCESS_DENIED, f"{what} would read or write files of the node's machine")
+
+
+def _tokens(sql: str) -> list[Token]:
+    """As far as there are any: rows of VALUES may end them, and chDB's reading, too."""
+    tokens = []
+    try:
+        for token in scan(sql):
+            if token.is_significant:
+                tokens.append(token)
+    except SqlError:
+        pass
+    return tokens
+
+
+def _check(tokens: Sequence[Token]) -> None:
+    names = [literal_value(token) if token.kind in _NAMES else token.text for token in tokens]
+    words = [name.upper() for name in names]
+    for at, word in enumerate(words):
+        if word == "FILE":
+            if names[at] == "file" and _is_function(words, at):
+                raise denied("Function file")
+        elif word == "ENGINE":
+            _check_engine(tokens[at + 1 + (words[at + 1 : at + 2] == ["="]) :])
+        elif word == "COLLECTION" and words[at - 1] == "NAMED":
+            if any(_is_file_url(token) for token in tokens):
+                raise denied("A named collection with this URL")
+        elif words[at + 1 : at + 2] == ["("]:
+            if word == "SQLITE":
+                raise denied("Function sqlite")
+            if word == "SOURCE" and words[at + 2 : at + 3] and words[at + 2] in _COMMAND_SOURCES:
+                raise SqlError(
+                    482,
+                    "Dictionaries with executable dictionary source are not allowed to be created from DDL "
+                    "query",
+                    name="DICTIONARY_ACCESS_DENIED",
+                )
+            if word == "DISK" and any(literal_value(t) in _LOCAL_DISKS for t in _arguments(tokens[at + 1 :])):
+                raise denied("A disk of the table's own")
+    if _SETTINGS_WITH_EXPRESSIONS & set(names) or ("DICTIONARY" in words[:6] and "SOURCE" in words):
+        for token in tokens:
+            _check_string(literal_value(token) if token.kind is TokenKind.STRING else "")
+
+
+def _check_string(text: str) -> None:
+    """A string that is, or holds, an expression."""
+    check_text(text)
+    if "'" in text:
+        for token in _tokens(text):
+            _check_string(literal_value(token) if token.kind is TokenKind.STRING else "")
+
+
+def _is_function(words: Sequence[str], at: int) -> bool:
+    before = list(words[max(0, at - 2) : at])
+    if before[-1:] == ["APPLY"] or before == ["APPLY", "("]:
+        return True
+    return words[at + 1 : at + 2] == ["("] and not _BEFORE_NAMES.intersection(before[-1:])
+
+
+def _check_engine(tokens: Sequence[Token]) -> None:
+    """`tokens` begin with the engine's name."""
+    name = literal_value(tokens[0]) if tokens and tokens[0].kind in _NAMES else ""
+    strings = [token for token in _arguments(tokens[1:]) if token.kind is TokenKind.STRING]
+    has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
+    if name in _FILE_ENGINES or has_path:
+        raise denied(f"Engine {name}")
+
+
+def _is_file_url(token: Token) -> bool:
+    return token.kind is TokenKind.STRING and literal_value(token).strip().lower().startswith("file:")
+
+
+def _arguments(tokens: Sequence[Token]) -> Sequence[Token]:
+    """What stands in the brackets that `tokens` begin with; nothing if they begin otherwise."""
+    depth = 0
+    for at, token in enumerate(tokens):
+        depth += (token.text == "(") - (token.text == ")")
+        if depth == 0:
+            return tokens[1:at]
+    return tokens[1:]

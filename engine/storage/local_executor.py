@@ -51,7 +51,7 @@ class ChdbExecutor:
 
         User and query ids are for the log; chDB has one user and makes its own ids.
         """
-        check_statement(parse_statement(execution.sql))
+        check_statement(parse_statement(execution.sql), execution.sql)
         async with self._session() as session:
             await session.query(execution.sql, format="Null", scope=Scope(settings=execution.settings))
 
@@ -69,7 +69,7 @@ class ChdbExecutor:
 
         def before() -> None:
             record(digest if tables is None else self._digest_now(tables))
-            check_statement(statement)
+            check_statement(statement, execution.sql)
 
         async with self._session() as session:
             await session.query(
@@ -98,7 +98,7 @@ class ChdbExecutor:
                 tables = [definitions_of(step.statement, step.database or "default") for step in taken]
                 steps.record([self._digest_now(of_step or ()) for of_step in tables])
                 for step in taken:
-                    check_statement(step.statement)
+                    check_statement(step.statement, step.execution.sql)
                     connection.query(step.execution.sql, "Null")
                     if not steps.done():
                         return

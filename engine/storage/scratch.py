@@ -68,7 +68,7 @@ class ScratchChdb:
 
     async def query(self, sql: str, *, format: str = "TabSeparated") -> str:
         """The whole result as text. Raises SqlError; ReplyLost if chDB died of the statement."""
-        check_statement(parse_statement(sql))
+        check_statement(parse_statement(sql), sql)
         answer = await self._ask({"sql": sql, "format": format})
         return str(answer["text"])
 

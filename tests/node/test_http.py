@@ -63,6 +63,14 @@ def test_answers_carry_clickhouses_headers(node: RunningNode) -> None:
         ("SELECT throwIf(1)", 500, 395, "FUNCTION_THROW_IF_VALUE_IS_NON_ZERO"),
         ("SELECT * FROM file('/etc/passwd', LineAsString)", 403, 497, "ACCESS_DENIED"),
         ("CREATE TABLE t (a String) ENGINE = File(CSV, '/etc/passwd')", 403, 497, "ACCESS_DENIED"),
+        ("SELECT file('/etc/passwd')", 403, 497, "ACCESS_DENIED"),
+        ("INSERT INTO FUNCTION null('a String') VALUES (file('/etc/passwd'))", 403, 497, "ACCESS_DENIED"),
+        (
+            "CREATE DICTIONARY d (a UInt8) SOURCE(EXECUTABLE(COMMAND 'id'))",
+            500,
+            482,
+            "DICTIONARY_ACCESS_DENIED",
+        ),
         ("SELECT 1 INTO OUTFILE '/tmp/x'", 500, 358, "INTO_OUTFILE_NOT_ALLOWED"),
         ("SHOW TABLES INTO OUTFILE '/tmp/x'", 500, 358, "INTO_OUTFILE_NOT_ALLOWED"),
         ("INSERT INTO t FROM INFILE '/etc/passwd' FORMAT CSV", 404, 78, "UNKNOWN_TYPE_OF_QUERY"),
@@ -338,6 +346,17 @@ def test_an_insert_whose_body_breaks_off_inserts_nothing(node: RunningNode) -> N
             pass
     node.query("INSERT INTO broken_off VALUES (100)")
     assert node.query("SELECT * FROM broken_off") == "100\n"
+
+
+def test_streamed_rows_of_values_hold_expressions_and_none_over_files(node: RunningNode) -> None:
+    node.query("CREATE TABLE streamed_values (a UInt32, b String) ENGINE = Memory")
+    many = ",".join(f"({n}, 'it''s file({n}) {'x' * 3000}')" for n in range(200)) + ", (1 + 1, lower('Y'))"
+    assert len(many) > 2 * 262_144  # more than is read as text of the statement
+    node.query(f"INSERT INTO streamed_values VALUES {many}")
+    assert node.query("SELECT count(), max(b) FROM streamed_values") == "201\ty\n"
+    reply = node.post(f"{many}, (1, file('/etc/passwd'))", query="INSERT INTO streamed_values VALUES")
+    assert reply.code == 497
+    assert node.query("SELECT count() FROM streamed_values WHERE b LIKE 'root:%'") == "0\n"
 
 
 def test_a_streamed_insert_is_not_buffered_whole(node: RunningNode) -> None:

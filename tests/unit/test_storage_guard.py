@@ -1,0 +1,141 @@
+"""What chDB is not given, because it would read the machine's files or run its programs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from engine.errors import SqlError
+from engine.sql import parse_statement
+from engine.storage.guard import check_settings, check_statement
+from engine.storage.values_rows import without_files
+
+DICTIONARY = "CREATE DICTIONARY d (a String) PRIMARY KEY a LAYOUT(FLAT()) LIFETIME(0) SOURCE({})"
+
+
+def check(sql: str) -> None:
+    check_statement(parse_statement(sql), sql)
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE t (a String) ENGINE = File(CSV, '/x')",
+        "CREATE TABLE t (a String) ENGINE `Fil\\x65` (CSV, '/x')",
+        "CREATE TABLE a (a Int8) ENGINE = Memory PARALLEL WITH CREATE TABLE t ENGINE = File(CSV, '/x')",
+        "CREATE MATERIALIZED VIEW v ENGINE = File(CSV) AS SELECT 1 AS a",
+        "CREATE DATABASE d ENGINE = SQLite('/x')",
+        "CREATE TABLE t ENGINE = URL(' FILE:///x', CSV)",
+        "CREATE TABLE t ENGINE = URL(named, url = 'file:///x')",
+        "CREATE NAMED COLLECTION named AS url = 'file:///x'",
+        "CREATE TABLE t (a String) ENGINE = EmbeddedRocksDB(0, '/x') PRIMARY KEY a",
+        "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = 'local')",
+        "SELECT file('/x')",
+        "SELECT `file`('/x')",
+        "SELECT arrayMap(x -> file(x), ['/x'])",
+        "SELECT * APPLY file FROM t",
+        "SELECT * APPLY(file) FROM t",
+        "SELECT 1, file /* not a name */ ('/x')",
+        "SELECT * FROM file('/x')",
+        "SELECT * FROM sqlite('/x', 't')",
+        "INSERT INTO t VALUES (1, file('/x'))",
+        "CREATE TABLE t (a Int8, b String DEFAULT file('/x')) ENGINE = Memory",
+        "CREATE VIEW v AS SELECT file('/x')",
+        "CREATE FUNCTION f AS x -> file(x)",
+        "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'file(\\'/x\\') = 1'}",
+        "SET additional_result_filter = 'file(\\'/x\\') = 1'",
+        DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT file(\\'/x\\')')"),
+    ],
+)
+def test_what_reads_or_writes_files_of_the_machine_is_denied(sql: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(sql)
+    assert (refusal.value.code, refusal.value.name) == (497, "ACCESS_DENIED")
+
+
+@pytest.mark.parametrize("source", ["EXECUTABLE(command 'id' format 'TSV')", "executable_pool(command 'id')"])
+def test_a_dictionary_runs_no_program(source: str) -> None:
+    with pytest.raises(SqlError) as refusal:
+        check(DICTIONARY.format(source))
+    assert refusal.value.code == 482
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "CREATE TABLE file (file String, local Int8) ENGINE = Memory",
+        "CREATE TABLE IF NOT EXISTS d.file (a Int8) ENGINE = Memory",
+        "INSERT INTO file (a) VALUES ('open file (1)')",
+        "INSERT INTO d.file (source, file) VALUES ('it', 'file(\\'x\\')')",
+        "SELECT file, (file), file.a FROM file WHERE engine = 'File' AND source IN ('file(1)')",
+        "SELECT 'file(1)' AS source, profile(1), FILE(1)",
+        "ALTER TABLE t ADD INDEX file (a) TYPE minmax",
+        "CREATE TABLE t ENGINE = URL('http://host/file', CSV)",
+        "CREATE TABLE t (a Int8) ENGINE = EmbeddedRocksDB PRIMARY KEY a",
+        "CREATE TABLE t (a Int8) ENGINE = MergeTree ORDER BY a SETTINGS disk = disk(type = s3, local_x = 1)",
+        DICTIONARY.format("HTTP(url 'http://host/file' format 'TSV')"),
+        "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'path = \\'file\\''}",
+        "SELECT '\\x66ile('",
+    ],
+)
+def test_names_and_texts_that_only_look_like_it_are_not(sql: str) -> None:
+    check(sql)
+
+
+def test_settings_that_come_beside_a_statement_are_looked_at() -> None:
+    check_settings({"max_threads": "1", "additional_result_filter": "a = 'it''s file('"})
+    for name, value in (
+        ("additional_result_filter", "file('/x')"),
+        ("additional_table_filters", "{'t':'file(1)'}"),
+    ):
+        with pytest.raises(SqlError):
+            check_settings({name: value})
+
+
+async def chunks(data: bytes, size: int) -> AsyncIterator[bytes]:
+    for at in range(0, len(data), size):
+        yield data[at : at + size]
+
+
+def passed(text: str, size: int) -> str:
+    async def main() -> bytes:
+        return b"".join([chunk async for chunk in without_files(chunks(text.encode(), size))])
+
+    return asyncio.run(main()).decode()
+
+
+ROWS = [
+    "(1, 'file(x)'), (2, 'it''s `file` -- $$ /*'), (3, 'a\\'file(')",
+    "(1, concat('\\\\', upper('x'))), (-2, now()), (3 - 4, [1, 2], {'a': 1}, NULL)",
+    "(myfile(1), file_1(2), profile(3), x'66', 1/2)",
+    "",
+]
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_of_values_pass_in_whatever_pieces_they_come(rows: str) -> None:
+    for size in range(1, len(rows) + 2):
+        assert passed(rows, size) == rows
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "(1, 'a'), (2, file('/x'))",
+        "('\\\\', file('/x'))",
+        "('it''s', concat('a',file ('/x')))",
+        "(`fil\\x65`('/x'))",
+        "(/* ' */ file('/x'))",
+        "(1 -- ' \n, file('/x'))",
+        "($$'$$, file('/x'))",
+        "(\N{LEFT SINGLE QUOTATION MARK}'\N{RIGHT SINGLE QUOTATION MARK}, file('/x'))",
+        "(1, file",
+    ],
+)
+def test_rows_of_values_that_call_file_or_could_hide_it_do_not_pass(rows: str) -> None:
+    for size in range(1, len(rows) + 1):
+        with pytest.raises(SqlError) as refusal:
+            passed(rows, size)
+        assert refusal.value.code in (497, 62)
