@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
+from tests import warm
 from tests.quick_java import QUICK_JAVA, QUICK_SPARK
 
 # A busy machine must not make a property false; how many examples there are is each test's business.
@@ -111,6 +112,7 @@ def nothing_is_left_running() -> Iterator[None]:
     mine = psutil.Process(os.getpid())
     before = {child.pid for child in mine.children(recursive=True)}
     yield
+    warm.close()
     left = []
     for child in mine.children(recursive=True):
         try:

@@ -39,6 +39,7 @@ from engine.names import HostId
 from engine.ports import free_ports
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE, ClusterFiles
 from engine.testing.guard import Guard
+from engine.testing.launch import Launch, cold
 from engine.testing.processes import ChildProcess, ProcessId, sweep
 
 log = logging.getLogger(__name__)
@@ -143,6 +144,7 @@ class LocalCluster(Startable):
 
     `hosts` limits which of the file's hosts are run (the others are known and absent). `is_durable` has
     ZooKeeper fsync its log, which only a loss of power can tell. A `guard` given is its owner's to close.
+    `launch` starts the nodes (`engine.testing.launch`).
     """
 
     def __init__(
@@ -156,6 +158,7 @@ class LocalCluster(Startable):
         guard: Guard | None = None,
         is_durable: bool = False,
         session_timeout_ms: int | None = None,
+        launch: Launch = cold,
         env: Env | None = None,
     ) -> None:
         self.directory = directory.absolute()
@@ -188,6 +191,7 @@ class LocalCluster(Startable):
                 environ=_keeping_bytecode(os.environ if environ is None else environ),
                 cwd=self.files.node_directory(name),
                 mark=self.guard.mark,
+                launch=launch,
                 env=self._env,
             )
             self.nodes[name] = LocalNode(

@@ -4,7 +4,7 @@ Safety argument. A process started here can outlive its owner in three ways, and
 1. The owner ends in order (also by Ctrl-C or SIGTERM): `stop()` stands in its `finally`.
 2. The owner is killed with -9: the kernel sends the child SIGKILL (Linux, PR_SET_PDEATHSIG). The signal is
    bound to the thread that started the child, so children are started from threads that live as long as they
-   do.
+   do (`engine.testing.launch`).
 3. The child's own children: every process inherits the variable `ONCLUSTER_STACK`, and `sweep` ends all that
    carry its value, wherever they were re-parented to; `engine.testing.guard` does it for a killed owner.
 
@@ -19,8 +19,6 @@ import contextlib
 import logging
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,22 +28,12 @@ import psutil
 
 from engine.env import Env, SystemEnv
 from engine.processes import is_alive
+from engine.testing.launch import Launch, Launched, Program, cold
 
 log = logging.getLogger(__name__)
 
 MARK = "ONCLUSTER_STACK"
 _POLL_S = 0.05
-
-# Runs between fork and the program: ties the child to its parent, then becomes the program. A program of its
-# own and not a `preexec_fn`: Python code between fork and exec can deadlock in a process with threads.
-_LAUNCHER = """
-import ctypes, os, signal, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit("the process that started this one is gone")
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +81,7 @@ class ChildProcess:
         environ: Mapping[str, str] | None = None,
         cwd: Path | None = None,
         mark: str = "",
+        launch: Launch = cold,
         env: Env | None = None,
     ) -> None:
         self.name = name
@@ -103,7 +92,8 @@ class ChildProcess:
             self._environ[MARK] = mark
         self._cwd = cwd
         self._env = env or SystemEnv()
-        self._popen: subprocess.Popen[bytes] | None = None
+        self._launch = launch
+        self._launched: Launched | None = None
         self._callbacks: list[Callable[[int], None]] = []
         self._lock = threading.Lock()
         self.id: ProcessId | None = None
@@ -121,23 +111,15 @@ class ChildProcess:
         self.expected_to_end = False
         self.log_file.parent.mkdir(parents=True, exist_ok=True)
         with self.log_file.open("ab") as output:
-            popen = subprocess.Popen(
-                [sys.executable, "-S", "-E", "-c", _LAUNCHER, str(os.getpid()), *self.argv],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=self._environ,
-                cwd=self._cwd,
-                start_new_session=True,  # Ctrl-C reaches the owner only, which stops us in order
-            )
-        self._popen = popen
-        self.id = ProcessId.of(popen.pid)
-        threading.Thread(target=self._reap, args=(popen,), name=f"wait-{self.name}", daemon=True).start()
-        log.info("process.started name=%s pid=%s", self.name, popen.pid)
+            launched = self._launch(Program(self.argv, self._environ, self._cwd), output.fileno())
+        self._launched = launched
+        self.id = ProcessId.of(launched.pid)
+        threading.Thread(target=self._reap, args=(launched,), name=f"wait-{self.name}", daemon=True).start()
+        log.info("process.started name=%s pid=%s", self.name, launched.pid)
 
-    def _reap(self, popen: subprocess.Popen[bytes]) -> None:
-        code = popen.wait()
-        log.info("process.ended name=%s pid=%s code=%s", self.name, popen.pid, code)
+    def _reap(self, launched: Launched) -> None:
+        code = launched.wait()
+        log.info("process.ended name=%s pid=%s code=%s", self.name, launched.pid, code)
         with self._lock:
             callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
@@ -145,16 +127,16 @@ class ChildProcess:
 
     @property
     def pid(self) -> int | None:
-        return self._popen.pid if self._popen else None
+        return self._launched.pid if self._launched else None
 
     @property
     def is_running(self) -> bool:
-        return self._popen is not None and self._popen.poll() is None
+        return self._launched is not None and self._launched.poll() is None
 
     @property
     def return_code(self) -> int | None:
         """None while it runs or was never started; -9 for one killed by signal 9."""
-        return self._popen.poll() if self._popen else None
+        return self._launched.poll() if self._launched else None
 
     def on_exit(self, callback: Callable[[int], None]) -> None:
         """Have `callback(return code)` called when the program ends; at once if it has ended."""
@@ -167,7 +149,7 @@ class ChildProcess:
 
     async def wait(self) -> int:
         """Until the program has ended; returns its code."""
-        assert self._popen is not None, f"{self.name} was never started"
+        assert self._launched is not None, f"{self.name} was never started"
         ended: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
 
@@ -184,7 +166,7 @@ class ChildProcess:
 
     async def stop(self, *, timeout_s: float = 15.0) -> int | None:
         """SIGTERM, and SIGKILL after `timeout_s`. Returns the code; None if it was never started."""
-        if self._popen is None:
+        if self._launched is None:
             return None
         self.expected_to_end = True
         if self.is_running:
@@ -199,7 +181,7 @@ class ChildProcess:
 
     async def kill9(self) -> None:
         """SIGKILL, and wait until it is gone."""
-        if self._popen is None:
+        if self._launched is None:
             return
         self.expected_to_end = True
         self.signal(signal.SIGKILL)
@@ -214,10 +196,9 @@ class ChildProcess:
         self.signal(signal.SIGCONT)
 
     def signal(self, number: int) -> None:
-        """Send a signal; nothing happens when the process has ended. Safe against a reused number: the
-        process is ours and stays a zombie until `Popen` has seen its end."""
-        if self._popen is not None and self._popen.poll() is None:
-            self._popen.send_signal(number)
+        """Send a signal; nothing happens when the process has ended."""
+        if self._launched is not None and self._launched.poll() is None:
+            self._launched.send_signal(number)
 
     def log_tail(self, lines: int = 5) -> str:
         """The last lines of the log, for messages."""

@@ -33,6 +33,7 @@ from engine.testing.clickhouse_server import (
 )
 from engine.testing.processes import ChildProcess
 from tests.interop.cluster import ENV, ModelExecutor, RealQueue
+from tests.warm import warm
 
 NO_SERVER = "no clickhouse-server is installed (Debian: the package clickhouse-server)"
 
@@ -177,6 +178,7 @@ async def start_node(tmp_path: Path) -> AsyncIterator[StartNode]:
                 [sys.executable, "-m", "engine.cli", "node", "--config", directory / "config.xml"],
                 log_file=directory / "node.log",
                 cwd=directory,
+                launch=warm,
             )
             process.start()
             stack.push_async_callback(process.stop)

@@ -26,6 +26,7 @@ from engine.testing.clickhouse_config import ClickHouseConfig, ServerSpec
 from engine.testing.clickhouse_server import RealCluster, make_cluster, plan_servers
 from engine.testing.processes import ChildProcess
 from tests.interop.cluster import ENV
+from tests.warm import warm
 
 OPERATOR = "test"
 
@@ -139,6 +140,7 @@ async def running(
                 [sys.executable, "-m", "engine.cli", "node", "--config", place / "config.xml"],
                 log_file=place / "node.log",
                 cwd=place,
+                launch=warm,
             )
             process.start()
             stack.push_async_callback(process.stop)

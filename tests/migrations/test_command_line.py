@@ -23,6 +23,7 @@ from engine.keeper import zookeeper
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
 from tests.migrations.support import SHOP, write
+from tests.warm import warm
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,7 +156,9 @@ async def test_the_demo_s_migrations_on_three_nodes_of_which_one_dies_and_comes_
     """The demo does it on six, through Airflow (`tests/process/test_demo`)."""
     file = tmp_path / "cluster.xml"
     file.write_text(clusters_xml({"order_cluster": [["node01", "node02"], ["node03"]]}))
-    async with LocalCluster(tmp_path / "cluster", cluster_file=file, session_timeout_ms=4000) as cluster:
+    async with LocalCluster(
+        tmp_path / "cluster", cluster_file=file, session_timeout_ms=4000, launch=warm
+    ) as cluster:
         shell = Shell(cluster, str(tmp_path / "ledger.db"))
         order = ("--cluster", "order_cluster")
         nodes = [word for node in cluster.nodes.values() for word in ("--node", f"{node.name}={node.url}")]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -17,6 +18,7 @@ from engine.testing.ports import free_ports
 from engine.testing.processes import ChildProcess
 from tests.node.http_client import Http
 from tests.node.replicated_pair import Pair, running_pair
+from tests.warm import warm
 
 USERS = """
   <users>
@@ -40,7 +42,6 @@ class RunningNode(Http):
     directory: Path
     http_port: int
     extra: str = ""
-    environ: Mapping[str, str] | None = None
     process: ChildProcess = field(init=False)
 
     def __post_init__(self) -> None:
@@ -56,7 +57,7 @@ class RunningNode(Http):
             "node",
             [sys.executable, "-m", "engine.cli", "node", "--config", self.config],
             log_file=self.directory / "node.log",
-            environ=self.environ,
+            launch=warm,
         )
 
     def start(self) -> None:
@@ -74,8 +75,7 @@ class RunningNode(Http):
 
     def wait(self) -> int:
         """Until the process has ended; its exit code."""
-        assert self.process._popen is not None
-        return self.process._popen.wait(timeout=60)
+        return asyncio.run(asyncio.wait_for(self.process.wait(), 60))
 
     def stop(self) -> int:
         self.process.signal(15)
@@ -98,9 +98,9 @@ def start_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNode]:
     """Makes nodes that are stopped at the end of the module."""
     nodes: list[RunningNode] = []
 
-    def start(*, extra: str = "", run: bool = True, environ: Mapping[str, str] | None = None) -> RunningNode:
+    def start(*, extra: str = "", run: bool = True) -> RunningNode:
         [port] = free_ports(1)
-        node = RunningNode(tmp_path_factory.mktemp("node"), port, extra, environ)
+        node = RunningNode(tmp_path_factory.mktemp("node"), port, extra)
         nodes.append(node)
         if run:
             node.start()

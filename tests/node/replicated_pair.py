@@ -13,6 +13,7 @@ from engine.config.graphite import GraphitePattern, GraphiteRollup, Retention
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt, Reply
+from tests.warm import warm
 
 HOSTS = ("n1", "n2")
 SMALL = "(a Int8) ENGINE = ReplicatedMergeTree('/small', 'r') ORDER BY a"
@@ -106,7 +107,7 @@ def running_pair(directory: Path) -> Iterator[Pair]:
     assert "</clickhouse>" in text
     file.write_text(text.replace("</clickhouse>", f"{macros}{rules}</clickhouse>"))
     options = {"cluster_file": file, "hosts": HOSTS, "session_timeout_ms": 6000}
-    with blocking_cluster(directory / "run", **options) as (local, call):
+    with blocking_cluster(directory / "run", **options, launch=warm) as (local, call):
         pair = Pair(local, call)
         pair.n1.query("CREATE DATABASE d ON CLUSTER all")
         yield pair

@@ -26,6 +26,7 @@ from engine.replication.paths import TablePaths
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +71,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     file = directory / "given.xml"
     file.write_text(clusters_xml({"c": [list(HOSTS)], "one": [["n1"]]}))
     run = directory / "run"
-    with blocking_cluster(run, cluster_file=file, hosts=HOSTS, session_timeout_ms=12_000) as (local, call):
+    with blocking_cluster(run, cluster_file=file, hosts=HOSTS, session_timeout_ms=12_000, launch=warm) as (
+        local,
+        call,
+    ):
         made = Place(local, call, directory / "records.db")
         for host in HOSTS:
             made.node(host).query(

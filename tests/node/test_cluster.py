@@ -14,6 +14,7 @@ from engine.keeper import Create, CreateMode
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt, Reply
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     clusters = {"all": [["n1", "n2"], ["n3"]], "two": [["n1"], ["n2"]], "gone": [["n1", "absent"]]}
     text = clusters_xml({**clusters, "second": [["n2"], ["n3"]]})
     file.write_text(text.replace("</clickhouse>", f"{SECOND_QUEUE}{MACROS}</clickhouse>"))
-    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS) as (local, call):
+    with blocking_cluster(directory / "run", cluster_file=file, hosts=HOSTS, launch=warm) as (local, call):
         yield Cluster(local, call)
 
 

@@ -11,6 +11,7 @@ import pytest
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.http_client import HttpAt
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +31,7 @@ def started(directory: Path, shards: Mapping[str, tuple[str, ...]], more: str = 
     file = directory / "given.xml"
     assert "</clickhouse>" in text
     file.write_text(text.replace("</clickhouse>", f"{macros}{more}</clickhouse>"))
-    with blocking_cluster(directory / "run", cluster_file=file, hosts=hosts) as (local, _):
+    with blocking_cluster(directory / "run", cluster_file=file, hosts=hosts, launch=warm) as (local, _):
         yield {host: HttpAt(local.node(host).url) for host in hosts}
 
 

@@ -13,6 +13,7 @@ from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
 from tests.node.http_client import HttpAt
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +33,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     file = directory / "clusters.xml"
     text = clusters_xml({"c": [list(shard) for shard in SHARDS]})
     file.write_text(text.replace("</remote_servers>", f"{WEIGHTED}</remote_servers>"))
-    with blocking_cluster(directory / "cluster", cluster_file=file) as (local, call):
+    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
         yield Cluster(local, call)
 
 

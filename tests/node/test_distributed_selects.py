@@ -9,6 +9,7 @@ import pytest
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.distributed_cluster import FOREGROUND, SHARDS, Cluster, refused
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -22,7 +23,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("selects")
     file = directory / "clusters.xml"
     file.write_text(clusters_xml({"c": [list(shard) for shard in SHARDS]}))
-    with blocking_cluster(directory / "cluster", cluster_file=file) as (local, call):
+    with blocking_cluster(directory / "cluster", cluster_file=file, launch=warm) as (local, call):
         cluster = Cluster(local, call)
         cluster.n1.query(
             f"CREATE TABLE events ON CLUSTER c ({COLUMNS}) "

@@ -14,6 +14,7 @@ from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
 from tests.node.conftest import StartNode
 from tests.node.http_client import Http, HttpAt
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +72,7 @@ def test_statements_on_cluster_take_effect_exactly_once_on_each_host(tmp_path: P
     hosts = ("n1", "n2", "n3")
     file = tmp_path / "given.xml"
     file.write_text(clusters_xml({"all": [[host] for host in hosts]}))
-    with blocking_cluster(tmp_path / "run", cluster_file=file, hosts=hosts) as (cluster, call):
+    with blocking_cluster(tmp_path / "run", cluster_file=file, hosts=hosts, launch=warm) as (cluster, call):
         nodes = {name: HttpAt(cluster.node(name).url) for name in hosts}
         first = nodes["n1"]
         first.query("CREATE TABLE counted ON CLUSTER all (k UInt8, v UInt64) ENGINE = MergeTree ORDER BY k")

@@ -18,6 +18,7 @@ from engine.cli.main import cli
 from engine.client import NodeClient
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -81,7 +82,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     file = directory / "given.xml"
     file.write_text(clusters_xml({"main": [["n1", "n2"]], "second": [["n3"]]}))
     with asyncio.Runner() as runner:
-        cluster = LocalCluster(directory / "run", cluster_file=file, hosts=HOSTS)
+        cluster = LocalCluster(directory / "run", cluster_file=file, hosts=HOSTS, launch=warm)
         runner.run(cluster.start())
         try:
             yield Place(runner, cluster, directory)

@@ -29,6 +29,7 @@ from engine.operations.site import KeeperNeed, Site, open_site
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
 from engine.testing.proxy import TcpProxy
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     health = f"<oncluster><health>{CONFIGURED}</health></oncluster></clickhouse>"
     file.write_text(clusters_xml({"all": [list(HOSTS)]}).replace("</clickhouse>", health))
     with asyncio.Runner() as runner:
-        cluster = LocalCluster(directory / "run", cluster_file=file, hosts=HOSTS, session_timeout_ms=4000)
+        cluster = LocalCluster(
+            directory / "run", cluster_file=file, hosts=HOSTS, session_timeout_ms=4000, launch=warm
+        )
         link = TcpProxy("127.0.0.1", cluster.ports.zookeeper)
         runner.run(link.start())
         own = cluster.files.node_directory("n2") / "config.d" / "40-proxy.xml"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
-import subprocess
+import signal
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ import pytest
 
 from engine.part_storage import ChdbPartStore, with_hidden_settings
 from engine.storage import ChdbPool
+from engine.testing.launch import Program
 from tests.node.part_store_victim import TABLE, Ledger, recover
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -31,10 +34,14 @@ def test_what_was_committed_survives_the_process_and_nothing_else_does(tmp_path:
     asyncio.run(create(tmp_path))
     for number in range(KILLS):
         (tmp_path / "ready").unlink(missing_ok=True)
-        victim = subprocess.Popen(
-            [sys.executable, "-m", "tests.node.part_store_victim", str(tmp_path), str(rng.randrange(10**9))],
-            cwd=ROOT,
+        argv = (
+            sys.executable,
+            "-m",
+            "tests.node.part_store_victim",
+            str(tmp_path),
+            str(rng.randrange(10**9)),
         )
+        victim = warm(Program(argv, os.environ, ROOT), output=2)
         try:
             while not (tmp_path / "ready").exists():
                 assert victim.poll() is None, "the process ended by itself"
@@ -44,7 +51,7 @@ def test_what_was_committed_survives_the_process_and_nothing_else_does(tmp_path:
                 time.sleep(0.005)
             assert victim.poll() is None, "the process ended by itself"
         finally:
-            victim.kill()
+            victim.send_signal(signal.SIGKILL)
             victim.wait()
     asyncio.run(check(tmp_path))
 

@@ -24,6 +24,7 @@ from tests.node.http_client import HttpAt
 from tests.node.random_statements import SETTINGS, TABLES, statement
 from tests.simulation.seeds import chosen_seeds
 from tests.unit.replicated_chdb import Clickhouse
+from tests.warm import warm
 
 pytestmark = pytest.mark.slow
 
@@ -167,7 +168,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     directory = tmp_path_factory.mktemp("beside")
     (directory / "given.xml").write_text(clusters_xml({"all": [["n1"]]}))
     files = {"cluster_file": directory / "given.xml", "hosts": ("n1",)}
-    with blocking_cluster(directory / "run", **files) as (local, _):
+    with blocking_cluster(directory / "run", **files, launch=warm) as (local, _):
         assert local.zookeeper is not None
         clickhouse = Clickhouse(directory / "chdb", local.zookeeper.config)
         try:

@@ -23,6 +23,7 @@ import psutil
 import pytest
 
 from engine.replication.host import ReplicaHost
+from engine.testing.launch import cold
 from tests.process.replication_support import ENV, HOSTS, Replicas, check_all, quiet, seeds
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -312,7 +313,7 @@ async def test_of_two_nodes_that_claim_a_replica_the_second_only_reads(replicas:
 
 
 async def test_a_node_with_twenty_replicated_tables_takes_less_than_400_mib_when_idle(tmp_path: Path) -> None:
-    async with Replicas(tmp_path, hosts=HOSTS[:1]) as replicas:
+    async with Replicas(tmp_path, hosts=HOSTS[:1], launch=cold) as replicas:
         (host,) = HOSTS[:1]
         for number in range(20):
             path = f"/clickhouse/tables/idle/{number}"

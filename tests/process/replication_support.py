@@ -28,8 +28,10 @@ from engine.env import SystemEnv
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.testing.cluster_files import clusters_xml
+from engine.testing.launch import Launch
 from engine.testing.local_cluster import LocalCluster, LocalNode
 from engine.testing.proxy import TcpProxy
+from tests.warm import warm
 
 HOSTS = ("node01", "node02", "node03")
 ENV = SystemEnv()
@@ -69,11 +71,20 @@ class Said:
 class Replicas:
     """The nodes, a proxy between each of them and ZooKeeper if wanted, and a client."""
 
-    def __init__(self, directory: Path, *, is_proxied: bool = False, hosts: Sequence[str] = HOSTS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        is_proxied: bool = False,
+        hosts: Sequence[str] = HOSTS,
+        launch: Launch = warm,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         file = directory / "given.xml"
         file.write_text(clusters_xml({"all": [list(hosts)]}))
-        self.local = LocalCluster(directory / "run", cluster_file=file, session_timeout_ms=SESSION_MS)
+        self.local = LocalCluster(
+            directory / "run", cluster_file=file, session_timeout_ms=SESSION_MS, launch=launch
+        )
         self.hosts = tuple(hosts)
         self.links: dict[str, TcpProxy] = {}
         self._is_proxied = is_proxied

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -14,17 +15,30 @@ import pytest
 
 from engine.env import SystemEnv
 from engine.testing.guard import Guard
+from engine.testing.launch import Launch, cold
 from engine.testing.ports import free_ports, is_free
 from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
+from engine.testing.warm import WarmPython
 
 FOREVER = "import signal, sys; print('up', flush=True); signal.pause()"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
 
 
-def child(tmp_path: Path, code: str, *, mark: str = "") -> ChildProcess:
-    return ChildProcess(
-        "child", [sys.executable, "-c", code], log_file=tmp_path / "logs" / "child.log", mark=mark
-    )
+def child(tmp_path: Path, code: str, *, mark: str = "", launch: Launch = cold) -> ChildProcess:
+    log_file = tmp_path / "logs" / "child.log"
+    return ChildProcess("child", [sys.executable, "-c", code], log_file=log_file, mark=mark, launch=launch)
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmPython]:
+    python = WarmPython("signal")
+    yield python
+    python.close()
+
+
+@pytest.fixture(params=["cold", "warm"])
+def launch(request: pytest.FixtureRequest, warm: WarmPython) -> Launch:
+    return warm.launch if request.param == "warm" else cold
 
 
 async def until_it_says(process: ChildProcess, word: str) -> None:
@@ -34,8 +48,8 @@ async def until_it_says(process: ChildProcess, word: str) -> None:
         await env.sleep(0.01)
 
 
-async def test_a_stopped_child_is_gone_and_its_code_is_known(tmp_path: Path) -> None:
-    process = child(tmp_path, FOREVER)
+async def test_a_stopped_child_is_gone_and_its_code_is_known(tmp_path: Path, launch: Launch) -> None:
+    process = child(tmp_path, FOREVER, launch=launch)
     process.start()
     await until_it_says(process, "up")
     identity = process.id
@@ -47,16 +61,16 @@ async def test_a_stopped_child_is_gone_and_its_code_is_known(tmp_path: Path) -> 
     assert process.return_code == -signal.SIGTERM
 
 
-async def test_a_child_that_ignores_sigterm_is_killed_after_its_time(tmp_path: Path) -> None:
-    process = child(tmp_path, DEAF)
+async def test_a_child_that_ignores_sigterm_is_killed_after_its_time(tmp_path: Path, launch: Launch) -> None:
+    process = child(tmp_path, DEAF, launch=launch)
     process.start()
     await until_it_says(process, "up")
 
     assert await process.stop(timeout_s=0.2) == -signal.SIGKILL
 
 
-async def test_a_paused_child_can_be_stopped(tmp_path: Path) -> None:
-    process = child(tmp_path, FOREVER)
+async def test_a_paused_child_can_be_stopped(tmp_path: Path, launch: Launch) -> None:
+    process = child(tmp_path, FOREVER, launch=launch)
     process.start()
     await until_it_says(process, "up")
     process.pause()
@@ -67,8 +81,8 @@ async def test_a_paused_child_can_be_stopped(tmp_path: Path) -> None:
     assert await process.stop() == -signal.SIGTERM
 
 
-async def test_a_child_started_again_appends_to_its_log(tmp_path: Path) -> None:
-    process = child(tmp_path, "print('once')")
+async def test_a_child_started_again_appends_to_its_log(tmp_path: Path, launch: Launch) -> None:
+    process = child(tmp_path, "print('once')", launch=launch)
     process.start()
     assert await process.wait() == 0
     process.start()
@@ -82,15 +96,70 @@ async def test_a_reused_process_number_is_not_believed() -> None:
     assert not ProcessId(mine.pid, mine.started_s - 100).is_alive
 
 
-async def test_a_killed_owner_takes_its_child_along(tmp_path: Path) -> None:
+async def test_a_child_has_the_surroundings_that_it_was_given_and_its_own_exit_code(
+    tmp_path: Path, launch: Launch
+) -> None:
+    code = (
+        "import os, sys; print(os.environ['GIVEN'], os.getcwd(), sys.argv[1:], os.getsid(0) == os.getpid(), "
+        "os.environ.get('HOME')); sys.exit(7)"
+    )
+    process = ChildProcess(
+        "child",
+        [sys.executable, "-c", code, "an argument"],
+        log_file=tmp_path / "log",
+        environ={"GIVEN": "this"},
+        cwd=tmp_path,
+        launch=launch,
+    )
+    process.start()
+    assert await process.wait() == 7
+    assert process.log_file.read_text() == f"this {tmp_path} ['an argument'] True None\n"
+
+
+async def test_a_warm_child_that_fails_says_so_and_the_next_one_is_not_touched(
+    tmp_path: Path, warm: WarmPython
+) -> None:
+    process = child(tmp_path, "raise ValueError('as it is')", launch=warm.launch)
+    process.start()
+    assert await process.wait() == 1
+    assert "ValueError: as it is" in process.log_tail()
+    said = child(tmp_path / "said", "import sys; sys.exit('what went wrong')", launch=warm.launch)
+    said.start()
+    assert (await said.wait(), said.log_tail()) == (1, "what went wrong")
+    killed = child(tmp_path / "killed", FOREVER, launch=warm.launch)
+    killed.start()
+    await killed.kill9()
+    assert killed.return_code == -signal.SIGKILL
+
+
+async def test_when_the_forking_process_is_closed_nothing_is_left_of_what_it_started(tmp_path: Path) -> None:
+    python = WarmPython("signal")
+    process = child(tmp_path, FOREVER, launch=python.launch)
+    process.start()
+    await until_it_says(process, "up")
+    identity = process.id
+    assert identity is not None
+
+    python.close()
+
+    assert await process.wait() == -signal.SIGKILL
+    while identity.is_alive:
+        await SystemEnv().sleep(0.01)
+
+
+@pytest.mark.parametrize("kind", ["cold", "WarmPython().launch"])
+async def test_a_killed_owner_takes_its_child_along(tmp_path: Path, kind: str) -> None:
     """1. An owner starts a child and waits. 2. The owner is killed with -9. 3. The child ends as well."""
     if sys.platform != "linux":
         pytest.skip("the death signal is Linux's; elsewhere the guard does this")
     program = f"""
 import signal, sys
 from pathlib import Path
+from engine.testing.launch import cold
 from engine.testing.processes import ChildProcess
-child = ChildProcess("c", [sys.executable, "-c", {FOREVER!r}], log_file=Path({str(tmp_path)!r}) / "c")
+from engine.testing.warm import WarmPython
+log_file = Path({str(tmp_path)!r}) / "c"
+child = ChildProcess("c", [sys.executable, "-c", {FOREVER!r}], log_file=log_file, launch={kind})
 child.start()
 print(child.pid, flush=True)
 signal.pause()

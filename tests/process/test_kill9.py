@@ -25,6 +25,7 @@ from engine.ddl.outcome import EntryStatus, HostState
 from engine.env import SystemEnv
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, LocalNode
+from tests.warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -36,7 +37,9 @@ ENV = SystemEnv()
 async def cluster(tmp_path: Path) -> AsyncIterator[LocalCluster]:
     cluster_file = tmp_path / "cluster.xml"
     cluster_file.write_text(clusters_xml({"kill_cluster": [["node01", "node02", "node03"]]}))
-    async with LocalCluster(tmp_path / "run", cluster_file=cluster_file, session_timeout_ms=4000) as running:
+    async with LocalCluster(
+        tmp_path / "run", cluster_file=cluster_file, session_timeout_ms=4000, launch=warm
+    ) as running:
         yield running
 
 

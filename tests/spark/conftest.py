@@ -26,6 +26,7 @@ from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.split import close_chdb
 from tests.quick_java import QUICK_SPARK
 from tests.spark.classes import make_archive
+from tests.warm import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -198,7 +199,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalClu
     end = "</remote_servers>"
     (directory / "given.xml").write_text(clusters.replace(end, WEIGHTED + end))
     with blocking_cluster(
-        directory / "run", cluster_file=directory / "given.xml", hosts=("n1", "n2", "n3")
+        directory / "run", cluster_file=directory / "given.xml", hosts=("n1", "n2", "n3"), launch=warm
     ) as run_and_call:
         yield run_and_call
 
