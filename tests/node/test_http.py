@@ -386,7 +386,12 @@ def test_too_long_a_query_is_refused_and_the_limit_can_be_raised(node: RunningNo
     refused = node.post(sql)
     assert refused.code == 62
     assert "max_query_size" in refused.text
-    assert node.query(sql, max_query_size="1000000") == "1\n"
+    assert node.query(sql, max_query_size="1000000") == node.query(sql, max_query_size="0") == "1\n"
+    node.query("SET max_query_size = 1000000", session_id="long")
+    assert node.query(sql, session_id="long") == "1\n"
+    assert node.post(sql, session_id="long", max_query_size="1000").code == 62
+    node.query("SET max_query_size = 2", session_id="short")
+    assert node.post("SELECT 1", session_id="short").code == 62
 
 
 def test_external_tables_come_as_form_parts(node: RunningNode) -> None:

@@ -76,6 +76,8 @@ def test_a_session_ends_after_its_timeout(node: RunningNode) -> None:
         ({"session_id": ""}, 744),
         ({"session_id": "x", "session_timeout": "99999"}, 374),
         ({"session_id": "x", "session_timeout": "-1"}, 374),
+        ({"session_id": "x", "session_timeout": "9" * 5000}, 374),
+        ({"buffer_size": "9" * 5000}, 27),
     ],
 )
 def test_bad_session_parameters_have_their_codes(

@@ -40,15 +40,14 @@ async def _chunks(request: web.Request) -> AsyncIterator[bytes]:
         yield chunk
 
 
-async def read_query(query: HttpQuery, body: AsyncIterator[bytes]) -> QueryText:
+async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int) -> QueryText:
     """The statement, which is the `query` parameter and the body together, with a line break in between.
 
     An INSERT's rows are not read but left in `rows`; only what came along with the statement is. Raises
-    SqlError 62 for a statement over `max_query_size`, for an empty one, and for text that does not scan.
+    SqlError 62 for a statement over `limit`, for an empty one, and for text that does not scan.
     """
     text = bytearray(query.query.encode("utf-8", "surrogateescape"))
     had_parameter = bool(text)
-    limit = query.max_query_bytes
     is_at_end = False
     if had_parameter and _is_insert(_text(text)) and (insert := _with_rows(text, is_whole=True)) is not None:
         # The parameter says it all: not a byte of the body is needed to know what to do with it.

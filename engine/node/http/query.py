@@ -6,6 +6,7 @@ ClickHouse's HTTPHandler.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
@@ -65,6 +66,7 @@ class HttpQuery:
     None means all of it. `is_readonly`: asked with GET, or by the setting. `replace_wait_s`: a statement that
     runs under the same id is killed, and so long waited for. `is_for_any_origin`: pages of other hosts may
     read the answer (CORS). `token` names a submission of ON CLUSTER.
+    `max_query_bytes` None: what the session says.
     """
 
     query: str = ""
@@ -79,7 +81,7 @@ class HttpQuery:
     decompresses_blocks: bool = False
     compresses_http: bool = False
     buffer_bytes: int | None = DEFAULT_BUFFER_BYTES
-    max_query_bytes: int = MAX_QUERY_BYTES
+    max_query_bytes: int | None = None
     replace_wait_s: float | None = None
     is_for_any_origin: bool = False
     token: str = ""
@@ -144,9 +146,15 @@ def parse_query(
         buffer_bytes=None if waits else _number(buffer_text, DEFAULT_BUFFER_BYTES),
         replace_wait_s=replace_wait_ms / 1000 if _flag(settings, "replace_running_query") else None,
         is_for_any_origin=_flag(settings, "add_http_cors_header") and "Origin" in headers,
-        max_query_bytes=_number(settings.get("max_query_size"), MAX_QUERY_BYTES),
+        max_query_bytes=max_query_bytes(settings),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
     )
+
+
+def max_query_bytes(settings: Mapping[str, str]) -> int | None:
+    """What `max_query_size` says, None where it is not set. 0 is no limit, as with ClickHouse."""
+    text = settings.get("max_query_size")
+    return (_number(text, 0) or sys.maxsize) if text else None
 
 
 def _session(values: Mapping[str, str]) -> SessionRequest | None:
@@ -158,7 +166,7 @@ def _session(values: Mapping[str, str]) -> SessionRequest | None:
             744, "Session id query parameter was provided, but it was empty", name="SESSION_ID_EMPTY"
         )
     text = values.get("session_timeout", str(DEFAULT_SESSION_TIMEOUT_S))
-    if not (text.isascii() and text.isdigit()):
+    if not _is_number(text):
         raise SqlError(374, f"Invalid session timeout: '{text}'")
     if int(text) > MAX_SESSION_TIMEOUT_S:
         raise SqlError(
@@ -180,6 +188,11 @@ def _flag(values: Mapping[str, str], name: str, *, default: bool = False) -> boo
 def _number(text: str | None, default: int) -> int:
     if not text:
         return default
-    if not (text.isascii() and text.isdigit()):
+    if not _is_number(text):
         raise SqlError(27, f"Cannot parse '{text}' as a number", name="CANNOT_PARSE_INPUT_ASSERTION_FAILED")
     return int(text)
+
+
+def _is_number(text: str) -> bool:
+    """One of 64 bits, about."""
+    return text.isascii() and text.isdigit() and len(text) <= 19

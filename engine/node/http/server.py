@@ -16,11 +16,18 @@ from aiohttp import web
 from engine.config.model import User
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
+from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
-from engine.node.http.query import HttpQuery, parameters_of, parse_query
+from engine.node.http.query import (
+    MAX_QUERY_BYTES,
+    HttpQuery,
+    max_query_bytes,
+    parameters_of,
+    parse_query,
+)
 from engine.node.http.response import ResultSender, error_response
 from engine.node.http.sessions import HttpSessions
 from engine.node.router import StatementRouter
@@ -235,15 +242,18 @@ class HttpServer:
         async with contextlib.AsyncExitStack() as stack:
             try:
                 session = await stack.enter_async_context(self._session(user, query))
-                text = await read_query(query, body_of(request, query) if has_body else _nothing())
+                limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
+                body = body_of(request, query) if has_body else _nothing()
+                text = await read_query(query, body, limit=limit)
                 is_changing = text.insert is not None or not parse_statement(text.sql).is_query
             except OnclusterError as error:
                 return await _failed(sender, query.query_id, error)
-            answering = self._respond(_asked(user, query, session, text.sql), text, tables, sender)
+            audience = Audience()
+            answering = self._respond(_asked(user, query, session, text.sql), text, tables, sender, audience)
             if not is_changing:
                 return await answering
             in_session = stack.pop_all()
-        return await self._to_its_end(query.query_id, user, answering, in_session)
+        return await self._to_its_end(query.query_id, user, answering, in_session, audience)
 
     async def _to_its_end(
         self,
@@ -251,6 +261,7 @@ class HttpServer:
         user: User,
         answering: Coroutine[Any, Any, web.StreamResponse],
         in_session: contextlib.AsyncExitStack,
+        audience: Audience,
     ) -> web.StreamResponse:
         async def answer() -> web.StreamResponse:
             async with in_session:
@@ -260,14 +271,24 @@ class HttpServer:
         mine = self._running[query_id] = _Running(task, user.name)
         task.add_done_callback(lambda _: self._has_ended(query_id, mine))
         task.add_done_callback(partial(_note_if_gone, query_id))
-        return await asyncio.shield(task)
+        audience.waits_for(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            audience.leaves()
+            raise
 
     async def _respond(
-        self, asked: Asked, text: QueryText, tables: tuple[ExternalTable, ...], sender: ResultSender
+        self,
+        asked: Asked,
+        text: QueryText,
+        tables: tuple[ExternalTable, ...],
+        sender: ResultSender,
+        audience: Audience,
     ) -> web.StreamResponse:
         try:
             if text.insert is None or text.rows is None:
-                return await self._run(asked, tables, sender)
+                return await self._run(asked, tables, sender, audience)
             answer = await self._router.insert(asked, text.insert, text.rows)
             return await sender.finish(await answer.finish())
         except OnclusterError as error:
@@ -279,7 +300,7 @@ class HttpServer:
             return await _failed(sender, asked.query_id, _as_defect(error))
 
     async def _run(
-        self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender
+        self, asked: Asked, tables: tuple[ExternalTable, ...], sender: ResultSender, audience: Audience
     ) -> web.StreamResponse:
         async with contextlib.AsyncExitStack() as stack:
             if tables:
@@ -289,6 +310,7 @@ class HttpServer:
                     for table in tables:
                         await table.create(asked.session)
             answer = await stack.enter_async_context(self._router.run(asked))
+            audience.note_carried_out()
             sender.announce(format=answer.format)
             while data := await answer.read():
                 await sender.write(data)
