@@ -219,8 +219,12 @@ class _Read:
         return parse_file(path, content)
 
     def files_in(self, place: Path) -> list[Path]:
-        """The configuration files of a directory, sorted; of a file itself; of nothing if it is not there."""
-        self.listings[place] = _files_in(place)
+        """The configuration files of a directory, sorted; of a file itself; of nothing if it is not there.
+        Raises ConfigError."""
+        try:
+            self.listings[place] = _files_in(place)
+        except OSError as error:
+            raise ConfigError(f"{place}: cannot be read: {error.strerror or error}") from error
         return self.listings[place]
 
     def merged(self, path: Path, directories: tuple[str, ...]) -> Element:

@@ -16,6 +16,8 @@ def parse_yaml(path: Path, content: bytes) -> Element:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not well-formed YAML: {' '.join(str(error).split())}") from error
+    except RecursionError:
+        raise ConfigError(f"{path}: elements are nested more than {MAX_DEPTH} deep") from None
     if node is None:
         return Element(ROOTS[0], source=f"{path}:1")
     if not isinstance(node, yaml.MappingNode):

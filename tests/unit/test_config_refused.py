@@ -143,6 +143,7 @@ def test_yaml_aliases_cannot_blow_up(tmp_path: Path) -> None:
     [
         ("c.yaml", "a: [", "not well-formed YAML"),
         ("c.yaml", "- a", "a mapping is needed"),
+        ("c.yaml", "a: " + "{a: " * 2000 + "1" + "}" * 2000, "nested more than 64 deep"),
         ("c.yaml", "a: [[1]]", "a list within a list"),
         ("c.yaml", "x: &x {a: 1}\ny: {<<: *x}", "merge keys"),
         ("c.yaml", "a: &a {b: *a}", "too many elements"),

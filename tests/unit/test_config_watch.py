@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import re
@@ -154,6 +155,32 @@ async def test_watching_tells_each_change_once(path: Path) -> None:
     await reload.stop()
     assert seen.empty()
     assert set(env.slept) == {WATCH_S}
+
+
+async def test_a_directory_that_cannot_be_read_for_a_moment_does_not_end_the_watching(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As when a tool swaps directories below the node, or takes away its permissions for a while."""
+    (path.parent / "conf.d").mkdir()
+    config, env = ConfigFile(path), _SteppedEnv()
+    seen: asyncio.Queue[list[str]] = asyncio.Queue()
+    reload = ConfigReload(config, env=env, on_change=lambda: seen.put_nowait(_hosts(config.topology)))  # type: ignore[arg-type]
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "iterdir", _denied)
+        with pytest.raises(ConfigError, match=r"conf\.d: cannot be read: Permission denied"):
+            config.reload_or_raise()
+        reload.start()
+        env.steps.put_nowait(None)
+        while "config.reload_failed" not in caplog.text:
+            await asyncio.sleep(0)
+    path.write_text(_text("b"))
+    env.steps.put_nowait(None)
+    assert await seen.get() == ["b"]
+    await reload.stop()
+
+
+def _denied(path: Path) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
 
 async def test_a_reload_that_was_asked_for_tells_the_change_at_once_and_says_what_it_cannot_read(
