@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ from engine.migrations.ledger import Ledger
 from engine.migrations.lint import Finding, LintReport, lint
 from engine.migrations.model import RunRequest, RunSummary
 from engine.migrations.rehearse import Rehearsal, rehearse
-from engine.migrations.selection import ALL
+from engine.migrations.selection import ALL, ground_of, select
 from engine.migrations.statements import Surroundings
 from engine.migrations.states import RunState
 from engine.storage.scratch import ScratchChdb
@@ -172,10 +173,24 @@ def rehearse_command(
         _exit(ExitCode.FAILED)
 
 
-async def _rehearse(place: Place, request: RunRequest) -> Rehearsal:
+async def _rehearse(
+    place: Place,
+    request: RunRequest,
+    *,
+    ground: Collection[int] = (),
+    versions: Collection[int] | None = None,
+) -> Rehearsal:
     async with ScratchChdb(graphite=sections_xml(place.config.graphite)) as scratch:
         with telling("rehearsing"):
-            return await rehearse(place.migrations, place.surroundings, request, scratch, env=SystemEnv())
+            return await rehearse(
+                place.migrations,
+                place.surroundings,
+                request,
+                scratch,
+                env=SystemEnv(),
+                ground=ground,
+                versions=versions,
+            )
 
 
 # --- doing ------------------------------------------------------------------------------------------------
@@ -214,7 +229,13 @@ def apply_command(
         _plan(place, request, ledger, nodes=(), as_json=as_json)
         return
     if rehearses:
-        rehearsal = run_async(_rehearse(place, request))
+        records = ledger.records(place.migrations.cluster)
+        selected = select(
+            place.migrations, records, direction=Direction.UP, target=target, leniency=request.leniency
+        )
+        versions = [item.migration.version for item in selected]
+        ground = ground_of(records, versions)
+        rehearsal = run_async(_rehearse(place, request, ground=ground, versions=versions))
         if not rehearsal.is_ok:
             print_json({"rehearsal": rehearsal.to_json()}) if as_json else show_rehearsal(rehearsal)
             raise MigrationRefused(

@@ -9,6 +9,9 @@ For each migration, on a database that has the ones before it:
 4. up once more, for the next migration.
 At the end everything goes down, to the empty database. An empty down file is no way back, as a missing one.
 
+A run rehearses what it would send. What is applied already is the ground: run up first, once, and proven by
+the cluster, so that what the scratch cannot do of it is no failure.
+
 What is compared is the text of all definitions, as the server itself shows them. Data is not rehearsed. A
 statement that one process cannot carry out is `not rehearsed`, with the reason, and so is what fails because
 of it.
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 import enum
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +64,7 @@ class Scratch(Protocol):
 
 
 class Phase(enum.StrEnum):
+    GROUND = "ground"
     UP = "up"
     UP_AGAIN = "up again"
     DOWN = "down"
@@ -176,22 +180,34 @@ async def rehearse(
     scratch: Scratch,
     *,
     env: Env,
+    ground: Collection[int] = (),
+    versions: Collection[int] | None = None,
 ) -> Rehearsal:
-    """All migrations up to the request's target (all without one). Stops at the first `up` that fails.
+    """These versions; without them all up to the request's target (all without one) that are no ground. Stops
+    at the first `up` that fails.
 
     `scratch` is empty at the start. A statement that cannot be sent at all fails here, too.
     """
     stage = _Stage(surroundings, request, scratch, env)
+    target = request.target if request.direction is Direction.UP else None
+    chosen = [
+        migration
+        for migration in migrations.migrations
+        if migration.version not in ground
+        and (target is None or migration.version <= target)
+        and (versions is None or migration.version in versions)
+    ]
     try:
-        await _perform(stage, migrations, request)
+        for migration in migrations.migrations:
+            if migration.version in ground:
+                await stage.play(migration, Phase.GROUND)
+        await _perform(stage, chosen)
     except ReplyLost:
         logger.warning("rehearsal.scratch_died after=%d statements", len(stage.played))
     return Rehearsal(tuple(stage.played), tuple(stage.differences))
 
 
-async def _perform(stage: _Stage, migrations: MigrationSet, request: RunRequest) -> None:
-    target = request.target if request.direction is Direction.UP else None
-    chosen = [m for m in migrations.migrations if target is None or m.version <= target]
+async def _perform(stage: _Stage, chosen: Sequence[Migration]) -> None:
     performed: list[Migration] = []
     empty = await stage.definitions()
     for migration in chosen:
@@ -302,20 +318,21 @@ class _Stage:
             told = await self._syntax_error(statement.sql) or refusal
             return RehearsalState.FAILED, told.code, redact_prose(told.message), ""
         wanted = for_rehearsal(sql)
+        code, error, note = 0, "", wanted.note
         try:
             if wanted.sql is not None:
                 await self.scratch.execute(wanted.sql)
-                return RehearsalState.OK, 0, "", wanted.note
-            code, error, note = 0, "", wanted.note
+                return RehearsalState.OK, code, error, note
         except ReplyLost as lost:
             # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
-            return RehearsalState.FAILED, 0, lost.message, wanted.note
+            return RehearsalState.FAILED, code, lost.message, note
         except SqlError as refusal:
-            code, error, note = refusal.code, redact(refusal.message), "one process cannot carry it out"
-            if not self._is_not_ours(refusal, sql):
+            code, error = refusal.code, redact(refusal.message)
+            if phase is not Phase.GROUND and not self._is_not_ours(refusal, sql):
                 is_second = phase is Phase.UP_AGAIN
                 state = RehearsalState.NOT_REPEATABLE if is_second else RehearsalState.FAILED
-                return state, code, error, wanted.note
+                return state, code, error, note
+            note = "one process cannot carry it out"
         parsed = parse_statement(sql)
         self.unrehearsed |= {table.table for table in parsed.tables}
         self.unrehearsed |= {parsed.database} if parsed.database else set()

@@ -10,7 +10,7 @@ rollback.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
@@ -46,6 +46,11 @@ class Leniency:
     gaps: bool = False
     out_of_order: bool = False
     retry_failed: bool = False
+
+
+def ground_of(records: Mapping[int, MigrationRecord], versions: Collection[int]) -> frozenset[int]:
+    """What a run of these versions rests on: everything in the schema that it does not undo."""
+    return frozenset(v for v, record in records.items() if record.state.is_in_schema and v not in versions)
 
 
 def target_of_run(migrations: MigrationSet, events: Sequence[MigrationEvent], *, run_id: str) -> int | None:

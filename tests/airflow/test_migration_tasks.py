@@ -659,6 +659,18 @@ def test_a_rehearsal_that_goes_well_says_how_much_was_rehearsed(folder: Path) ->
     assert Run(folder).execute("rehearse") == {"rehearsed": 10, "not_rehearsed": 0}
 
 
+def test_what_is_applied_already_is_not_rehearsed_again(folder: Path, hosts: Any) -> None:
+    done = Run(folder).begin()
+    done.statement(FIRST)
+    done.statement(SECOND)
+    done.execute("close")
+    (folder / "0003_note.up.sql").write_text("ALTER TABLE shop.orders ADD COLUMN IF NOT EXISTS note String;")
+    run = Run(folder, "manual__2")
+    run.execute("plan")
+    # The ground, two statements; and up, and up again, of the new one.
+    assert run.execute("rehearse") == {"rehearsed": 4, "not_rehearsed": 0}
+
+
 def test_lint_asks_the_real_parser(folder: Path) -> None:
     from oncluster_airflow.errors import TaskRefused
 

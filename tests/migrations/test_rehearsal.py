@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -32,10 +33,19 @@ def surroundings(name: str) -> Surroundings:
     return Surroundings(name, Topology({name: dataclasses.replace(cluster, name=name)}), DistributedDdl())
 
 
-async def rehearsed(folder: Path, **request: object) -> Rehearsal:
-    wish = dataclasses.replace(RunRequest("r"), **request)  # type: ignore[arg-type]
+async def rehearsed(
+    folder: Path, *, ground: Sequence[int] = (), versions: Sequence[int] | None = None
+) -> Rehearsal:
     async with ScratchChdb() as scratch:
-        return await rehearse(load_folder(folder), surroundings(folder.name), wish, scratch, env=SystemEnv())
+        return await rehearse(
+            load_folder(folder),
+            surroundings(folder.name),
+            RunRequest("r"),
+            scratch,
+            env=SystemEnv(),
+            ground=ground,
+            versions=versions,
+        )
 
 
 async def of(tmp_path: Path, files: dict[str, str]) -> Rehearsal:
@@ -51,7 +61,7 @@ async def test_the_demo_s_migrations_pass_their_rehearsal_and_the_real_parser(cl
     result = await rehearsed(folder)
     assert result.is_ok, (result.failures, result.differences)
     assert result.not_rehearsed == ()
-    assert {statement.phase for statement in result.statements} == set(Phase)
+    assert {statement.phase for statement in result.statements} == set(Phase) - {Phase.GROUND}
     async with ScratchChdb() as scratch:
         migrations, problems = read_folder(folder)
         report = await lint(migrations, problems, surroundings(cluster), validator=scratch.validate)
@@ -193,6 +203,29 @@ async def test_a_statement_that_cannot_be_sent_fails(tmp_path: Path) -> None:
     result = await of(tmp_path, {"1_a.up.sql": "INSERT INTO d.t VALUES (1)"})
     (failed,) = result.failures
     assert (failed.version, failed.code) == (1, 48)
+
+
+@pytest.mark.slow
+async def test_what_is_applied_is_the_ground_and_proven_by_the_cluster(tmp_path: Path) -> None:
+    """It is run up once, whatever its down file is worth, and what chDB cannot do of it is no failure."""
+    folder = write(
+        tmp_path / "shop",
+        {
+            "1_a.up.sql": "CREATE DATABASE d; CREATE TABLE d.a (x Int8) ENGINE = Memory",
+            "1_a.down.sql": "DROP TABLE d.no_such",
+            "2_b.up.sql": "CREATE TABLE d.b (x NoSuchType) ENGINE = Memory",
+            "4_d.up.sql": "CREATE TABLE d.d (x Int8) ENGINE = Memory",
+            "3_c.up.sql": "ALTER TABLE d.a ADD COLUMN IF NOT EXISTS y Int8; ALTER TABLE d.b ADD COLUMN z Int",
+            "3_c.down.sql": "ALTER TABLE d.a DROP COLUMN IF EXISTS y",
+            "5_e.up.sql": "CREATE TABLE d.e (x NoSuchType) ENGINE = Memory",
+        },
+    )
+    result = await rehearsed(folder, ground=(1, 2, 4), versions=(3,))
+    assert result.is_ok, (result.failures, result.differences)
+    phases = [(s.version, s.phase) for s in result.statements]
+    assert phases[:4] == [(1, Phase.GROUND), (1, Phase.GROUND), (2, Phase.GROUND), (4, Phase.GROUND)]
+    assert {version for version, _ in phases[4:]} == {3}
+    assert {(s.version, s.statement) for s in result.not_rehearsed} == {(2, 1), (3, 2)}
 
 
 @pytest.mark.slow

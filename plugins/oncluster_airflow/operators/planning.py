@@ -21,12 +21,18 @@ from engine.migrations.lint import LintReport, lint
 from engine.migrations.model import RunRequest
 from engine.migrations.probe import HttpProbe
 from engine.migrations.rehearse import Rehearsal, rehearse
+from engine.migrations.selection import ground_of
 from engine.migrations.statements import Surroundings
 from engine.storage.scratch import ScratchChdb
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
 from oncluster_airflow.operators.approval import APPROVAL_KEY
-from oncluster_airflow.operators.begin import MANIFEST_KEY, refuse_unknown_parameters, request_of
+from oncluster_airflow.operators.begin import (
+    MANIFEST_KEY,
+    PLAN_TASK,
+    refuse_unknown_parameters,
+    request_of,
+)
 from oncluster_airflow.operators.migration import MigrationOperator
 from oncluster_airflow.plan_text import approval_question, plan_text, refs_of, rehearsal_text
 from oncluster_airflow.settings import NODES_CONN_ID, Settings
@@ -109,14 +115,16 @@ class PlanOperator(MigrationOperator, SkipMixin):
 
 
 class RehearseOperator(MigrationOperator):
-    """Runs every migration up, up again and down on a scratch database, before any host sees it."""
+    """Runs what was planned up, up again and down on a scratch database, before any host sees it."""
 
     def execute(self, context: Context) -> dict[str, Any]:
         if not bool(context["params"].get("rehearse", True)):
             raise AirflowSkipException("Not asked for.")
         request = request_of(context)
         try:
-            rehearsal = asyncio.run(_rehearse(self.open_workspace(), request))
+            planned = context["ti"].xcom_pull(task_ids=PLAN_TASK, key=PLAN_KEY)
+            versions = [migration["version"] for migration in planned["migrations"]] if planned else None
+            rehearsal = asyncio.run(_rehearse(self.open_workspace(), request, versions))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         self.log.info("%s", rehearsal_text(rehearsal))
@@ -127,10 +135,19 @@ class RehearseOperator(MigrationOperator):
         return {"rehearsed": len(rehearsal.statements), "not_rehearsed": len(rehearsal.not_rehearsed)}
 
 
-async def _rehearse(workspace: Workspace, request: RunRequest) -> Rehearsal:
+async def _rehearse(workspace: Workspace, request: RunRequest, versions: Sequence[int] | None) -> Rehearsal:
+    records = workspace.ledger.records(workspace.cluster) if versions is not None else {}
     surroundings = Surroundings(workspace.cluster, workspace.topology, workspace.queue)
     async with ScratchChdb(graphite=sections_xml(workspace.config.graphite)) as scratch:
-        return await rehearse(workspace.migrations, surroundings, request, scratch, env=workspace.env)
+        return await rehearse(
+            workspace.migrations,
+            surroundings,
+            request,
+            scratch,
+            env=workspace.env,
+            ground=ground_of(records, versions or ()),
+            versions=versions,
+        )
 
 
 async def _lint(
