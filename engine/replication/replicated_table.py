@@ -49,6 +49,7 @@ async def _settle(ctx: ReplicaContext) -> None:
 
 
 PAUSE_AFTER_PROGRAM_ERROR_S = 10.0
+_KEEPER_WAIT_S = 10.0
 
 LOOPS: Sequence[Loop] = (
     log_puller.run,
@@ -116,19 +117,23 @@ class ReplicatedTable:
             await retire(self.ctx, keeper)
 
     async def restart(self) -> None:
-        """End the term and begin another: everything is read from Keeper anew (SYSTEM RESTART REPLICA)."""
+        """End the term and begin another: everything is read from Keeper anew (SYSTEM RESTART REPLICA). None
+        begins where the table ends meanwhile."""
         async with self._changing:
             try:
                 await self._stop()
             finally:  # also when whoever asked goes away in the middle
-                await self._start()
+                await self._start_again()
 
     async def restore(self, table_uuid: UUID) -> Created:
         """Make the replica in Keeper again and start it (SYSTEM RESTORE REPLICA); `attach_restored` is due
-        when it is active. Nothing else starts it meanwhile. Raises as `restore_replica`."""
+        when it is active. Nothing else starts it meanwhile. Raises as `restore_replica`, KeeperUnavailable,
+        and SqlError 242 for a table that ends."""
         if not self.ctx.is_readonly:
             raise SqlError(Code.BAD_ARGUMENTS, "Replica must be readonly")
+        keeper = await self.ctx.holder.get(timeout_s=_KEEPER_WAIT_S)  # others start and stop meanwhile
         async with self._changing:
+            self.ctx.check_not_ending()
             await self._stop()
             try:
                 definition = await self.ctx.store.definition()
@@ -138,19 +143,23 @@ class ReplicatedTable:
                     table_uuid=table_uuid,
                     server_uuid=UUID(self.ctx.server_uuid),
                 )
-                return await restore_replica(self.ctx, new, definition, structure=Structure.ADOPT)
+                return await restore_replica(self.ctx, keeper, new, definition, structure=Structure.ADOPT)
             finally:  # also when whoever asked goes away in the middle
-                await self._start()
+                await self._start_again()
+
+    async def _start_again(self) -> None:
+        if not self.ctx.is_ending:
+            await self._start()
 
     async def wait_until_active(self, *, timeout_s: float | None = None) -> bool:
-        """Whether the replica accepts writes; waits for it at most `timeout_s`, or for ever."""
+        """Whether the replica accepts writes; waits for it at most `timeout_s`, or until the table ends."""
         try:
             async with asyncio.timeout(timeout_s):
-                while self.ctx.is_readonly:
+                while self.ctx.is_readonly and not self.ctx.is_ending:
                     await self.ctx.term_began.wait()
         except TimeoutError:
             return False
-        return True
+        return not self.ctx.is_readonly
 
     @property
     def status(self) -> ReplicaStatus:

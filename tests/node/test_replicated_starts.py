@@ -49,6 +49,27 @@ def test_a_plain_table_is_converted_at_the_next_start(pair: Pair) -> None:
     assert pair.n1.query("SELECT count() FROM d.conv") == "31\n"
 
 
+def test_a_table_that_cannot_be_converted_is_not_made_somebody_elses_replica(pair: Pair) -> None:
+    uuid = str(uuid4())
+    pair.n2.query(
+        f"CREATE TABLE d.took_it UUID '{uuid}' (a UInt64) "
+        f"ENGINE = ReplicatedMergeTree('/clickhouse/tables/{uuid}/01', 'n1') ORDER BY a"
+    )
+    pair.n2.query("INSERT INTO d.took_it VALUES (1)")
+    pair.n2.query("DETACH TABLE d.took_it")
+    pair.n1.query(f"CREATE TABLE d.conv_taken UUID '{uuid}' (a UInt64) ENGINE = MergeTree ORDER BY a")
+    pair.n1.query("INSERT INTO d.conv_taken VALUES (2)")
+    [path] = pair.n1.query("SELECT data_paths[1] FROM system.tables WHERE name = 'conv_taken'").split()
+    (Path(path) / "convert_to_replicated").touch()
+    pair.restart("n1")
+    pair.n1.query("SYSTEM RESTART REPLICAS")
+    for command in ("RESTART", "RESTORE", "SYNC"):
+        refused(pair.n1.post(f"SYSTEM {command} REPLICA d.conv_taken"), 242, "convert")
+    assert pair.n1.query("SELECT a FROM d.conv_taken") == "2\n"
+    pair.n2.query("ATTACH TABLE d.took_it")
+    eventually(lambda: pair.n2.post("INSERT INTO d.took_it VALUES (3)").status, 200)
+
+
 def test_a_detached_plain_table_is_attached_as_a_replicated_one(pair: Pair) -> None:
     pair.n1.query("CREATE TABLE d.was_plain (a UInt64) ENGINE = ReplacingMergeTree ORDER BY a")
     pair.n1.query("INSERT INTO d.was_plain VALUES (1), (2)")

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.node.replicated.catalog import TableRecord
 from engine.node.replicated.runtime import NodePartStore, RunningTable
 from tests.unit.replication_live_support import Live, run
@@ -60,5 +60,47 @@ def test_a_statement_that_does_not_end_is_waited_for_no_longer_than_that() -> No
             began_s = live.env.monotonic_s()
             await table.end(timeout_s=LONGEST_S)
             assert live.env.monotonic_s() - began_s >= LONGEST_S
+
+    run(main)
+
+
+def test_a_restart_that_comes_while_a_table_ends_starts_nothing_that_nobody_would_stop() -> None:
+    """1. DETACH or DROP begins. 2. SYSTEM RESTART REPLICA comes. 3. The table has ended, and stays so."""
+
+    async def main(live: Live) -> None:
+        table = await running(live)
+        await asyncio.gather(table.end(timeout_s=LONGEST_S), table.replica.restart())
+        assert not await table.replica.wait_until_active(timeout_s=LONGEST_S)
+        assert table.ctx.is_readonly
+        assert not live.has(table.ctx.me.is_active)
+
+    run(main)
+
+
+def test_a_table_that_ends_is_not_restored() -> None:
+    """Its DROP, which has found no replica in Keeper, would leave the one that is made now."""
+
+    async def main(live: Live) -> None:
+        table = await running(live)
+        live.lose_table(table.ctx.paths)
+        await live.env.sleep(LONGEST_S)
+        with pytest.raises(SqlError) as said:
+            await asyncio.gather(
+                table.end(timeout_s=LONGEST_S), table.replica.restore(table.ctx.env.new_uuid())
+            )
+        assert said.value.code == Code.TABLE_IS_READ_ONLY
+        assert not live.has(table.ctx.paths.root)
+
+    run(main)
+
+
+def test_without_keeper_a_restore_is_refused_and_keeps_nobody_waiting() -> None:
+    async def main(live: Live) -> None:
+        table = await running(live)
+        live.server.stop()
+        await live.env.sleep(60)
+        with pytest.raises(KeeperUnavailable):
+            await table.replica.restore(table.ctx.env.new_uuid())
+        await table.end(timeout_s=LONGEST_S)
 
     run(main)

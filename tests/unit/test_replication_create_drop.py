@@ -464,7 +464,9 @@ def test_a_table_that_keeper_has_lost_is_made_anew_with_all_rows() -> None:
         for value in range(4):
             await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
         await lose_keepers_data(bench, replica)
-        made = await restore_replica(replica.ctx, new_replica(1), model_definition())
+        made = await restore_replica(
+            replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+        )
         assert made is Created.TABLE and replica.values() == []
         await replica.activate()
         assert await attach_restored(replica.ctx) == 4
@@ -486,7 +488,9 @@ def test_a_restore_that_crashes_anywhere_is_finished_without_doubling_rows() -> 
             fail_after(await replica.holder.get(), requests)
             for _ in range(2):
                 try:
-                    await restore_replica(replica.ctx, new_replica(1), model_definition())
+                    await restore_replica(
+                        replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+                    )
                     await replica.activate()
                     await replica.settle_staged()
                     await asyncio.wait_for(attach_restored(replica.ctx), 5)
@@ -505,11 +509,11 @@ def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> Non
     async def main(bench: Bench) -> None:
         replica = await bench.replica("r1")
         with pytest.raises(SqlError) as caught:
-            await restore_replica(replica.ctx, new_replica(1), model_definition())
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
         assert caught.value.code == Code.BAD_ARGUMENTS
         await replica.expire()
         with pytest.raises(SqlError) as caught:
-            await restore_replica(replica.ctx, new_replica(1), model_definition())
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
         assert caught.value.code == Code.BAD_ARGUMENTS
 
     run(main)
@@ -521,8 +525,11 @@ def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -
         (done,) = await Inserter(one.ctx).commit([await one.write(1)], InsertOptions())
         await two.fetch(done.name, one)
         await lose_keepers_data(bench, one, two)
-        await restore_replica(one.ctx, new_replica(1), model_definition())
-        assert await restore_replica(two.ctx, new_replica(2), model_definition()) is Created.REPLICA
+        await restore_replica(one.ctx, await one.holder.get(), new_replica(1), model_definition())
+        assert (
+            await restore_replica(two.ctx, await two.holder.get(), new_replica(2), model_definition())
+            is Created.REPLICA
+        )
         await two.activate()
         assert not await is_founder(two.ctx, two.ctx.session())
         assert await attach_restored(two.ctx) == 0

@@ -31,6 +31,8 @@ from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.keeper.base import Keeper
+from engine.lifetime import end_if_cancelled
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.create import CreateStatements
@@ -173,22 +175,32 @@ class Converter:
 
     async def _finish(self, table: RunningTable, local: LocalTable) -> None:
         """Steps 5 and 6."""
-        life, ctx = self._life, table.ctx
-        ctx.readonly_reason = "it is being converted to a replicated table"
+        life = self._life
+        table.ctx.readonly_reason = "it is being converted to a replicated table"
         while True:
             try:
                 keeper = await life.holder.get()
-                if not await life.is_ours(keeper, table.record):
-                    definition = life.definition_of(local)
-                    await restore_replica(ctx, life.new_replica(table.record, definition), definition)
-                break
-            except (Unavailable, UnknownOutcome) as error:
-                log.warning("replicated.convert_again table=%s error=%s", table.name, error)
-            except OnclusterError as error:
-                ctx.readonly_reason = f"it could not be converted to a replicated table: {error}"
-                log.critical("replicated.not_converted table=%s error=%s", table.name, error)
+                async with life.unfinished(table.uuid, TableState.CONVERTING) as record:
+                    if record is not None:
+                        await self._join(table, local, keeper)
                 return
+            except (Unavailable, UnknownOutcome) as error:
+                end_if_cancelled()
+                log.warning("replicated.convert_again table=%s error=%s", table.name, error)
             await self._env.sleep(_RETRY_PAUSE_S)
+
+    async def _join(self, table: RunningTable, local: LocalTable, keeper: Keeper) -> None:
+        life, ctx = self._life, table.ctx
+        try:
+            if not await life.is_ours(keeper, table.record):
+                definition = life.definition_of(local)
+                await restore_replica(ctx, keeper, life.new_replica(table.record, definition), definition)
+        except (Unavailable, UnknownOutcome):
+            raise
+        except OnclusterError as error:
+            ctx.readonly_reason = f"it could not be converted to a replicated table: {error}"
+            log.critical("replicated.not_converted table=%s error=%s", table.name, error)
+            return
         table.record = replace(table.record, state=TableState.ATTACHED)
         life.catalog.put(table.record)
         await table.replica.start()

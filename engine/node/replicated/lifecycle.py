@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Protocol
 from uuid import UUID
@@ -132,7 +133,7 @@ class TableLifecycle:
                     self.catalog.remove(record.uuid)
                 case TableState.CREATING, LocalTable():
                     await self.attach(record, local, is_started=False)
-                    self.later(self._create_until_done(record), f"create {record.name}")
+                    self.later(self._create_until_done(record.uuid), f"create {record.name}")
                 case TableState.ATTACHED, LocalTable():
                     await self.attach(record, local)
                 case TableState.CONVERTING | TableState.RESTORING | TableState.LEAVING, _:
@@ -255,22 +256,42 @@ class TableLifecycle:
             await table.store.destroy()
         await self._finish_or_later(record)
 
-    async def _create_until_done(self, record: TableRecord) -> None:
+    async def _create_until_done(self, uuid: UUID) -> None:
         while True:
             try:
-                async with self.names.hold([record.name]):
-                    current = self.catalog.get(record.uuid)
-                    if current is not None and current.state is TableState.CREATING:
-                        await self.finish_create(current, await self.holder.get())
+                keeper = await self.holder.get()
+                async with self.unfinished(uuid, TableState.CREATING) as record:
+                    if record is not None:
+                        await self._finish_or_undo(record, keeper)
                 return
             except (Unavailable, UnknownOutcome) as error:
                 end_if_cancelled()
-                log.warning("replicated.create_again table=%s error=%s", record.name, error)
-            except OnclusterError as error:
-                log.error("replicated.create_undone table=%s error=%s", record.name, error)
-                await self.undo_create(record)
-                return
+                log.warning("replicated.create_again uuid=%s error=%s", uuid, error)
             await self._env.sleep(_RETRY_PAUSE_S)
+
+    async def _finish_or_undo(self, record: TableRecord, keeper: Keeper) -> None:
+        try:
+            await self.finish_create(record, keeper)
+        except (Unavailable, UnknownOutcome):
+            raise
+        except OnclusterError as error:
+            log.error("replicated.create_undone table=%s error=%s", record.name, error)
+            await self.undo_create(record)
+
+    @asynccontextmanager
+    async def unfinished(self, uuid: UUID, state: TableState) -> AsyncIterator[TableRecord | None]:
+        """For what goes on in the background with an attached table that is in `state`: hold its name, so
+        that no statement does anything with it meanwhile. None if there is no such table any more. Wait for
+        Keeper before: statements do not wait for it, and are not to wait for the name."""
+        while True:
+            record = self.catalog.get(uuid)
+            if record is None or record.state is not state or self.tables.by_uuid(uuid) is None:
+                yield None
+                return
+            async with self.names.hold([record.name]):
+                if self.catalog.get(uuid) == record and self.tables.by_uuid(uuid) is not None:
+                    yield record
+                    return
 
     # -- DROP ------------------------------------------------------------------------------------------------
 

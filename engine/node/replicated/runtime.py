@@ -111,12 +111,7 @@ class RunningTable:
 
         Raises SqlError 242 when the table ends, which does not wait for those who come meanwhile.
         """
-        if self.ctx.is_ending:
-            raise SqlError(
-                Code.TABLE_IS_READ_ONLY,
-                f"Table {self.name} is in readonly mode: it is being detached, dropped or replaced.",
-                hint="Repeat the statement when it is there again.",
-            )
+        self.ctx.check_not_ending()
         self.users += 1
         self.idle.clear()
         try:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.node.keeper_access import KeeperAccess
+from engine.node.replicated.catalog import TableState
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import number, settings_of
@@ -45,7 +46,8 @@ _HARMLESS = frozenset(
     }
 )
 """They concern what chDB keeps in memory of a table."""
-_ABOUT_A_TABLE = _HARMLESS | {"RESTART REPLICA", "RESTORE REPLICA", "SYNC REPLICA"}
+_OF_A_REPLICA = frozenset({"RESTART REPLICA", "RESTORE REPLICA", "SYNC REPLICA"})
+_ABOUT_A_TABLE = _HARMLESS | _OF_A_REPLICA
 _OF_CHDB = frozenset({Activity.MERGES, Activity.TTL_MERGES, Activity.MOVES})
 """What tables that are not replicated do, too."""
 _ACTIVITIES = {activity.value: activity for activity in Activity}
@@ -66,7 +68,7 @@ class SystemStatements:
         if verb in ("STOP", "START") and what in _ACTIVITIES:
             return await self._switch(asked, statement, verb, _ACTIVITIES[what])
         if command == "RESTART REPLICAS":
-            await asyncio.gather(*(_restart(table) for table in self._tables.all()))
+            await asyncio.gather(*(_restart(table) for table in self._tables.all() if _is_made(table)))
             return done(asked)
         if command == "DROP REPLICA":
             await self._drop_replica(asked, parse_drop_replica(asked.sql))
@@ -76,6 +78,12 @@ class SystemStatements:
         table = self._tables.find_for(asked, statement.tables[0])
         if table is None:
             return None
+        if command in _OF_A_REPLICA and not _is_made(table):
+            raise SqlError(
+                Code.TABLE_IS_READ_ONLY,
+                f"Table {table.name} is in readonly mode: {table.ctx.readonly_reason}",
+                hint="That goes on by itself when Keeper can be reached.",
+            )
         match command:
             case "RESTART REPLICA":
                 await _restart(table)
@@ -224,6 +232,11 @@ def parse_sync_mode(sql: str) -> tuple[SyncMode, tuple[str, ...]]:
     if not c.at_end:
         raise _syntax("STRICT, LIGHTWEIGHT, PULL or the end of the query")
     return mode, tuple(sources)
+
+
+def _is_made(table: RunningTable) -> bool:
+    """What is in Keeper in the place of the replica of any other may be somebody else's."""
+    return table.record.state not in (TableState.CREATING, TableState.CONVERTING)
 
 
 async def _restart(table: RunningTable) -> None:

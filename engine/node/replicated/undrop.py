@@ -24,6 +24,7 @@ from uuid import UUID
 
 from engine.env import Env
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Unavailable, UnknownOutcome
+from engine.lifetime import end_if_cancelled
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -145,7 +146,7 @@ class UndropStatements:
         except (Unavailable, UnknownOutcome):
             raise
         except OnclusterError as error:
-            keeper = await life.holder.get()
+            keeper = await life.holder.get(timeout_s=_KEEPER_WAIT_S)
             if not await life.is_ours(keeper, table.record):  # else an attempt before has made it
                 table.ctx.readonly_reason = f"its replica could not be restored: {error}"
                 log.critical("replicated.not_undropped table=%s error=%s", table.name, error)
@@ -157,9 +158,13 @@ class UndropStatements:
     async def _restore_until_done(self, table: RunningTable) -> None:
         while True:
             try:
-                await self._restore(table)
+                await self._life.holder.get()
+                async with self._life.unfinished(table.uuid, TableState.RESTORING) as record:
+                    if record is not None:
+                        await self._restore(table)
                 return
             except OnclusterError as error:
+                end_if_cancelled()
                 log.warning("replicated.undrop_again table=%s error=%s", table.name, error)
             await self._env.sleep(_RETRY_PAUSE_S)
 

@@ -57,6 +57,7 @@ class Structure(enum.Enum):
 
 async def restore_replica(
     ctx: ReplicaContext,
+    keeper: Keeper,
     new: NewReplica,
     definition: TableDefinition,
     *,
@@ -69,7 +70,6 @@ async def restore_replica(
     another structure is at its path (with ADOPT only one that no ALTER can have made); UnknownOutcome when
     Keeper does not answer.
     """
-    keeper = await ctx.holder.get()
     is_made = await keeper.exists(ctx.me.root) is not None
     if is_made and not await _is_unfinished(ctx, keeper):
         raise SqlError(

@@ -188,6 +188,15 @@ class ReplicaContext:
     def is_readonly(self) -> bool:
         return self.keeper is None or self.keeper.is_expired
 
+    def check_not_ending(self) -> None:
+        """Raises SqlError 242 TABLE_IS_READ_ONLY when the table ends: nobody would stop what begins now."""
+        if self.is_ending:
+            raise SqlError(
+                Code.TABLE_IS_READ_ONLY,
+                f"Table {self.name} is in readonly mode: it is being detached, dropped or replaced.",
+                hint="Repeat the statement when it is there again.",
+            )
+
     def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None:
         """Have a part checked; an earlier date that was set before stays."""
         due = self.env.monotonic_s() + delay_s
