@@ -24,7 +24,7 @@ from engine.node.replicated.undrop import UndropStatements, forget_dropped
 from engine.node.statement import Asked
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.replica.context import Broadcast
-from engine.sql import parse_statement
+from engine.sql import StatementKind, parse_statement
 from engine.testing.simulation import SimulationEnv
 
 NAME = TableName("d", "t")
@@ -69,6 +69,7 @@ class Disk(LocalTables):
         self.dropped_tables: dict[UUID, TableName] = {}
         self.bomb = Bomb()
         self.refuses_drop = False
+        self.has_database = True
 
     async def run(self, sql: str) -> None:
         raise AssertionError(sql)
@@ -83,7 +84,7 @@ class Disk(LocalTables):
         return {}
 
     async def engine_of_database(self, database: str) -> str | None:
-        return "Atomic"
+        return "Atomic" if self.has_database else None
 
     async def drop(self, name: TableName, uuid: UUID) -> None:
         self.bomb.tick()
@@ -107,6 +108,8 @@ class Disk(LocalTables):
             uuid = await self.last_dropped(statement.tables[0])
             assert uuid is not None
             self.tables[uuid] = self.dropped_tables.pop(uuid)
+        elif statement.kind is StatementKind.DROP_DATABASE:
+            self.tables, self.has_database = {}, False
         elif statement.uuid is not None:
             self.tables[UUID(statement.uuid)] = statement.tables[0]
         else:

@@ -105,11 +105,43 @@ def test_two_changes_of_one_name_wait_for_each_other_and_crossing_ones_end() -> 
 
         async with asyncio.timeout(60):
             await asyncio.gather(change("1", a, b), change("2", b, a), change("3", b))
-        assert not locks._locks
+        assert not locks._locks and not locks._inside
         return seen
 
     seen = asyncio.run(main())
     assert [text.split()[0] for text in seen[::2]] == [text.split()[0] for text in seen[1::2]]
+
+
+def test_a_database_waits_for_all_that_is_under_way_in_it_and_keeps_out_what_comes_then() -> None:
+    async def main() -> list[str]:
+        locks = NameLocks()
+        a, b, c, d = (TableName(*name) for name in ("da", "db", "ec", "ed"))
+        seen: list[str] = []
+
+        async def create(name: TableName, within: TableName) -> None:
+            async with locks.hold([name]):
+                await asyncio.sleep(0)
+                async with locks.hold([within]):  # as CREATE OR REPLACE does
+                    seen.append(f"{name} made")
+
+        async def drop(*databases: str) -> None:
+            async with locks.hold_databases(databases):
+                seen.append(f"{databases[0]} going")
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                seen.append(f"{databases[0]} gone")
+
+        async with asyncio.timeout(60):
+            first = asyncio.create_task(create(a, b))
+            await asyncio.sleep(0)
+            dropping = asyncio.create_task(drop("d"))
+            await first
+            await asyncio.gather(dropping, create(b, a), create(c, d), drop("e", "d"))
+        assert not locks._locks and not locks._inside and not locks._whole
+        return seen
+
+    seen = asyncio.run(main())
+    assert seen.index("d.a made") < seen.index("d going") < seen.index("d gone") < seen.index("d.b made")
 
 
 def test_the_registry_follows_names_also_when_two_tables_exchange_theirs() -> None:

@@ -1,6 +1,7 @@
 """CREATE and DROP of replicated tables, killed at every durable step: there or not there, never half."""
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +15,7 @@ from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.errors import Code, KeeperUnavailable, SqlError
 from engine.keeper.memory import MemoryKeeperServer
 from engine.names import HostId, TableName
+from engine.node.replicated.catalog import TableState
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.replicated.shard_check import Defaults
 from engine.node.replicated.undrop import forget_dropped
@@ -257,6 +259,34 @@ def test_what_is_being_created_dropped_or_detached_is_never_written_to_past_its_
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_a_table_that_is_created_while_its_database_goes_is_gone_with_it_or_refused(
+    tmp_path: Path, seed: int
+) -> None:
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env, latency_s=(0.001, 0.02)), tmp_path)
+        process = Process(world, Bomb())
+        await process.life.start()
+        await process.run(CREATE)
+
+        async def create(number: int) -> int:
+            await env.sleep(env.rng.uniform(0, 0.1))
+            try:
+                await process.run(CREATE.replace("d.t", f"d.t{number}").replace("'/t'", f"'/t{number}'"))
+            except SqlError as error:
+                return error.code
+            return 0
+
+        _, *created = await asyncio.gather(process.run("DROP DATABASE d"), *map(create, range(4)))
+        assert set(created) <= {0, Code.UNKNOWN_DATABASE}
+        assert process.catalog.all() == () and not process.tables.all()
+        session = await world.keeper.connect(client="observer")
+        assert [await session.exists(f"/t{number}") for number in range(4)] == [None] * 4
+        await process.end()
+
+    run_simulation(seed, main)
+
+
 def test_without_keeper_nothing_is_created_and_nothing_dropped(tmp_path: Path) -> None:
     async def main(env: SimulationEnv) -> None:
         world = World(env, MemoryKeeperServer(env), tmp_path)
@@ -277,6 +307,69 @@ def test_without_keeper_nothing_is_created_and_nothing_dropped(tmp_path: Path) -
         await process.end()
 
     run_simulation(2, main)
+
+
+async def _left_half_done(world: World, sql: str, state: TableState) -> Process:
+    """A process that was killed with the table in chDB and its record in `state`, and the one after it, which
+    has started and finds no Keeper."""
+    for at in itertools.count():
+        process = Process(world, Bomb(at))
+        await process.start()
+        assert await _killed_at(process, sql)
+        await process.end()
+        if world.disk.tables and [record.state for record in process.catalog.all()] == [state]:
+            break
+        await world.env.sleep(60)
+    world.keeper.stop()
+    process = Process(world, Bomb())
+    await process.start()
+    await world.env.sleep(60)
+    return process
+
+
+def test_without_keeper_a_half_done_create_keeps_no_statement_waiting(tmp_path: Path) -> None:
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env), tmp_path)
+        process = await _left_half_done(world, CREATE, TableState.CREATING)
+        async with asyncio.timeout(60):
+            with pytest.raises(SqlError) as caught:
+                await process.run(DROP)
+        assert caught.value.code == Code.TABLE_IS_READ_ONLY
+        async with asyncio.timeout(60):
+            with pytest.raises(KeeperUnavailable):
+                await process.run(CREATE)
+        world.keeper.start()
+        await env.sleep(60)
+        assert await process.state() == THERE
+        await process.end()
+
+    run_simulation(1, main)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_table_that_is_dropped_while_its_undrop_goes_on_does_not_come_back(
+    tmp_path: Path, seed: int
+) -> None:
+    """1. UNDROP is killed. 2. The next process cannot reach Keeper. 3. A DROP comes when it can."""
+
+    async def main(env: SimulationEnv) -> None:
+        world = World(env, MemoryKeeperServer(env, latency_s=(0.001, 0.02)), tmp_path)
+        first = Process(world, Bomb())
+        await first.start()
+        await first.run(CREATE)
+        await first.run("DROP TABLE d.t")
+        await first.end()
+        await env.sleep(60)
+        process = await _left_half_done(world, UNDROP, TableState.RESTORING)
+        world.keeper.start()
+        await process.holder.get()
+        await process.run(DROP)
+        await env.sleep(60)
+        assert await process.state() == GONE
+        assert process.catalog.all() == ()
+        await process.end()
+
+    run_simulation(seed, main)
 
 
 def test_a_replica_of_another_server_is_left_alone(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class DropRenameStatements:
             case _K.DETACH_DATABASE:
                 is_ours = await self._detach_database(asked, statement)
             case _K.ATTACH_DATABASE:
-                is_ours = await self._attach_database(asked)
+                is_ours = await self._attach_database(asked, statement)
             case _K.RENAME_DATABASE:
                 is_ours = await self._rename_database(asked, statement)
             case _K.TRUNCATE_DATABASE:
@@ -163,10 +163,10 @@ class DropRenameStatements:
         return True
 
     async def _rename_database(self, asked: Asked, statement: Statement) -> bool:
-        tables = self._of_database(statement.database or "")
-        if not tables:
-            return False
-        async with self._life.names.hold([table.name for table in tables]):
+        databases = [statement.database or "", statement.new_database or ""]
+        async with self._life.names.hold_databases(databases):
+            if not self._of_database(databases[0]):
+                return False
             await self._in_chdb(asked, asked.sql)
             await announce_names(self._life)
         return True
@@ -176,12 +176,12 @@ class DropRenameStatements:
     async def _drop_database(self, asked: Asked, statement: Statement) -> bool:
         database = statement.database or ""
         words = _words(asked.sql)
-        records = [r for r in self._life.catalog.all() if r.name.database == database and _is_present(r)]
-        if not records or ("IF", "EMPTY") in itertools.pairwise(words):
-            return False
-        await self._require_keeper(records[0].name)
         sync = " SYNC" if "SYNC" in words else ""
-        async with self._life.names.hold([record.name for record in records]):
+        async with self._life.names.hold_databases([database]):
+            records = [r for r in self._life.catalog.all() if r.name.database == database and _is_present(r)]
+            if not records or ("IF", "EMPTY") in itertools.pairwise(words):
+                return False
+            await self._require_keeper(records[0].name)
             for record in records:
                 if self._life.tables.by_uuid(record.uuid) is not None:
                     sql = f"DROP TABLE {record.name.quoted}{sync}"
@@ -195,19 +195,23 @@ class DropRenameStatements:
         return True
 
     async def _detach_database(self, asked: Asked, statement: Statement) -> bool:
-        tables = self._of_database(statement.database or "")
-        if not tables:
-            return False
-        async with self._life.names.hold([table.name for table in tables]):
+        database = statement.database or ""
+        async with self._life.names.hold_databases([database]):
+            tables = self._of_database(database)
+            if not tables:
+                return False
             await self._detach(asked, tables, asked.sql)
         return True
 
-    async def _attach_database(self, asked: Asked) -> bool:
-        if not self._life.catalog.all():
-            return False
-        await self._in_chdb(asked, asked.sql)
-        for record in self._life.catalog.all():
-            await self._life.reattach(record.uuid)
+    async def _attach_database(self, asked: Asked, statement: Statement) -> bool:
+        database = statement.database or ""
+        async with self._life.names.hold_databases([database]):
+            records = [record for record in self._life.catalog.all() if record.name.database == database]
+            if not records:
+                return False
+            await self._in_chdb(asked, asked.sql)
+            for record in records:
+                await self._life.reattach(record.uuid)
         return True
 
     async def _truncate_database(self, asked: Asked, statement: Statement) -> bool:
