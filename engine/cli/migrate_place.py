@@ -21,7 +21,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError, SqlError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
 from engine.local.state import read_state
-from engine.migrations.files import Direction, MigrationSet, load_folder
+from engine.migrations.files import Direction, MigrationSet, cluster_folders, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.model import RunRequest
 from engine.migrations.options import parse_duration_s
@@ -124,7 +124,7 @@ def find_folder(directory: Path, cluster: str) -> Path:
         return directory / cluster
     if directory.is_dir() and any(directory.glob("*.sql")):
         return directory
-    inside = sorted(path.name for path in directory.iterdir() if path.is_dir()) if directory.is_dir() else []
+    inside = [path.name for path in cluster_folders(directory)]
     if not cluster and len(inside) == 1:
         return directory / inside[0]
     listed = f"There are: {', '.join(inside)}." if inside else f"{directory.absolute()} has no folders."
@@ -136,7 +136,7 @@ def find_folders(directory: Path, cluster: str) -> list[Path]:
     """One folder, or without a cluster's name all there are. Raises ConfigError when there is none."""
     if cluster or not directory.is_dir() or any(directory.glob("*.sql")):
         return [find_folder(directory, cluster)]
-    return sorted(path for path in directory.iterdir() if path.is_dir()) or [find_folder(directory, "")]
+    return cluster_folders(directory) or [find_folder(directory, "")]
 
 
 def node_option(command: F) -> F:

@@ -39,6 +39,7 @@ from engine.local.progress import Sink, Steps
 from engine.local.stack import Stack
 from engine.local.stack_options import StackOptions
 from engine.local.state import StackState
+from engine.migrations.files import cluster_folders
 from engine.names import HostId, entry_number
 
 _POLL_S = 0.3
@@ -134,7 +135,7 @@ async def migrate_all(
     """
     env = env or SystemEnv()
     started_s = env.monotonic_s()
-    folders = sorted(path for path in Path(state.migrations).iterdir() if path.is_dir())
+    folders = cluster_folders(Path(state.migrations))
     answered: list[str] = []
     async with AirflowApi(state.airflow_url, state.airflow_user, state.airflow_password, env=env) as api:
         try:

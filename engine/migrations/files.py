@@ -119,6 +119,14 @@ class _Found:
     paths: dict[Direction, Path] = field(default_factory=dict)
 
 
+def cluster_folders(root: Path) -> list[Path]:
+    """The folders of migrations in `root`, one for each cluster, by name. What begins with `.` or `_` is
+    another tool's."""
+    if not root.is_dir():
+        return []
+    return sorted(path for path in root.iterdir() if path.is_dir() and not path.name.startswith((".", "_")))
+
+
 def load_folder(folder: Path, *, cluster: str = "") -> MigrationSet:
     """Read a folder; `cluster` defaults to the folder's name. Raises MigrationFilesError with all
     problems."""

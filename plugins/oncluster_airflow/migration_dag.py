@@ -34,6 +34,7 @@ from engine.migrations.files import (
     MigrationSet,
     Script,
     ScriptStatement,
+    cluster_folders,
     load_folder,
 )
 from engine.sql import parse_statement
@@ -69,12 +70,12 @@ def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
     When Airflow reads the file to run one task, only that task's DAG is made.
     """
     root = folder or Settings.from_environment().migrations
-    folders = sorted(path for path in root.iterdir() if path.is_dir()) if root.is_dir() else []
+    folders = cluster_folders(root)
     if not folders:
         log.warning("migrations.none folder=%s: make a folder there, named like a cluster", root)
     wanted = get_parsing_context().dag_id
     for path in folders:
-        if not path.name.startswith((".", "_")) and wanted in (None, dag_id_of(path.name)):
+        if wanted in (None, dag_id_of(path.name)):
             try:
                 yield migration_dag(path)
             except Exception:  # whatever it is, it must not take the other clusters' DAGs with it

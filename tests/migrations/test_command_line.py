@@ -59,6 +59,15 @@ def test_the_folder_is_found_by_the_cluster_s_name_and_the_error_lists_the_names
     assert (code, json.loads(output)["errors"]) == (0, 0)
 
 
+def test_folders_of_other_tools_are_no_clusters(tmp_path: Path) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    for name in (".git", "_drafts"):
+        (tmp_path / "migrations" / name).mkdir()
+    for command in (("lint", "--no-parser"), ("status", "--no-refresh"), ("history",)):
+        code, output = call(tmp_path, *command)
+        assert code == 0, output
+
+
 def test_lint_ends_with_1_when_there_are_errors_and_strictly_with_warnings(tmp_path: Path) -> None:
     folder = write(tmp_path / "migrations" / "shop", SHOP)
     assert call(tmp_path, "lint", "--no-parser")[0] == 0
