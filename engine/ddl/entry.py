@@ -47,9 +47,8 @@ _NO_UUID = UUID(int=0)
 _STRING = r"'(?:[^'\\]|\\.|'')*+'"
 _BRACKETS = "|".join(rf"\{a}(?:[^\{z}']|{_STRING})*+\{z}" for a, z in ("[]", "{}", "()"))
 """What stands in a string within them does not end them."""
-_SETTING = re.compile(
-    rf"\s*([A-Za-z_][A-Za-z0-9_.]*)\s*=\s*({_STRING}|{_BRACKETS}|[^',\s]+)\s*(,|\Z)", re.DOTALL
-)
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+_SETTING = re.compile(rf"\s*({_NAME.pattern})\s*=\s*({_STRING}|{_BRACKETS}|[^',\s]+)\s*(,|\Z)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,12 @@ class Setting:
 
     @classmethod
     def of(cls, name: str, value: str) -> Setting:
-        """A setting from its plain value: numbers stay bare, everything else is quoted."""
+        """A setting from its plain value: numbers stay bare, everything else is quoted.
+
+        Raises SqlError 115 for a name that cannot stand in an entry.
+        """
+        if not _NAME.fullmatch(name):
+            raise SqlError(Code.UNKNOWN_SETTING, f"Unknown setting '{name}'")
         bare = re.fullmatch(r"-?\d+(\.\d+)?", value) is not None
         return cls(name, value if bare else f"'{escape(value)}'")
 

@@ -42,6 +42,7 @@ from engine.sql import (
     one_line,
     output_settings,
     parse_statement,
+    require_one_statement,
     tokenize,
     with_current_database,
     with_default_database,
@@ -129,10 +130,10 @@ def prepare(
       Leave it out where a target does not know UUIDs (18.16, entry version 1, never gets one).
     - `entry_version` 3 means what it means as ClickHouse's setting: the entry is written as version 2.
 
-    Raises SqlError: 62 text that cannot be read · 48 no ON CLUSTER for this statement or ALTER command, or
-    a mixture of default databases · 392 prohibited · 701 unknown cluster · 49 no hosts · 80 Replicated
-    engine without a path of its own in a cross-replicated cluster · 287 entry version · 36 entry over 1
-    MiB. Refused 36: token.
+    Raises SqlError: 62 text that cannot be read, or several statements · 48 no ON CLUSTER for this statement
+    or ALTER command, or a mixture of default databases · 392 prohibited · 701 unknown cluster · 49 no hosts ·
+    80 Replicated engine without a path of its own in a cross-replicated cluster · 287 entry version · 36
+    entry over 1 MiB · 115 a setting whose name is none. Refused 36: token.
     """
     check_token(token)
     if entry_version not in range(OLDEST_VERSION, MAX_VERSION + 1):
@@ -141,6 +142,7 @@ def prepare(
             f"Unknown distributed_ddl_entry_format_version: {entry_version}.Maximum supported version is "
             f"{MAX_VERSION}",
         )
+    require_one_statement(sql)
     if on_cluster is not None:
         sql = with_on_cluster(sql, on_cluster)
     settings = {**(settings or {}), **output_settings(sql)}

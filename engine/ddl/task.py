@@ -20,6 +20,7 @@ from engine.sql import (
     mentions_as,
     mentions_empty_database,
     parse_and_strip,
+    require_one_statement,
     with_default_database,
 )
 
@@ -93,6 +94,7 @@ async def interpret(
 ) -> Task:
     """Raises SqlError: 62 text · 78 no statement for a cluster · 371 the cluster, or this host in it, is
     not known here."""
+    require_one_statement(entry.query)
     statement, query = parse_and_strip(entry.query)
     if not statement.takes_on_cluster:
         raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Received unknown DDL query")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.errors import Code, SqlError
 from engine.sql.tokens import Token, TokenKind, scan
 
 
@@ -26,6 +27,12 @@ def split_statements(sql: str) -> list[str]:
     if not is_empty:
         statements.append(sql[start:].strip())
     return statements
+
+
+def require_one_statement(sql: str) -> None:
+    """Raises SqlError 62 for several statements in one text."""
+    if ";" in sql and len(split_statements(sql)) > 1:
+        raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
 
 
 def leading_comments(sql: str) -> list[str]:

@@ -436,6 +436,12 @@ def test_the_types_of_an_external_table_may_have_commas(node: RunningNode) -> No
     assert as_form(node, "SELECT * FROM ext", "1.5\t{'a':1}\n", ext_types=types).text == "1.5\t{'a':1}\n"
 
 
+@pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=b"])
+def test_a_form_that_is_none_is_an_error_of_the_client(node: RunningNode, kind: str) -> None:
+    reply = node.post("SELECT 1", {"Content-Type": kind}, query="SELECT 1")
+    assert (reply.code, "The form cannot be read" in reply.text) == (36, True)
+
+
 STATEMENT_BEHIND = "a UInt8) ENGINE = Memory; DROP TABLE default.stays; --"
 FILE_BEHIND = "a String) ENGINE = File(LineAsString, '/etc/passwd') --"
 ONLY_READS = {"user": "reader", "password": "read"}

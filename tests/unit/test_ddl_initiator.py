@@ -178,6 +178,23 @@ def test_version_three_is_written_as_two() -> None:
     assert prepared(entry_version=3).entry.version == 2
 
 
+@pytest.mark.parametrize("name", ["a b", "", "1a", "a-b", "a = 1, b"])
+def test_a_setting_whose_name_could_not_be_read_again_is_refused(name: str) -> None:
+    """Nobody could read the entry."""
+    with pytest.raises(SqlError) as refusal:
+        prepared("DROP TABLE d.t ON CLUSTER c", settings={name: "1"})
+    assert refusal.value.code == 115
+
+
+def test_several_statements_are_refused_and_one_may_end_like_one_of_several() -> None:
+    for sql in ("DROP TABLE d.t ON CLUSTER c; DROP TABLE d.u", "DROP TABLE d.t; DROP TABLE d.u ON CLUSTER c"):
+        with pytest.raises(SqlError) as refusal:
+            prepared(sql)
+        assert refusal.value.code == 62
+    assert "DROP TABLE d.t ON CLUSTER c" in query("DROP TABLE d.t ON CLUSTER c; -- ; no more")
+    assert "';'" in query("ALTER TABLE d.t ON CLUSTER c COMMENT COLUMN a ';'")
+
+
 def test_a_shared_uuid_goes_in_front_of_on_cluster_and_never_into_version_one() -> None:
     uuid = UUID(int=5)
     assert f"d.t UUID '{uuid}' ON CLUSTER c" in query(CREATE, shared_uuid=uuid)

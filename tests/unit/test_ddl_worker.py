@@ -336,6 +336,20 @@ def test_an_error_of_any_length_and_any_letters_is_reported() -> None:
     run(main, "a")
 
 
+def test_of_an_entry_with_several_statements_none_is_executed() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        calls = listen(bench, "a")
+        query = "DROP TABLE IF EXISTS d.t ON CLUSTER c; DROP TABLE IF EXISTS d.u"
+        entry = await bench.put(DDLLogEntry(5, query, (host("a"),)).to_bytes())
+        await bench.env.sleep(5)
+        status = await status_on(bench, entry, "a")
+        assert status is not None and status.code == 62 and "Multi-statements" in status.message
+        assert calls == []
+
+    run(main, "a")
+
+
 def test_an_error_before_execution_says_so() -> None:
     async def main(bench: Bench) -> None:
         bench.start("a")

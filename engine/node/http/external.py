@@ -65,7 +65,15 @@ class Form:
 
 
 async def read_form(request: web.Request) -> Form:
-    """Read it all. Raises SqlError 241 when a part is larger than the node keeps in memory."""
+    """Read it all. Raises SqlError 241 when a part is larger than the node keeps in memory, 36 for what is no
+    form."""
+    try:
+        return await _read_parts(request)
+    except ValueError as error:
+        raise SqlError(Code.BAD_ARGUMENTS, f"The form cannot be read: {error}") from error
+
+
+async def _read_parts(request: web.Request) -> Form:
     fields: list[tuple[str, str]] = []
     files: list[tuple[str, bytes]] = []
     async for part in await request.multipart():
