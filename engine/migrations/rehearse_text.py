@@ -99,12 +99,14 @@ def _without_rows(sql: str, parsed: Statement) -> Iterator[Edit]:
         return
     words = list(_outermost(sql))
     refreshes = any(word.text.upper() == "REFRESH" for word in words)
+    populate: list[Edit] = []
     for before, word, behind in zip(words, words[1:], words[2:], strict=False):
         if not makes_table and word.text.upper() == "POPULATE":
-            yield Edit(word.start, word.end, "")
+            populate = [Edit(word.start, word.end, "")]  # before it a column may have that name
         if word.text.upper() == "AS" and behind.text.upper() in ("SELECT", "WITH", "("):
             if (makes_table or refreshes) and before.text.upper() != "EMPTY":
                 yield Edit(word.start, word.start, "EMPTY ")
+            yield from populate
             return
 
 

@@ -299,8 +299,8 @@ async def test_the_real_parser_judges_text_with_on_cluster() -> None:
         ),
         ("CREATE TABLE d.t AS d.s ENGINE = Memory", "CREATE TABLE d.t AS d.s ENGINE = Memory"),
         (
-            "CREATE MATERIALIZED VIEW d.v ENGINE = Memory POPULATE AS SELECT a FROM url('http://b/k')",
-            "CREATE MATERIALIZED VIEW d.v ENGINE = Memory  AS SELECT a FROM url('http://b/k')",
+            "CREATE MATERIALIZED VIEW d.v ENGINE = MergeTree ORDER BY populate POPULATE AS SELECT 1",
+            "CREATE MATERIALIZED VIEW d.v ENGINE = MergeTree ORDER BY populate  AS SELECT 1",
         ),
         (
             "CREATE MATERIALIZED VIEW d.v REFRESH EVERY 1 DAY TO d.t AS SELECT a FROM url('http://b/k')",
