@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, Script, ScriptStatement
 from engine.migrations.ledger_writer import Attempt
-from engine.migrations.model import Progress, RunRequest, Step
+from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, RunState
 from engine.migrations.tokens import token_for
 from engine.migrations.verdict import Verdict
@@ -124,6 +124,40 @@ def _nowhere_to_retry(step: Step, failed: Sequence[LedgerRow], cluster: str) -> 
         f"{step.version}_{step.title} lacks only hosts that '{cluster}' does not have any more: {names}.",
         hint=f"If nothing else is missing: `oncluster migrate mark {step.version} {state} --reason …`.",
     )
+
+
+def summarise(
+    run: Run,
+    records: Mapping[int, MigrationRecord],
+    standing: Callable[[StatementRef, MigrationRecord], Progress],
+) -> RunSummary:
+    """How the run stands: as the step that stands worst. `standing` is of a statement whose time is over."""
+    rows: list[LedgerRow] = []
+    state, note = RunState.DONE, ""
+    for step in run.steps:
+        record = records.get(step.version)
+        if record is None or not (is_begun(record, step) or is_finished(record, step)):
+            found, why = RunState.UNFINISHED, f"version {step.version} was not begun"
+        else:
+            rows += record.rows
+            found, why = _step_state(step, record, standing)
+        if SEVERITY.index(found) > SEVERITY.index(state):
+            state, note = found, why
+    return RunSummary(run.request.run_id, run.cluster, state, run.steps, tuple(rows), note)
+
+
+def _step_state(
+    step: Step, record: MigrationRecord, standing: Callable[[StatementRef, MigrationRecord], Progress]
+) -> tuple[RunState, str]:
+    if is_finished(record, step):
+        return RunState.DONE, ""
+    state, note = RunState.DONE, ""
+    for ref in step.refs:
+        progress = standing(ref, record)
+        found = run_state_of(progress)
+        if SEVERITY.index(found) > SEVERITY.index(state):
+            state, note = found, describe(progress)
+    return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
 
 
 def run_state_of(progress: Progress) -> RunState:

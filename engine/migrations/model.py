@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
@@ -162,8 +163,13 @@ class Run:
         """Every statement of the run, in the order in which they are to be sent."""
         return tuple(ref for step in self.steps for ref in step.refs)
 
-    def refs_before(self, step: Step) -> tuple[StatementRef, ...]:
-        return tuple(ref for earlier in self.steps[: self.steps.index(step)] for ref in earlier.refs)
+    def steps_before(self, step: Step) -> tuple[Step, ...]:
+        return self.steps[: self.steps.index(step)]
+
+    def empty_steps_before(self, step: Step) -> tuple[Step, ...]:
+        """Those that stand directly before it, in order."""
+        before = reversed(self.steps_before(step))
+        return tuple(reversed(list(takewhile(lambda each: not each.statements, before))))
 
     def step(self, version: int) -> Step | None:
         return next((step for step in self.steps if step.version == version), None)

@@ -47,14 +47,12 @@ from engine.errors import OnclusterError
 from engine.keeper.base import Keeper
 from engine.migrations import lock
 from engine.migrations.decide import (
-    SEVERITY,
     attempts_to_send,
     check_unchanged,
-    describe,
     is_begun,
     is_complete,
     is_finished,
-    run_state_of,
+    summarise,
 )
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, MigrationSet, Script, ScriptStatement
@@ -69,7 +67,7 @@ from engine.migrations.order import check_order, creations_before, require_made
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
-from engine.migrations.states import Event, LedgerRow, MigrationRecord, RunState
+from engine.migrations.states import Event, MigrationRecord, RunState
 from engine.migrations.verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -174,18 +172,11 @@ class MigrationRunner:
 
     def summarise(self, run: Run) -> RunSummary:
         """How the run stands, from the ledger."""
-        records = self.ledger.records(self.cluster)
-        rows: list[LedgerRow] = []
-        state, note = RunState.DONE, ""
-        for step in run.steps:
-            record = records.get(step.version)
-            if record is not None and not (is_begun(record, step) or is_finished(record, step)):
-                record = None
-            rows += record.rows if record is not None else ()
-            step_state, step_note = self._step_state(run, step, record)
-            if SEVERITY.index(step_state) > SEVERITY.index(state):
-                state, note = step_state, step_note
-        return RunSummary(run.request.run_id, self.cluster, state, run.steps, tuple(rows), note)
+
+        def standing(ref: StatementRef, record: MigrationRecord) -> Progress:
+            return self._progress(run, ref, record=record, is_time_over=True)
+
+        return summarise(run, self.ledger.records(self.cluster), standing)
 
     # --- one statement ------------------------------------------------------------------------------------
 
@@ -206,6 +197,8 @@ class MigrationRunner:
         if not is_begun(record, step) or not record.rows_of(ref.statement):
             await self._check_made(run, ref)
         writer = self.locked.writer(run.request.run_id, lease)
+        for passed in run.empty_steps_before(step):
+            self._record_empty(run, passed, writer)
         statement = script.statements[ref.statement - 1]
         if not is_begun(record, step):
             writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
@@ -269,16 +262,11 @@ class MigrationRunner:
         if is_finished(record, step):
             return record
         writer = self.locked.writer(run.request.run_id, lease)
-        if not script.statements and not is_begun(record, step):
-            if not self._is_its_turn(run, step):
-                return record
-            check_unchanged(record, step)
-            writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
-            record = self.locked.record(version)
-        if is_begun(record, step) and is_complete(record, len(script.statements)):
-            event = Event.APPLIED if step.direction is Direction.UP else Event.ROLLED_BACK
-            writer.record_step(event, step, script.checksum, run.request.requested_by)
-            logger.info("migration.%s version=%d cluster=%s", event.value, version, self.cluster)
+        if not script.statements:
+            if self._is_its_turn(run, step):
+                self._record_empty(run, step, writer)
+        elif is_begun(record, step) and is_complete(record, len(script.statements)):
+            self._record_done(run, step, writer)
         return self.locked.record(version)
 
     # --- inside -------------------------------------------------------------------------------------------
@@ -321,25 +309,28 @@ class MigrationRunner:
         patience = run.request.patience(script.statements[ref.statement - 1].options)
         return Progress(ref, judge(rows, patience, is_time_over=is_time_over), rows)
 
-    def _step_state(self, run: Run, step: Step, record: MigrationRecord | None) -> tuple[RunState, str]:
-        if record is None:
-            return RunState.UNFINISHED, f"version {step.version} was not begun"
+    def _record_empty(self, run: Run, step: Step, writer: LedgerWriter) -> None:
+        """A migration without statements is begun and done as the run passes it."""
+        record = self.locked.record(step.version)
         if is_finished(record, step):
-            return RunState.DONE, ""
-        state, note = RunState.DONE, ""
-        for ref in step.refs:
-            progress = self._progress(run, ref, record=record, is_time_over=True)
-            found = run_state_of(progress)
-            if SEVERITY.index(found) > SEVERITY.index(state):
-                state, note = found, describe(progress)
-        return (state, note) if state is not RunState.DONE else (RunState.UNFINISHED, "not recorded as done")
+            return
+        check_unchanged(record, step)
+        if not is_begun(record, step):
+            writer.record_step(Event.STARTED, step, self._script(step).checksum, run.request.requested_by)
+        self._record_done(run, step, writer)
+
+    def _record_done(self, run: Run, step: Step, writer: LedgerWriter) -> None:
+        event = Event.APPLIED if step.direction is Direction.UP else Event.ROLLED_BACK
+        writer.record_step(event, step, self._script(step).checksum, run.request.requested_by)
+        logger.info("migration.%s version=%d cluster=%s", event.value, step.version, self.cluster)
 
     def _is_its_turn(self, run: Run, step: Step) -> bool:
         """The run goes on behind every statement of the migrations before this one."""
         records = self.ledger.records(self.cluster)
         return all(
             self._progress(run, ref, record=records.get(ref.version), is_time_over=True).verdict.goes_on
-            for ref in run.refs_before(step)
+            for earlier in run.steps_before(step)
+            for ref in earlier.refs
         )
 
     def _check_order(self, run: Run, ref: StatementRef) -> None:

@@ -204,6 +204,31 @@ def test_a_migration_without_statements_waits_for_its_turn(tmp_path: Path) -> No
     in_world(tmp_path, scenario, files={**SHOP, "2_column.down.sql": "-- nothing to undo\n"})
 
 
+def test_a_migration_without_statements_is_recorded_as_the_run_passes_it(tmp_path: Path) -> None:
+    """Where nobody waits, one before it may fail when the run is past it: it leaves no hole for that."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        world.hosts[NODE2].fails["s.b"] = (241, "Memory limit exceeded")
+        gate = world.hosts[NODE2].hold["s.a"] = asyncio.Event()
+        runner = await world.runner()
+        run = await runner.begin(world.by_tasks(timeout_s=0))
+        for ref in run.refs:
+            await runner.submit_statement(run, ref)
+        gate.set()
+        await world.env.sleep(1)
+        for ref in run.refs:
+            await runner.collect(run, ref)
+        for step in run.steps:
+            await runner.finish_migration(run, step.version)
+        assert world.states() == {1: "failed", 2: "applied", 3: "applied"}
+        world.hosts[NODE2].fails.clear()
+        await runner.finish(run)
+        assert (await drive(runner, world.request(leniency=RETRY))).state is RunState.DONE
+
+    in_world(tmp_path, scenario, files={**SHOP, "2_column.up.sql": "-- nothing yet\n"})
+
+
 def test_secrets_reach_neither_the_ledger_nor_its_errors(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
