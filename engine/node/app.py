@@ -18,6 +18,7 @@ from engine.config.graphite import sections_xml
 from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig
 from engine.env import Env
+from engine.errors import ConfigError, SqlError
 from engine.names import HostId
 from engine.node.directory import NodeDirectory
 from engine.node.start_flags import take_flags
@@ -41,7 +42,8 @@ class Node:
         self.http: HttpServer | None = None
 
     async def __aenter__(self) -> Node:
-        """Raises ConfigError, Busy for a directory or a port in use, SqlError from chDB."""
+        """Raises ConfigError, also for a profile that chDB does not take, Busy for a directory or a port in
+        use, SqlError from chDB."""
         try:
             await self._start()
         except BaseException:
@@ -65,6 +67,7 @@ class Node:
             from engine.node.wiring import Wiring
 
         pool = await opening
+        await _check_profiles(config, pool)
         wiring = Wiring(self._config_file, env=env, directory=directory, pool=pool, stack=self._stack)
         self.http = await wiring.start()
         directory.announce(
@@ -98,6 +101,20 @@ class Node:
             max_running=config.max_connections,
             env=self._env,
         )
+
+
+async def _check_profiles(config: NodeConfig, pool: ChdbPool) -> None:
+    """Whether chDB takes their settings: a statement with one that it does not would be refused, whatever it
+    is. Raises ConfigError."""
+    users, queues = config.users.values(), config.queues
+    for name in {*(user.profile for user in users), *(queue.profile for queue in queues)}:
+        session = pool.session(settings=config.profiles.get(name, {}), one_shot=True)
+        try:
+            await session.query("SELECT 1")
+        except SqlError as error:
+            raise ConfigError(
+                f"{error.message.rstrip('.')}, in profile '{name}'.", code=error.code
+            ) from error
 
 
 async def _closed(opening: asyncio.Task[ChdbPool]) -> None:

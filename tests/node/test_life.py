@@ -72,6 +72,27 @@ def test_a_configuration_that_cannot_be_read_is_refused_with_its_place(
     assert "Traceback" not in node.process.log_tail(50)
 
 
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        (
+            "<nosuch_setting>1</nosuch_setting>",
+            "(code 115): Unknown setting 'nosuch_setting', in profile 'default'",
+        ),
+        ("<readonly>1</readonly><max_threads>many</max_threads>", "(code 27): Cannot parse input"),
+    ],
+)
+def test_a_profile_that_chdb_does_not_take_is_refused_at_the_start(
+    start_node: StartNode, settings: str, complaint: str
+) -> None:
+    """Later it would be an error of every statement."""
+    node = start_node(run=False, extra=f"<profiles><default>{settings}</default></profiles>")
+    node.process.start()
+    assert node.wait() == 5
+    log = node.process.log_tail(50)
+    assert complaint in log and "in profile 'default'" in log and "Traceback" not in log
+
+
 def _wait_until_it_runs(node: RunningNode, query_id: str, running: threading.Thread) -> None:
     seen = f"SELECT count() FROM system.processes WHERE Settings['log_comment'] = '{query_id}'"
     while node.query(seen) == "0\n":
