@@ -11,6 +11,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Execution
 from engine.ddl.identity import Resolver
 from engine.ddl.matching import ClusterPlace, find_place
+from engine.ddl.text import storable
 from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.sql import (
@@ -72,8 +73,9 @@ class Task:
 
     @property
     def object_text(self) -> str:
-        """For records and logs."""
-        return ", ".join(map(str, self.tables)) or self.statement.database or self.statement.name or ""
+        """For records and logs, which take no bytes that are no UTF-8; names may have such."""
+        names = ", ".join(map(str, self.tables)) or self.statement.database or self.statement.name or ""
+        return storable(names)
 
 
 def digest_of(data: bytes) -> str:

@@ -20,6 +20,7 @@ from engine.sql import AlterCommand, Statement, StatementKind
 from engine.storage.chdb_session import ChdbSession
 from engine.storage.errors import sql_error
 from engine.storage.metadata_files import definition_on_disk
+from engine.storage.statement_text import sendable
 
 _K = StatementKind
 _NOT_THERE = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, 390})
@@ -105,7 +106,7 @@ def fingerprint_now(connection: Any, tables: Sequence[TableName], *, path: Path)
 
 def _shown(connection: Any, table: TableName) -> bytes:
     try:
-        shown: bytes = connection.query(f"SHOW CREATE TABLE {table.quoted}", "TSVRaw").bytes()
+        shown: bytes = connection.query(sendable(f"SHOW CREATE TABLE {table.quoted}"), "TSVRaw").bytes()
     except RuntimeError as text:
         error = sql_error(str(text))
         if error.code not in _NOT_THERE:
@@ -134,14 +135,16 @@ async def _named_object(session: ChdbSession, statement: Statement) -> list[tupl
     match statement.kind:
         case _K.CREATE_FUNCTION | _K.DROP_FUNCTION:
             sql = (
-                "SELECT create_query FROM system.functions "
-                "WHERE name = {name:String} AND origin = 'SQLUserDefined'"
+                f"SELECT create_query FROM system.functions WHERE name = {quote_string(name)} "
+                "AND origin = 'SQLUserDefined'"
             )
         case _K.CREATE_NAMED_COLLECTION | _K.DROP_NAMED_COLLECTION | _K.ALTER_NAMED_COLLECTION:
-            sql = "SELECT toString(collection) FROM system.named_collections WHERE name = {name:String}"
+            sql = (
+                f"SELECT toString(collection) FROM system.named_collections WHERE name = {quote_string(name)}"
+            )
         case _:
             return []
-    found = await session.query(sql, params={"name": name})
+    found = await session.query(sql)
     return [(f"{statement.kind.value.split(' ', 1)[1].lower()} {name}", _digest(found.data))]
 
 

@@ -28,6 +28,7 @@ from engine.storage.fingerprint import (
 )
 from engine.storage.guard import check_statement
 from engine.storage.scope import Scope, set_statement
+from engine.storage.statement_text import sendable
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class ChdbExecutor:
                 steps.record([self._digest_now(of_step or ()) for of_step in tables])
                 for step in taken:
                     check_statement(step.statement, step.execution.sql)
-                    connection.query(step.execution.sql, "Null")
+                    connection.query(sendable(step.execution.sql), "Null")
                     if not steps.done():
                         return
         except RuntimeError as error:
@@ -129,9 +130,9 @@ class ChdbExecutor:
     async def table_engine(self, table: TableName) -> str | None:
         """None if there is no such table. An empty database is `default`."""
         found = await self._reader.query(
-            "SELECT engine FROM system.tables WHERE database = {database:String} AND name = {table:String}",
+            f"SELECT engine FROM system.tables WHERE database = {quote_string(table.database or 'default')} "
+            f"AND name = {quote_string(table.table)}",
             format="TSVRaw",
-            params={"database": table.database or "default", "table": table.table},
         )
         return found.text.strip() or None
 

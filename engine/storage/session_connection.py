@@ -13,6 +13,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.scope import Scope, set_statement, settings_clause
+from engine.storage.statement_text import sendable
 
 FIRST_SETTINGS = {"implicit_select": "0"}
 """As on a server: chDB would take `1 + 1` for a statement."""
@@ -91,7 +92,7 @@ class SessionConnection:
         is_new = self._connection is None
         try:
             if scope.database and scope.database != self.database:
-                connection.query(f"USE {quote_identifier(scope.database)}")
+                connection.query(sendable(f"USE {quote_identifier(scope.database)}"))
             if self.readonly != "0" and not self.is_privileged and not self._is_readonly:
                 connection.query(set_statement({"readonly": self.readonly}))
                 self._is_readonly = True
@@ -123,7 +124,7 @@ class SessionConnection:
                 settings["readonly"] = "2"
         try:
             if self.database:
-                connection.query(f"USE {quote_identifier(self.database)}")
+                connection.query(sendable(f"USE {quote_identifier(self.database)}"))
             connection.query(set_statement(settings))
         except RuntimeError:
             connection.close()
@@ -142,7 +143,7 @@ class SessionConnection:
             return
         with contextlib.suppress(RuntimeError):  # what could not be changed need not be put back
             if scope.database and scope.database != self.database:
-                connection.query(f"USE {quote_identifier(self.database or 'default')}")
+                connection.query(sendable(f"USE {quote_identifier(self.database or 'default')}"))
             if scope.settings:
                 values = (
                     quote_identifier(name)

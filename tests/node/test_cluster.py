@@ -91,6 +91,17 @@ def test_the_answer_comes_in_every_format(cluster: Cluster, format: str) -> None
         ]  # fmt: skip
 
 
+def test_names_may_be_any_bytes_and_hold_up_nobody(cluster: Cluster) -> None:
+    for sql in (
+        b"CREATE DATABASE `d\xff` ON CLUSTER all",
+        b"CREATE TABLE `d\xff`.`t\xfe` ON CLUSTER all (a UInt8) ENGINE = MergeTree ORDER BY a",
+        b"ALTER TABLE `d\xff`.`t\xfe` ON CLUSTER all ADD COLUMN b UInt8",
+        b"DROP DATABASE `d\xff` ON CLUSTER all",
+    ):
+        reply = cluster["n1"].post(sql, distributed_ddl_task_timeout="60")
+        assert reply.status == 200, reply.text
+
+
 def test_the_official_client_runs_on_cluster_and_sees_errors(cluster: Cluster) -> None:
     client = clickhouse_connect.get_client(host="127.0.0.1", port=cluster.local.node("n3").http_port)
     answer = client.raw_query("CREATE TABLE by_client ON CLUSTER all (a UInt8) ENGINE = Memory")

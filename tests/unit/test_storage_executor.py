@@ -72,13 +72,28 @@ async def test_a_statement_changes_its_digest_and_nothing_else_does(executor: Ch
 async def test_odd_names_and_other_database_engines_are_fingerprinted_too(executor: ChdbExecutor) -> None:
     await run(executor, "CREATE DATABASE `odd.db-ü`")
     await run(executor, "CREATE DATABASE mem ENGINE = Memory")
-    for table in ("`odd.db-ü`.`t/1 ä`", "mem.t", "`default`.`.sql`"):
+    await run(executor, "CREATE DATABASE `b\udcff`")
+    for table in (
+        "`odd.db-ü`.`t/1 ä`",
+        "mem.t",
+        "`default`.`.sql`",
+        "`b\udcff`.`t\udcfe`",
+        "`mem`.`t\udcfe`",
+    ):
         create = f"CREATE TABLE {table} (a UInt8) ENGINE = Memory"
         before = await digest(executor, create)
         await run(executor, create)
         made = await digest(executor, create)
         await run(executor, f"DROP TABLE {table}")
         assert (await digest(executor, create)) == before != made
+
+
+@pytest.mark.parametrize("name", ["plain", "t\udcff", "a\\b", "it's\t\n`"])
+async def test_an_engine_is_found_whatever_the_table_is_called(executor: ChdbExecutor, name: str) -> None:
+    table = TableName("default", name)
+    assert await executor.table_engine(table) is None
+    await run(executor, f"CREATE TABLE {table.quoted} (a UInt8) ENGINE = Memory")
+    assert await executor.table_engine(table) == "Memory"
 
 
 async def test_repeatable_statements_need_no_digest(executor: ChdbExecutor) -> None:
