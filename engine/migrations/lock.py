@@ -49,8 +49,8 @@ from engine.keeper.recipes import create_ancestors
 from engine.migrations.errors import LedgerCorrupt, MigrationRefused, StaleFence
 
 DEFAULT_TTL_S = 900.0
-_MAX_ROUNDS = 8
-_MOMENT_S = 2.0
+_MAX_TRIES = 8
+_MOMENT_S, _PAUSE_S = 2.0, 0.2
 
 
 class Binding(enum.StrEnum):
@@ -155,8 +155,9 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
     await keeper.sync(_lease(base))
     nonce = str(env.new_uuid())
     lost: ConnectionLoss | OperationTimeout | None = None
-    busy: LeaseText | None = None
-    for _ in range(_MAX_ROUNDS):
+    patient_until_s = env.monotonic_s() + _MOMENT_S
+    tries = 0
+    while tries < _MAX_TRIES:
         version, found = await _read(keeper, base)
         if found.is_held and found.nonce == nonce:
             return Lease(base, version, found)
@@ -167,11 +168,11 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
             await renew(keeper, lease)
             return lease
         if found.is_held and await _is_alive(keeper, base, found):
-            busy, lost = found, None
-            if found.binding is Binding.TTL:
-                break
-            await env.sleep(_MOMENT_S / _MAX_ROUNDS)
+            if found.binding is Binding.TTL or env.monotonic_s() >= patient_until_s:
+                raise _busy(found)
+            await env.sleep(_PAUSE_S)
             continue
+        tries += 1
         taken = LeaseText(
             fence=max(found.fence, claim.ledger_max_fence) + 1,
             run_id=claim.run_id,
@@ -192,10 +193,10 @@ async def acquire(keeper: Keeper, base: str, claim: Claim, *, env: Env) -> Lease
             lost = error
     if lost is not None:
         raise lost
-    _, found = await _read(keeper, base)
+    version, found = await _read(keeper, base)
     if found.is_held and found.nonce == nonce:
-        raise LedgerCorrupt(f"The migration lock at {base} changes hands under this run.")
-    raise _busy(busy or found)
+        return Lease(base, version, found)
+    raise _busy(found)
 
 
 async def renew(keeper: Keeper, lease: Lease) -> None:
@@ -246,7 +247,7 @@ async def break_lease(keeper: Keeper, base: str) -> LeaseText | None:
 
     For a person who knows that the holder will not come back; the next run gets a greater fence.
     """
-    for _ in range(_MAX_ROUNDS):
+    for _ in range(_MAX_TRIES):
         version, found = await _read(keeper, base)
         if not found.is_held:
             return None

@@ -84,16 +84,19 @@ def test_a_process_holds_the_lock_as_long_as_its_session(tmp_path: Path) -> None
     in_world(tmp_path, scenario)
 
 
-def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("held_s", [1.0, 1.9])
+def test_a_lock_that_is_held_for_a_moment_is_waited_for(tmp_path: Path, held_s: float) -> None:
     """Somebody looks at the status when a run begins: that is no reason for the run to fail."""
 
     async def scenario(world: World) -> None:
         a, b = await world.server.connect(client="a"), await world.server.connect(client="b")
         first = await lock.acquire(a, BASE, claim(world, "a"), env=world.env)
         waiting = asyncio.create_task(lock.acquire(b, BASE, claim(world, "b"), env=world.env))
-        await world.env.sleep(1)
+        await world.env.sleep(held_s)
         await lock.release(a, first)
-        assert (await waiting).fence == first.fence + 1
+        second = await waiting
+        assert second.fence == first.fence + 1
+        await lock.verify(b, second)
 
     in_world(tmp_path, scenario)
 
