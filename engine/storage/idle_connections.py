@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.names import quote_identifier
 from engine.storage.scope import set_statement
+from engine.storage.statement_text import sendable
 
 _MOST = 8
 
@@ -42,9 +43,9 @@ class IdleConnections:
             connection = connect()
         try:
             if is_new and database:
-                connection.query(f"USE {quote_identifier(database)}")
+                connection.query(sendable(f"USE {quote_identifier(database)}"))
             if is_new and settings:
-                connection.query(set_statement(settings))
+                connection.query(sendable(set_statement(settings)))
             yield connection
         except BaseException:  # whatever it is: nobody else gets it
             connection.close()

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from engine.storage.statement_text import sendable
+
 PIECE_BYTES = 1 << 20
 """Of the rows of an insert, as they are handed over; each handing over is a change of thread."""
 _SMALL_BYTES = 64 << 10
@@ -42,7 +44,7 @@ class PiecedInsert:
     def begin(self, piece: list[bytes]) -> None:
         """Connect, and hand over the first rows."""
         self._connection, clause = self._stack.enter_context(self._connected)
-        self._handle = self._connection.send_insert(self._head + clause, self._format)
+        self._handle = self._connection.send_insert(sendable(self._head + clause), self._format)
         self.append(piece)
 
     def append(self, piece: list[bytes]) -> None:

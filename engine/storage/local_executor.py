@@ -94,7 +94,7 @@ class ChdbExecutor:
         connection = self._threads.connect()
         try:
             if settings:
-                connection.query(set_statement(settings))
+                connection.query(sendable(set_statement(settings)))
             while taken := steps.take():
                 tables = [definitions_of(step.statement, step.database or "default") for step in taken]
                 steps.record([self._digest_now(of_step or ()) for of_step in tables])

@@ -76,7 +76,7 @@ class SessionConnection:
         database = scope.database or self.database
         with self._idle().use(self._connect, database, settings | dict.fromkeys(own, "")) as connection:
             if not takes_settings:
-                connection.query(set_statement(own))
+                connection.query(sendable(set_statement(own)))
             yield connection, settings_clause(own) if takes_settings else ""
 
     def fits_idle(self, scope: Scope) -> bool:
@@ -105,7 +105,7 @@ class SessionConnection:
                 if not is_new or self.readonly != "0":
                     wanted["readonly"] = "2"
             if wanted:
-                connection.query(set_statement(wanted))
+                connection.query(sendable(set_statement(wanted)))
         except BaseException:  # whatever it is: a connection that nobody gets is closed
             if is_new:
                 connection.close()
@@ -125,7 +125,7 @@ class SessionConnection:
         try:
             if self.database:
                 connection.query(sendable(f"USE {quote_identifier(self.database)}"))
-            connection.query(set_statement(settings))
+            connection.query(sendable(set_statement(settings)))
         except RuntimeError:
             connection.close()
             raise
@@ -151,4 +151,4 @@ class SessionConnection:
                     + (quote_string(self.settings[name]) if name in self.settings else "DEFAULT")
                     for name in scope.settings
                 )
-                connection.query("SET " + ", ".join(values))
+                connection.query(sendable("SET " + ", ".join(values)))

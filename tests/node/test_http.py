@@ -497,6 +497,16 @@ def test_a_header_cannot_be_smuggled_in_through_the_query_id(node: RunningNode) 
     assert reply.headers["X-ClickHouse-Query-Id"] == "aX-Evil: 1"
 
 
+def test_names_settings_and_databases_may_be_any_bytes(node: RunningNode) -> None:
+    assert node.post(b"CREATE DATABASE `d\xff`").status == 200
+    assert node.post(b"CREATE TABLE `d\xff`.`t\xfe` (`c\xfd` String) ENGINE = Memory").status == 200
+    assert node.post(b"INSERT INTO `d\xff`.`t\xfe` (`c\xfd`) FORMAT CSV\n\xfc\n").status == 200
+    assert node.get("/?query=SELECT%20hex(*)%20FROM%20%60t%FE%60&database=d%FF").text == "FC\n"
+    setting = "SELECT%20hex(getSetting('insert_deduplication_token'))&insert_deduplication_token=%FF"
+    assert node.get(f"/?query={setting}").text == node.get(f"/?session_id=b&query={setting}").text == "FF\n"
+    assert node.get("/?query=SELECT%20%7Bx:String%7D&param_x=%FF").code == 457
+
+
 def test_text_that_is_no_utf8_is_sent_as_it_is(node: RunningNode) -> None:
     assert node.post(b"SELECT hex('\xff')").text == "FF\n"
     assert node.get("/?query=SELECT%20hex('%ff')").text == "FF\n"

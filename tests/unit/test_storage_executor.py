@@ -120,6 +120,13 @@ async def test_settings_of_one_entry_do_not_reach_the_next(executor: ChdbExecuto
     await run(executor, "INSERT INTO t SELECT throwIf(getSetting('max_block_size') = 77)")
 
 
+async def test_settings_may_be_any_bytes(executor: ChdbExecutor) -> None:
+    await run(executor, "CREATE TABLE told (a String) ENGINE = Memory")
+    select = "INSERT INTO told SELECT hex(getSetting('insert_deduplication_token'))"
+    await run(executor, select, insert_deduplication_token="\udcff")
+    await run(executor, "INSERT INTO told SELECT throwIf((SELECT max(a) FROM told) != 'FF')")
+
+
 async def test_the_real_parser_judges(executor: ChdbExecutor) -> None:
     assert await executor.validate("drop table\n t on cluster c") == "DROP TABLE t ON CLUSTER c"
     with pytest.raises(SqlError) as caught:

@@ -101,7 +101,8 @@ def parse_query(
     has_external_data: bool = False,
 ) -> HttpQuery:
     """Raises SqlError 374 for a session timeout out of range, 744 for an empty session id, 27 for a number
-    that is none, 73 for a format's name that is none, 512 for a role: the configuration's users have none."""
+    that is none, 73 for a format's name that is none, 457 for a query parameter that is no UTF-8, 512 for a
+    role: the configuration's users have none."""
     values: dict[str, str] = {}
     settings: dict[str, str] = {}
     params: dict[str, str] = {}
@@ -109,7 +110,7 @@ def parse_query(
         if not name:
             continue
         if name.startswith("param_"):
-            params[name.removeprefix("param_")] = value
+            params[name.removeprefix("param_")] = _checked_parameter(name, value)
         elif name == "role" and value:
             raise SqlError(
                 512,
@@ -149,6 +150,16 @@ def parse_query(
         max_query_bytes=max_query_bytes(settings),
         token=headers.get(TOKEN_HEADER) or values.get(TOKEN_SETTING, ""),
     )
+
+
+def _checked_parameter(name: str, value: str) -> str:
+    """chDB takes only text for a query parameter. Raises SqlError 457."""
+    try:
+        (name + value).encode()
+    except UnicodeEncodeError:
+        shown = name.encode("utf-8", "backslashreplace").decode()
+        raise SqlError(457, f"{shown} is no UTF-8", name="BAD_QUERY_PARAMETER") from None
+    return value
 
 
 def max_query_bytes(settings: Mapping[str, str]) -> int | None:
