@@ -11,7 +11,9 @@ from engine.node.distributed.read_settings import forwarded, spread_of
 def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     settings = {"session_timezone": "Asia/Tokyo", "final": "1", "max_threads": "2", "transform_null_in": ""}
     assert forwarded(settings) == "&final=1&session_timezone=Asia%2FTokyo"
-    assert forwarded({"max_block_size": "1"}) == ""
+    assert forwarded({"max_block_size": "1", "output_format_json_quote_64bit_integers": "1"}) == ""
+    assert forwarded({"bool_true_representation": "ja"}) == "&bool_true_representation=ja"
+    assert forwarded({"use_variant_as_common_type": "0"}) == "&use_variant_as_common_type=0"
 
 
 def refusal(settings: dict[str, str], sql: str = "SELECT 1 FROM @", shards: int = 2) -> int:

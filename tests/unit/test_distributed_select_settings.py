@@ -153,6 +153,26 @@ def test_an_aggregation_of_no_rows_may_have_no_rows(world: World) -> None:
         assert world.ask(sql) == world.bench.ask(sql)
 
 
+SUSPICIOUS = "allow_suspicious_types_in_group_by = 1, allow_suspicious_types_in_order_by = 1"
+MEANINGS = """
+SELECT (id % 2)::Bool::String k FROM events GROUP BY k ORDER BY k SETTINGS bool_true_representation = 'ja'
+SELECT max(id) FROM events WHERE (id % 2)::Bool::String = 'ja' SETTINGS bool_true_representation = 'ja'
+SELECT max(toJSONString(id)) FROM events SETTINGS output_format_json_quote_64bit_integers = 1
+SELECT formatRow('CSV', id, name) k FROM events GROUP BY k ORDER BY k SETTINGS format_csv_delimiter = ';'
+SELECT max(formatRowNoNewline('CSV', id, name)) FROM events SETTINGS format_csv_delimiter = ';'
+SELECT if(id < 9, name, id) k FROM events GROUP BY k ORDER BY ALL SETTINGS {suspicious}
+SELECT (city, note) k FROM events GROUP BY k ORDER BY k SETTINGS enable_named_columns_in_function_tuple = 1
+SELECT dateTrunc('month', at) k FROM events GROUP BY k SETTINGS function_date_trunc_return_type_behavior = 1
+"""
+
+
+@pytest.mark.parametrize("sql", MEANINGS.format(suspicious=SUSPICIOUS).strip().splitlines())
+def test_a_setting_that_changes_what_an_expression_says_changes_it_for_the_rows_of_all_shards(
+    world: World, sql: str
+) -> None:
+    assert world.ask(sql) == world.bench.ask(sql)
+
+
 @pytest.mark.parametrize("kind", ["alias", "materialized"])
 def test_an_asterisk_may_stand_for_hidden_columns_too(world: World, kind: str) -> None:
     world.ask(

@@ -35,6 +35,8 @@ _MAY_FAIL_ON_TEXT = frozenset({"toDate", "toUInt64", "toUInt32", "toUInt16", "to
 _QUERIES = frozenset({"QUERY", "UNION"})
 SPACES = 7
 _UNKNOWN_LIMIT = -1
+_MOST_ROWS = 2**64 - 1
+"""What LIMIT may say; it stands for "all that come behind OFFSET" in queries that were made for MySQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def _is_plain(query: Node) -> bool:
 
 def _limit(cursor: Cursor, parts: dict[str, clauses.Clause], found: _Found, alias: str, slot: Slot) -> str:
     limit, offset = _number(found.query, "LIMIT", _UNKNOWN_LIMIT), _number(found.query, "OFFSET", 0)
-    if limit < 0 or offset < 0:
+    if limit < 0 or offset < 0 or limit + offset > _MOST_ROWS:
         return ""
     order = parts.get("ORDER")
     section = found.query.section("ORDER BY")

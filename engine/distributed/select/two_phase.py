@@ -52,8 +52,10 @@ _VALUES_OF_GROUPS = {name: name for name in ("min", "max", "any", "anyLast")}
 _NOT_HERE = names(
     "arrayJoin rowNumberInAllBlocks rowNumberInBlock blockNumber runningDifference runningAccumulate "
     "neighbor rand rand32 rand64 randConstant generateUUIDv4 generateUUIDv7 hostName fqdn getSetting joinGet "
-    "dictGet nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation"
+    "dictGet nowInBlock __actionName exists indexHint finalizeAggregation initializeAggregation "
+    "toJSONString formatRow formatRowNoNewline"
 )
+"""Those of the last line write as the settings of output formats say, which are not the shards'."""
 
 _SUSPICIOUS = re.compile(r"\bLowCardinality\((?!(?:Nullable\()?(?:Fixed)?String\b)")
 """A type that an expression may have, and that no column may be declared with."""

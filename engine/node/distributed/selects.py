@@ -37,7 +37,7 @@ from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
-from engine.node.distributed.settings_around import settings_of_statement
+from engine.node.distributed.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
@@ -52,8 +52,8 @@ _READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
-_EMPTY_FOR_NO_ROWS = "empty_result_for_aggregation_by_empty_set"
-"""Of no rows no shard may make one."""
+_ONE_PHASE = ("empty_result_for_aggregation_by_empty_set", "enable_named_columns_in_function_tuple")
+"""Of no rows no shard may make one; and tuples have the names of what the second phase would read."""
 
 
 class DistributedSelects:
@@ -174,8 +174,8 @@ class DistributedSelects:
             analysis = await analyse_select(
                 template,
                 self._analyst.analyse(asked),
-                self._analyst.describe(asked),
-                allows_two_phases=not flag(whole, _EMPTY_FOR_NO_ROWS, False),
+                self._analyst.describe(with_settings(asked, whole)),
+                allows_two_phases=not any(flag(whole, name, False) for name in _ONE_PHASE),
                 spread=spread,
                 null_for_empty=flag(whole, "aggregate_functions_null_for_empty", False),
             )

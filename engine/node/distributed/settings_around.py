@@ -7,6 +7,7 @@ it; in a subquery they do not. `session_timezone` does nothing in a subquery. Al
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from engine.distributed.select.clauses import is_set_operator
 from engine.errors import Code, SqlError
@@ -26,6 +27,13 @@ def settings_of_statement(asked: Asked, sql: str) -> Mapping[str, str]:
     cursor = Cursor(sql)
     last = _selects(cursor, 0, len(cursor.tokens))[-1]
     return {**given, **_own(cursor, *last)}
+
+
+def with_settings(asked: Asked, whole: Mapping[str, str]) -> Asked:
+    """The request for what is asked about the statement in other words, which have none of its SETTINGS."""
+    of_session = asked.session.settings
+    own = {name: value for name, value in whole.items() if of_session.get(name) != value}
+    return replace(asked, settings=own)
 
 
 def settings_around(sql: str, start: int, whole: Mapping[str, str]) -> Mapping[str, str]:
