@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import quote_identifier, quote_string
+from engine.names import TableName, quote_identifier, quote_string
 from engine.part_storage.column_notes import may_be_behind, needs_other_form, stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.merged_parts import MergedParts
@@ -168,7 +168,7 @@ class Producer:
                 connection.execute(
                     f"ALTER TABLE {scratch.name.quoted} DROP CONSTRAINT {quote_identifier(constraint)}"
                 )
-            names, values = self._default_row(connection)
+            names, values = self._default_row(connection, scratch.name)
             connection.execute(
                 f"INSERT INTO {scratch.name.quoted} ({names}) SELECT {values} SETTINGS optimize_on_insert = 0"
             )
@@ -179,8 +179,7 @@ class Producer:
                 hint="Drop the partition, or insert a row into it.",
             )
 
-    def _default_row(self, connection: Connection) -> tuple[str, str]:
-        table = self._state.table
+    def _default_row(self, connection: Connection, table: TableName) -> tuple[str, str]:
         rows = connection.rows(
             "SELECT name, type FROM system.columns"
             f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"

@@ -37,6 +37,8 @@ _OF_SCRATCH = {
     "inactive_parts_to_throw_insert": "0",
 }
 
+_LOOKS, _LOOK_PAUSE_S = 50, 0.02
+"""For a table under its name, which chDB may have given to another one a moment ago."""
 _DROP_PAUSE_S = 1.0
 """Dropping takes as long as making. What has just been merged is of more interest, also to other replicas."""
 
@@ -90,14 +92,21 @@ class ScratchTables:
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""
-        table = table or self._state.table
-        text = connection.text(
-            "SELECT create_table_query FROM system.tables"
-            f" WHERE database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
-        )
-        if not text:
-            raise SqlError(Code.UNKNOWN_TABLE, f"Table {table} does not exist.")
-        return text
+        for _ in range(_LOOKS):
+            if text := self._text_of(connection, table):
+                return text
+            if table is not None:
+                break
+            self._workers.pause(_LOOK_PAUSE_S)
+        raise SqlError(Code.UNKNOWN_TABLE, f"Table {table or self._state.table} does not exist.")
+
+    def _text_of(self, connection: Connection, other: TableName | None) -> str:
+        """Empty if there is no such table, or if another one has the name of this one."""
+        table = other or self._state.table
+        where = f"database = {quote_string(table.database)} AND name = {quote_string(table.table)}"
+        if other is None:
+            where += f" AND has(data_paths, {quote_string(f'{self._state.data}/')})"
+        return connection.text(f"SELECT create_table_query FROM system.tables WHERE {where}")
 
     def make(self, connection: Connection, purpose: str) -> Scratch:
         """An empty table of the same structure.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -76,7 +76,7 @@ class ChdbPartStore:
         self._detached = DetachedParts(state)
         self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
-        """Held while what readers see changes."""
+        """Held while what readers see changes, which is done by the table's name, and while that changes."""
         self.altered: Callable[[], None] = lambda: None
         """Called when the table's columns may be others than before."""
         self._waiting: list[_Waiting] = []
@@ -126,6 +126,13 @@ class ChdbPartStore:
     @property
     def table(self) -> TableName:
         return self._state.table
+
+    @asynccontextmanager
+    async def renaming(self) -> AsyncIterator[None]:
+        """While chDB gives the table another name, until `renamed`: under the old one a statement would
+        change the table that has it now."""
+        async with self._changing:
+            yield
 
     def renamed(self, table: TableName) -> None:
         """The table has another name now."""
@@ -355,11 +362,13 @@ class ChdbPartStore:
         self._stages.forget_all()
 
     async def apply_settings(self, changes: Mapping[str, str | None]) -> None:
-        await self._workers.run(lambda connection: self._alterer.apply_settings(connection, changes))
+        async with self._changing:
+            await self._workers.run(lambda connection: self._alterer.apply_settings(connection, changes))
         self._stages.forget_all()
 
     async def apply_comment(self, comment: str) -> None:
-        await self._workers.run(lambda connection: self._alterer.apply_comment(connection, comment))
+        async with self._changing:
+            await self._workers.run(lambda connection: self._alterer.apply_comment(connection, comment))
 
     # -- the rest ------------------------------------------------------------------------------------------
 

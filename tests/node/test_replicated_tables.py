@@ -5,7 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -31,6 +33,35 @@ def test_rows_inserted_on_one_replica_are_on_the_other_with_equal_checksums(pair
     assert sorted(pair.n1.query(hashes).splitlines()) == sorted(pair.n2.query(hashes).splitlines())
     assert pair.children("/t/01/d/t/replicas") == list(HOSTS)
     assert pair.children("/t/01/d/t/replicas/n1/parts") == pair.children("/t/01/d/t/replicas/n2/parts")
+
+
+def test_tables_that_exchange_their_names_while_they_are_merged_keep_their_rows(pair: Pair) -> None:
+    for own in "xy":
+        pair.n1.query(
+            f"CREATE TABLE d.swap_{own} (a String) "
+            f"ENGINE = ReplicatedMergeTree('/swap/{own}', 'r') ORDER BY a"
+        )
+        pair.n1.query(f"INSERT INTO d.swap_{own} VALUES ('{own}')")
+    is_over = threading.Event()
+
+    def write_and_merge(table: str) -> None:
+        number = 0
+        while not is_over.is_set():
+            number += 1
+            for sql in (f"INSERT INTO {table} VALUES ('{number}')", f"OPTIMIZE TABLE {table} FINAL"):
+                pair.n1.query(sql)
+
+    with ThreadPoolExecutor(2) as threads:
+        writers = [threads.submit(write_and_merge, f"d.swap_{own}") for own in "xy"]
+        try:
+            for _ in range(15):
+                pair.n1.query("EXCHANGE TABLES d.swap_x AND d.swap_y")
+        finally:
+            is_over.set()
+        for writer in writers:
+            writer.result()
+    for own, other in (("x", "y"), ("y", "x")):
+        assert pair.n1.query(f"SELECT a FROM d.swap_{own} WHERE a > 'a'") == f"{other}\n"
 
 
 def test_the_same_block_and_the_same_token_are_stored_once(pair: Pair) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.errors import SqlError
+from engine.names import TableName
 from engine.part_storage import (
     HIDDEN_SETTINGS,
     settings_of,
@@ -20,8 +22,8 @@ from engine.part_storage import (
 from engine.part_storage.part_files import is_file_name
 from engine.part_storage.part_uuid import part_of, part_of_text, uuid_of
 from engine.replication.part_name import PartName
-from engine.replication.part_store import DetachedPart
-from tests.unit.part_store_support import add, opened
+from engine.replication.part_store import DetachedPart, MergeOptions
+from tests.unit.part_store_support import add, named, opened, rows, texts
 
 NUMBERS = st.integers(min_value=0, max_value=2**30 - 1)
 
@@ -143,3 +145,33 @@ def test_what_the_name_of_a_detached_directory_says(directory: str, prefix: str,
 def test_a_detached_directory_without_a_part_in_its_name_has_none() -> None:
     for directory in ("", "x", "broken_x", "broken_all_5", "_try1"):
         assert DetachedPart.of(directory).name is None
+
+
+def test_what_is_published_while_tables_exchange_their_names_comes_to_its_own_table(tmp_path: Path) -> None:
+    """1. chDB exchanges the names of two tables. 2. A merge of one is published. 3. Its store learns its new
+    name."""
+
+    async def main() -> None:
+        async with opened(tmp_path, "CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY k") as (
+            pool,
+            store,
+        ):
+            await pool.query(with_hidden_settings("CREATE TABLE u (k UInt64) ENGINE = MergeTree ORDER BY k"))
+            other = TableName("default", "u")
+            await pool.query("INSERT INTO u VALUES (7)")
+            await store.load()
+            await add(pool, store, "VALUES (1)", "all_0_0_0")
+            await add(pool, store, "VALUES (2)", "all_1_1_0")
+            sources, merged = named("all_0_0_0", "all_1_1_0"), PartName.parse("all_0_1_1")
+            await store.merge(sources, merged, MergeOptions())
+            async with store.renaming():
+                await pool.query("EXCHANGE TABLES t AND u")
+                publishing = asyncio.create_task(store.publish([merged], sources))
+                definition = asyncio.create_task(store.definition())
+                store.renamed(other)
+            await asyncio.gather(publishing, definition)
+            assert await rows(pool) == "7"
+            assert (await pool.query("SELECT k FROM u ORDER BY k")).text.split() == ["1", "2"]
+            assert texts(store.active) == [str(merged)]
+
+    asyncio.run(main())

@@ -18,7 +18,7 @@ from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.runtime import RunningTable
 from engine.node.replicated.statements import done
-from engine.node.replicated.table_names import announce_names
+from engine.node.replicated.table_names import renaming
 from engine.node.replicated.text_settings import settings_of_text
 from engine.node.replicated.waiting import sync_of, wait_for_inactive_s
 from engine.node.statement import Answer, Asked
@@ -158,17 +158,18 @@ class DropRenameStatements:
             for name in names:
                 if self._life.tables.find(name) is None:  # perhaps the new name of one
                     await self._life.check_new_name(name)
-            await self._in_chdb(asked, asked.sql)
-            await announce_names(self._life)
+            async with renaming(self._life, map(self._life.tables.find, sorted(set(names)))):
+                await self._in_chdb(asked, asked.sql)
         return True
 
     async def _rename_database(self, asked: Asked, statement: Statement) -> bool:
         databases = [statement.database or "", statement.new_database or ""]
         async with self._life.names.hold_databases(databases):
-            if not self._of_database(databases[0]):
+            tables = self._of_database(databases[0])
+            if not tables:
                 return False
-            await self._in_chdb(asked, asked.sql)
-            await announce_names(self._life)
+            async with renaming(self._life, tables):
+                await self._in_chdb(asked, asked.sql)
         return True
 
     # -- databases -------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
-from engine.node.replicated.table_names import announce_names
+from engine.node.replicated.table_names import renaming
 from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
 from engine.replication.paths import ReplicaPaths
 
@@ -66,14 +66,14 @@ async def replace_table(
         _refuse_conflict(life, me)
         await make(temporary)
         try:
-            if old is None:
-                await life.local.run(f"RENAME TABLE {temporary.quoted} TO {name.quoted}")
-            else:
-                await life.local.run(f"EXCHANGE TABLES {temporary.quoted} AND {name.quoted}")
+            async with renaming(life, map(life.tables.find, (temporary, name))):
+                if old is None:
+                    await life.local.run(f"RENAME TABLE {temporary.quoted} TO {name.quoted}")
+                else:
+                    await life.local.run(f"EXCHANGE TABLES {temporary.quoted} AND {name.quoted}")
         except OnclusterError:
             await _drop(life, temporary)
             raise
-        await announce_names(life)
         if old is not None:
             await _drop(life, temporary)
 

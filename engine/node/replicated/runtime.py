@@ -51,6 +51,10 @@ class NodePartStore(PartStore, Protocol):
 
     def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]: ...
 
+    def renaming(self) -> AbstractAsyncContextManager[None]:
+        """Held while chDB gives the table another name, and until `renamed`."""
+        ...
+
     def renamed(self, name: TableName) -> None:
         """chDB's table has another name from now on."""
         ...

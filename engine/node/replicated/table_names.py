@@ -1,11 +1,15 @@
 """Replicated tables whose tables in chDB have other names now: RENAME and EXCHANGE are chDB's.
 
-Repeatable: it goes by the UUIDs. What a crash leaves undone the next start does (`lifecycle`).
+Safety argument. A store changes what readers see by the name of its table: while chDB renames, the stores
+stand still, until they know their names, or a merge would be published in the table that has the name now.
+What a crash leaves undone the next start does (`lifecycle`): it goes by the UUIDs.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
 from engine.errors import OnclusterError
@@ -16,10 +20,20 @@ from engine.node.replicated.runtime import RunningTable
 log = logging.getLogger(__name__)
 
 
-async def announce_names(life: TableLifecycle) -> None:
-    """Take over the names that chDB's tables have, also in Keeper. Peers fetch by the replica's path, so an
-    old name in `host` misleads people only."""
-    for table in await _refresh(life):
+@asynccontextmanager
+async def renaming(life: TableLifecycle, tables: Iterable[RunningTable | None]) -> AsyncIterator[None]:
+    """The block has chDB give `tables` other names, which are theirs everywhere then, also in Keeper. Peers
+    fetch by the replica's path, so an old name in `host` misleads people only. The caller holds the names."""
+    renamed: list[RunningTable] = []
+    async with AsyncExitStack() as stack:
+        for table in tables:
+            if table is not None:
+                await stack.enter_async_context(table.store.renaming())
+        try:
+            yield
+        finally:  # of several renames some may have been done
+            renamed += await _refresh(life)
+    for table in renamed:
         keeper = table.ctx.keeper
         if keeper is None:
             continue
