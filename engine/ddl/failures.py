@@ -25,8 +25,20 @@ MAY_HAVE_HAPPENED = frozenset({Code.KEEPER_EXCEPTION, Code.UNFINISHED})
 """Of these, the ones that a statement may report although it took effect; the next attempt looks first."""
 
 
+_DEFECTS = (TypeError, ValueError, LookupError, AttributeError, AssertionError)
+"""Errors in the program that are the same at each try, other than those of a disk or of memory."""
+
+
 class TryAgain(OnclusterError):
     """The statement did not get to an outcome; it stays this host's to run."""
+
+    @property
+    def is_defect(self) -> bool:
+        """The program cannot carry it out."""
+        cause = self.__cause__
+        while isinstance(cause, OnclusterError):
+            cause = cause.__cause__
+        return self.code == Code.UNKNOWN_EXCEPTION and isinstance(cause, _DEFECTS)
 
 
 def status_of(error: OnclusterError, *, prefix: str = "") -> ExecutionStatus:

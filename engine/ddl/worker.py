@@ -74,6 +74,9 @@ RETRY_PAUSE_S = 5.0
 always 5 s)."""
 FIRST_RETRY_PAUSE_S = 0.3
 """Doubled with each try: an ALTER that came too early for this replica need not wait long."""
+TRIES_OF_A_DEFECT = 10
+"""So often, which takes half a minute, a statement is tried that the program itself fails at: what it means
+for one table must not hold up all others."""
 RECONNECT_PAUSE_S = 0.2
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -278,9 +281,10 @@ class DDLWorker:
         logger.info("ddl.claimed entry=%s host=%s object=%s", task.name, task.host, task.object_text)
         self._memory.latest_executed = max(self._memory.latest_executed, entry_number(task.name) or 0)
         await self._runner.wait_for_earlier(task)
-        pause_s = FIRST_RETRY_PAUSE_S
+        pause_s, tries = FIRST_RETRY_PAUSE_S, 0
         while True:
             try:
+                tries += 1
                 return await self._run_here_or_for_the_shard(keeper, task)
             except NoNode as error:
                 if await keeper.exists(self._paths.entry(task.name)) is not None:
@@ -289,6 +293,11 @@ class DDLWorker:
                 self._memory.settle(task.name)
                 return None
             except TryAgain as error:
+                if error.is_defect and tries >= TRIES_OF_A_DEFECT:
+                    logger.error("ddl.defect entry=%s error=%s", task.name, error)
+                    status = status_of(error)
+                    await self._runner.settle(task, status)
+                    return Report(task.name, task.host, status)
                 logger.warning("ddl.will_try_again entry=%s code=%d error=%s", task.name, error.code, error)
                 await reporter.unclaim(task.name, task.host)
                 await self._pause(pause_s)

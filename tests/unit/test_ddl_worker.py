@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import pathlib
+import sqlite3
 from uuid import UUID
 
 import pytest
@@ -332,6 +333,47 @@ def test_an_error_of_any_length_and_any_letters_is_reported() -> None:
         bench.executors["a"].execute = fails  # type: ignore[method-assign]
         status = await bench.ddl(CREATE)
         assert status.hosts[0].code == 57 and "\N{CLOUD}\N{GRINNING FACE}" in status.hosts[0].error
+
+    run(main, "a")
+
+
+def test_a_statement_that_the_program_fails_at_is_an_error_in_the_end_and_the_next_one_is_executed() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        executor = bench.executors["a"]
+        execute = executor.execute
+
+        async def fails(execution: Execution) -> None:
+            if "d.t" in execution.sql:
+                raise TypeError("a defect")
+            await execute(execution)
+
+        executor.execute = fails  # type: ignore[method-assign]
+        status = await bench.ddl(CREATE, "t1")
+        assert (status.hosts[0].code, "TypeError: a defect" in status.hosts[0].error) == (1002, True)
+        assert (await bench.ddl("CREATE TABLE d.u ON CLUSTER c (a Int8)", "t2")).is_done_on_all_hosts
+        assert 10 < bench.env.monotonic_s() < 60
+        await bench.stop("a")
+        bench.start("a")
+        await bench.env.sleep(60)
+        assert len(bench.databases["a"].effects) == 1
+
+    run(main, "a")
+
+
+def test_a_disk_that_is_full_is_waited_for() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        executor = bench.executors["a"]
+        execute = executor.execute
+
+        async def fails(execution: Execution) -> None:
+            if bench.env.monotonic_s() < 300:
+                raise sqlite3.OperationalError("database or disk is full")
+            await execute(execution)
+
+        executor.execute = fails  # type: ignore[method-assign]
+        assert (await bench.ddl(CREATE)).is_done_on_all_hosts
 
     run(main, "a")
 
