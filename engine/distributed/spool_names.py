@@ -23,7 +23,8 @@ TEMPORARY = "tmp"
 CURRENT_BATCH = "current_batch.txt"
 SENT_BATCH = "sent_batch.txt"
 
-_FILE = re.compile(r"([0-9]{1,19})\.bin\Z")
+_FILE = re.compile(r"(0|[1-9][0-9]*)\.bin\Z")
+"""What `file_name` makes of a number: no file of any other name could be opened by its number."""
 _COMPACT = re.compile(r"shard([0-9]{1,9})_(?:all_replicas|replica([0-9]{1,9}))\Z")
 _OLD = re.compile(
     r"(?P<user>[^:@]*)(?::(?P<password>[^@]*))?@(?P<host>[^:@]+):(?P<port>[0-9]{1,5})"

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from engine.distributed.batches import BatchRecord
 from engine.distributed.spool_disk import SpoolDisk
 from engine.distributed.spool_file import FileHead, write_file
 from engine.distributed.spool_names import (
@@ -28,7 +29,7 @@ from engine.distributed.spool_names import (
     number_of,
 )
 from engine.env import Env
-from engine.errors import Code, SqlError
+from engine.errors import Code, Corrupt, SqlError
 
 _DELAY_STEP_S = 0.2
 
@@ -74,12 +75,19 @@ class TableSpool:
             self.disk.remove(f"{TEMPORARY}/{name}")
         found = [name for name in self.disk.directories() if name not in (TEMPORARY,)]
         for directory in found:
-            for place in (directory, f"{directory}/{BROKEN}"):
-                for name in self.disk.names(place):
-                    number = number_of(name)
-                    if number is not None:
-                        self._next = max(self._next, number + 1)
+            self._next = max([self._next, *(number + 1 for number in self._used(directory))])
         return found
+
+    def _used(self, directory: str) -> Sequence[int]:
+        """Numbers that no new file may have. A record that outlived its files would take it for one of them,
+        which has arrived, and remove it."""
+        places = (directory, f"{directory}/{BROKEN}")
+        found = [number_of(name) for place in places for name in self.disk.names(place)]
+        record = BatchRecord(self.disk, directory)
+        for read in (record.current, record.sent):
+            with suppress(Corrupt):  # its sender puts aside all files that are there
+                found += read()
+        return [number for number in found if number is not None]
 
     async def admit(self, limits: SpoolLimits, env: Env) -> None:
         """Before an INSERT: raises SqlError 574 when too much is pending, after waiting if limits say so."""

@@ -160,13 +160,9 @@ def test_a_directory_of_nobody_is_refused(name: str) -> None:
 
 
 def test_only_numbers_are_files_and_only_destinations_are_directories() -> None:
-    assert [number_of(name) for name in ("7.bin", "07.bin", "x.bin", "7.bin.tmp", "-1.bin")] == [
-        7,
-        7,
-        None,
-        None,
-        None,
-    ]
+    assert [number_of(name) for name in ("0.bin", "7.bin", f"{10**19}.bin")] == [0, 7, 10**19]
+    for name in ("07.bin", "x.bin", "7.bin.tmp", "-1.bin", "٧.bin"):
+        assert number_of(name) is None, "its number would name another file"
     assert not is_destination("tmp") and not is_destination("broken")
 
 
@@ -259,6 +255,30 @@ def test_a_spool_goes_on_with_its_numbers_and_forgets_what_was_temporary(tmp_pat
         assert again.pending_bytes() == 0
 
     asyncio.run(run())
+
+
+def test_rows_that_come_after_a_batch_are_not_taken_for_its_files(tmp_path: Path) -> None:
+    """1. A batch of files 1 and 2 is confirmed. 2. Its files go. 3. The node dies before their proof goes.
+    4. It starts, and its disk fails while the proof is worked off. 5. A new INSERT comes."""
+
+    async def scenario() -> None:
+        disk = LocalDisk(tmp_path)
+        disk.make_directory("shard1_all_replicas")
+        record = BatchRecord(disk, "shard1_all_replicas")
+        await record.begin([1, 2])
+        await record.confirm()
+        spool, sent = TableSpool(disk, SpoolOptions()), list[str]()
+        spool.load()
+        await spool.put([SpoolBlock(("shard1_all_replicas",), FileHead("new", ("k",), 1), rows(b"x"))])
+
+        async def deliver(out: Outgoing) -> None:
+            sent.append(out.token)
+
+        options = SenderOptions(batch=BatchLimits())
+        await DirectorySender(spool, "shard1_all_replicas", deliver, SystemEnv(), options).send_all()
+        assert sent == ["new"]
+
+    asyncio.run(scenario())
 
 
 def test_a_batch_record_is_read_back_and_a_cut_one_is_refused(tmp_path: Path) -> None:
