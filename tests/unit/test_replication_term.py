@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.keeper.base import Create, Keeper, Op, OpResult
 from engine.keeper.session import RequestKind
 from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts, RangeFate
-from engine.replication.part_name import drop_range
+from engine.replication.part_name import PartName, drop_range
 from engine.replication.part_store import MergeOptions
 from engine.replication.replica import log_puller, part_check
 from engine.replication.replica.context import ReplicaContext
@@ -347,6 +347,30 @@ async def test_a_broken_part_is_moved_aside_and_fetched_again(bench: Bench) -> N
     assert (await part_check.check_part(two.ctx, P("all_0_0_0"))).verdict is Verdict.FETCHED
     await bench.quiet(one, two)
     assert two.values == [1] and two.detached == ["broken_all_0_0_0"]
+
+
+@simulated
+async def test_a_check_that_fails_keeps_no_other_part_waiting(bench: Bench) -> None:
+    one, two = await bench.cluster(2, loops=WITHOUT_MERGES)
+    first, second = [await one.insert(value) for value in (1, 2)]
+    await bench.quiet(one, two)
+    verify = two.store.verify
+
+    async def verify_second(part: PartName) -> None:
+        if part == first:
+            raise SqlError(Code.NOT_IMPLEMENTED, f"{part} cannot be checked")
+        await verify(part)
+
+    two.disk.damage(second, Damage.BIT_FLIP, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two.store, "verify", verify_second)
+        for part in (first, second):
+            two.ctx.check_later(part)
+        await bench.until(lambda: two.detached == [f"broken_{second}"])
+        await bench.quiet(one, two)
+        assert list(two.ctx.parts_to_check) == [first], "it is tried again"
+    await bench.until(lambda: not two.ctx.parts_to_check)
+    assert two.values == [1, 2]
 
 
 @simulated

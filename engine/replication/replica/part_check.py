@@ -71,8 +71,10 @@ async def _step(ctx: ReplicaContext) -> None:
     for part, due_s in sorted(ctx.parts_to_check.items()):
         if due_s > now_s:
             continue
+        again_s = now_s + AGAIN_S
+        ctx.parts_to_check[part] = again_s  # where the check fails, other parts have their turn before it
         checked = await check_part(ctx, part)
-        if ctx.parts_to_check.get(part) == due_s:
+        if ctx.parts_to_check.get(part) == again_s:
             del ctx.parts_to_check[part]
         if checked.verdict is Verdict.AGAIN:
             ctx.check_later(part, delay_s=AGAIN_S)
