@@ -37,14 +37,14 @@ class Cluster:
         )
         return name
 
-    def rows(self, table: str, what: str = "groupArray(k)") -> list[Any]:
+    def rows(self, table: str, what: str = "groupArray(k)", *, of: str = "*") -> list[Any]:
         """By shard, after its replicas have caught up; they have to agree."""
         found = []
         for shard in SHARDS:
             answers = []
             for host in shard:
                 self.nodes[host].query(f"SYSTEM SYNC REPLICA {table}")
-                sql = f"SELECT {what} FROM (SELECT * FROM {table} ORDER BY ALL)"
+                sql = f"SELECT {what} FROM (SELECT {of} FROM {table} ORDER BY ALL)"
                 answers.append(json.loads(self.nodes[host].query(sql, default_format="JSONCompact"))["data"])
             assert answers[0] == answers[1]
             found.append(answers[0][0][0])

@@ -59,6 +59,18 @@ def test_rows_may_come_as_a_stream_and_as_values(cluster: Cluster) -> None:
     assert cluster.rows(name) == [[2, 4], [1, 3]]
 
 
+def test_values_of_materialized_columns_arrive_where_an_insert_may_give_them(cluster: Cluster) -> None:
+    name = cluster.tables("k UInt64, m UInt64 MATERIALIZED k + 1")
+    allowed = {"insert_allow_materialized_columns": "1"}
+    n1 = cluster.n1
+    n1.query(f"INSERT INTO {name}_d (k, m) VALUES (1, 51), (2, 52)", **allowed, **FOREGROUND)
+    n1.query(f"INSERT INTO {name}_d (k, m) SELECT number + 3, number + 53 FROM numbers(2)", **allowed)
+    n1.query(f"INSERT INTO {name}_d (k) VALUES (5), (6)", **allowed)
+    n1.query(f"INSERT INTO FUNCTION cluster(c, default, {name}, k) (k, m) VALUES (7, 57), (8, 58)", **allowed)
+    n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert cluster.rows(name, "groupArray(m)", of="k, m") == [[52, 54, 7, 58], [51, 53, 6, 57]]
+
+
 def test_an_insert_repeated_with_its_token_writes_nothing_twice(cluster: Cluster) -> None:
     name = cluster.tables()
     for _ in range(2):

@@ -50,7 +50,14 @@ MAX_DEPTH = 5
 _FOREGROUND = {"distributed_foreground_insert": "1"}
 
 _NOT_FOR_THE_STAGE = ("insert_quorum", "insert_deduplicate", "deduplicate_insert", TOKEN_SETTING)
-_PASSED_ON = ("insert_quorum", "insert_quorum_timeout", "insert_quorum_parallel", "insert_deduplicate")
+_MATERIALIZED = "insert_allow_materialized_columns"
+_PASSED_ON = (
+    "insert_quorum",
+    "insert_quorum_timeout",
+    "insert_quorum_parallel",
+    "insert_deduplicate",
+    _MATERIALIZED,
+)
 
 ShardsOf = Callable[[str], Sequence[PeerShard]]
 """The shards of the cluster of this name. Raises SqlError 701."""
@@ -123,10 +130,11 @@ class DistributedInserts:
         """In the foreground, whatever the settings say."""
         text = InsertSql(target.sql)
         settings = {**asked.session.settings, **asked.settings, **text.settings} | _FOREGROUND
-        owner = await self._owner(target.table, target.shards, settings)
-        staged = self._staged(asked, target.table, text, rows, settings, owner, len(target.shards))
+        table = _as_sent(target.table, settings)
+        owner = await self._owner(table, target.shards, settings)
+        staged = self._staged(asked, table, text, rows, settings, owner, len(target.shards))
         async with staged as (stage, result):
-            await self._deliver(target.table, target.shards, stage, settings)
+            await self._deliver(table, target.shards, stage, settings)
         return WholeAnswer(result, format=asked.format)
 
     async def _meant(self, asked: Asked, name: TableName) -> TableName:
@@ -143,6 +151,7 @@ class DistributedInserts:
         depth = int(number(settings, DEPTH_SETTING, MAX_DEPTH))
         if depth == 1:
             raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
+        table = _as_sent(table, settings)
         shards = self._shards_of(table.definition.cluster)
         owner = await self._owner(table, shards, settings)
         if not _is_foreground(settings):
@@ -285,6 +294,10 @@ def _errors_about(table: TableName, stage: TableName) -> Iterator[None]:
     except SqlError as error:
         message = error.message.replace(stage.quoted, table.quoted).replace(str(stage), str(table))
         raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+
+
+def _as_sent(table: DistributedTable, settings: Mapping[str, str]) -> DistributedTable:
+    return table.with_materialized_sent() if flag(settings, _MATERIALIZED, False) else table
 
 
 def _is_foreground(settings: Mapping[str, str]) -> bool:

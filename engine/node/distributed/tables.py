@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from engine.distributed.definition import DistributedDefinition
@@ -58,6 +58,12 @@ class DistributedTable:
     @property
     def sent_columns(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns if column.is_sent)
+
+    def with_materialized_sent(self) -> DistributedTable:
+        """For `insert_allow_materialized_columns`: shards would make them anew, whatever the INSERT says."""
+        kinds = {"MATERIALIZED": "DEFAULT"}
+        columns = [replace(column, kind=kinds.get(column.kind, column.kind)) for column in self.columns]
+        return replace(self, columns=tuple(columns))
 
 
 class DistributedTables:
