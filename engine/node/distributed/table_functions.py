@@ -37,7 +37,7 @@ def table_functions(
     sql: str, topology: Callable[[], Topology], current_database: str
 ) -> Sequence[TableFunction]:
     """All calls in the order of the text. Raises SqlError 701 for a cluster that is not there, 42 and 36
-    for arguments that do not fit."""
+    for arguments that do not fit, 48 for a table function in the place of a table."""
     cursor = Cursor(sql)
     found = []
     for at, word in enumerate(cursor.words):
@@ -185,10 +185,15 @@ def _table(sql: str, arguments: Sequence[tuple[Token, ...]], current: str) -> tu
     if ref is not None and first.at_end and ref.name.database:
         return ref.name, 1
     text = _text(sql, arguments[0])
+    is_current = text.lower() == "currentdatabase()"
+    if not is_current and [token.text for token in arguments[0][1:2]] == ["("]:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            f"{text} is a table function: nodes read tables and views of each other only.",
+            hint="Make a view of it on every node, and give that view's name.",
+        )
     if len(arguments) > 1:
-        return TableName(
-            current if text.lower() == "currentdatabase()" else text, _text(sql, arguments[1])
-        ), 2
+        return TableName(current if is_current else text, _text(sql, arguments[1])), 2
     database, dot, table = text.partition(".")
     return (TableName(database, table), 1) if dot else (TableName(current, text), 1)
 
