@@ -25,18 +25,17 @@ COLUMNS = (
 
 def raw_flights(spark: SparkSession, file: str) -> DataFrame:
     """Every line but the header, with its number (the header has 1), cut at commas."""
-    lines = _numbered(spark.read.text(file).select("value", "_metadata.file_block_start"))
-    fields = F.split("line", ",", -1)
-    columns = [_field(fields, number).alias(name) for number, name in enumerate(COLUMNS)]
-    return (
-        lines.withColumnRenamed("value", "line")
-        .where("line_number > 1")
-        .select("line_number", "line", F.size(fields).alias("width"), *columns)
+    lines = spark.read.text(file).select(F.col("value").alias("line"), "_metadata.file_block_start")
+    # Cut beside the number, past which Spark moves no condition: one would cut for each mention of a field.
+    cut = lines.select("line", _line_number(lines), F.split("line", ",", -1).alias("fields"))
+    columns = [_field(F.col("fields"), number).alias(name) for number, name in enumerate(COLUMNS)]
+    return cut.where("line_number > 1").select(
+        "line_number", "line", F.size("fields").alias("width"), *columns
     )
 
 
-def _numbered(lines: DataFrame) -> DataFrame:
-    """With `line_number` from 1. A partition is a piece of the file, and knows its own lines only."""
+def _line_number(lines: DataFrame) -> Column:
+    """From 1. A partition is a piece of the file, and knows its own lines only."""
     piece = F.spark_partition_id()
     sizes = lines.groupBy(piece.alias("piece")).agg(
         F.min("file_block_start").alias("at"), F.count("*").alias("n")
@@ -48,7 +47,7 @@ def _numbered(lines: DataFrame) -> DataFrame:
     offset = F.coalesce(*(F.when(piece == number, F.lit(lines)) for number, lines in first.items()), F.lit(0))
     # The lower 33 bits of the id count within a partition.
     within = F.monotonically_increasing_id().bitwiseAND((1 << 33) - 1)
-    return lines.withColumn("line_number", offset + within + 1)
+    return (offset + within + 1).alias("line_number")
 
 
 def _field(fields: Column, number: int) -> Column:

@@ -50,6 +50,8 @@ _CONF = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Trying out what packs each column best takes most of the time of caching, for a few reads.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     # Losing attempts are harmless to the data, but they cost the cluster as much as the winning ones.
     "spark.speculation": "false",
     "spark.driver.extraJavaOptions": _JAVA_OPTIONS,

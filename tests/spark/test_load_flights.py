@@ -18,11 +18,12 @@ import psutil
 import pytest
 from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
-from spark_apps.flights import COLUMNS, JOINED
+from spark_apps.flights import COLUMNS, JOINED, raw_flights
 from spark_apps.load_flights import Load, Request, _packaged
 from tests.quick_java import QUICK_SPARK
 from tests.spark.conftest import Servers
@@ -183,6 +184,18 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
 
 
 @pytest.mark.usefixtures("january")
+def test_a_line_is_cut_once_however_many_conditions_are_about_its_fields(
+    spark: SparkSession, source: Path
+) -> None:
+    at = F.col("time_hour")
+    lines = raw_flights(spark, str(source / "flights.csv")).where(at.isNull() | (at > "2013-01-02"))
+
+    plan = lines._jdf.queryExecution().optimizedPlan().toString()  # type: ignore[operator]
+
+    assert "time_hour" in plan
+    assert plan.count("split(") == 1
+
+
 def test_each_flight_has_what_the_small_files_know_of_it(flights: Servers) -> None:
     """Also where a small file has a key twice, or not at all."""
     known = ["United", "Houston", "1999", "7", "149"]
