@@ -68,6 +68,7 @@ def test_a_table_that_cannot_be_converted_is_not_made_somebody_elses_replica(pai
     assert pair.n1.query("SELECT a FROM d.conv_taken") == "2\n"
     pair.n2.query("ATTACH TABLE d.took_it")
     eventually(lambda: pair.n2.post("INSERT INTO d.took_it VALUES (3)").status, 200)
+    pair.n1.query("DROP TABLE d.conv_taken SYNC")  # or it stays read-only for the tests that follow
 
 
 def test_a_detached_plain_table_is_attached_as_a_replicated_one(pair: Pair) -> None:

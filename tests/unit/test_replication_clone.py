@@ -87,6 +87,33 @@ async def test_parts_that_the_source_does_not_have_are_moved_aside_not_deleted(b
 
 
 @simulated
+async def test_a_part_that_the_source_has_dropped_goes_when_its_insert_shows_it_after_the_clone(
+    bench: Bench,
+) -> None:
+    """1. An insert of r2 is recorded, and waits for the answer. 2. The partition is dropped, and r2 is lost.
+    3. It is cloned. 4. The insert hears of its success, and shows the part."""
+    one, two = await bench.cluster(2)
+    written = await two.store.write("all", [{"k": 99, "v": 0}])
+    part = await two.store.stage_inserted(written, P("all_9_9_0"))
+    await bench.admin.create(two.ctx.me.part(part.name), part.header.to_bytes())
+    async with two.ctx.in_flight.hold(part.name):
+        session = two.holder.current
+        assert session is not None
+        await bench.admin.set(two.ctx.me.is_lost, b"1")
+        bench.server.expire_session(session.session_id)
+
+        async def is_cloned() -> bool:
+            return (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
+
+        await bench.until(is_cloned)
+        await two.store.publish([part.name])
+        assert two.active == ["all_9_9_0"]
+    await bench.quiet(one, two)
+    assert two.active == one.active == [] and await bench.parts("r2") == []
+    assert "all_9_9_0" in two.detached
+
+
+@simulated
 async def test_an_own_part_that_only_the_log_speaks_of_stays(bench: Bench) -> None:
     """1. r2 inserts; nobody has copied that yet. 2. r2 is lost. 3. r1 is its source, and behind the log."""
     one, two = await bench.cluster(2)

@@ -11,7 +11,10 @@ ours, so nobody else does the same.
    what it did meanwhile is there. And its queue again, until `parts/` has not changed in between: a part that
    its part check found damaged is in one of the two.
 4. Parts that the source does not have, will not make, and that no later entry of the log speaks of, are taken
-   out of `parts/` and moved to `detached/clone_…`. Nothing is deleted.
+   out of `parts/` and moved to `detached/clone_…`. Nothing is deleted. One whose insert was recorded, but has
+   not heard of it yet, will be shown by that insert: an entry of our own, a DROP_RANGE around this one part,
+   waits for it and detaches it. What is in `parts/` is listed before the log is, so that no insert that is
+   recorded meanwhile is taken for one of these.
 5. For every part of the source that is not here: GET_PART into `queue/`; ATTACH_PART where `detached/` may
    have it. Then the rest of the source's queue, byte for byte.
 6. `is_lost` becomes 0.
@@ -37,9 +40,17 @@ from engine.errors import (
 )
 from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, SetData
 from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
-from engine.replication.log_actions import Action, AlterMetadata, AttachPart, DropRange, GetPart, ReplaceRange
+from engine.replication.log_actions import (
+    Action,
+    AlterMetadata,
+    AttachPart,
+    DropRange,
+    GetPart,
+    RangeFate,
+    ReplaceRange,
+)
 from engine.replication.log_entry import LogEntry
-from engine.replication.part_name import PartName
+from engine.replication.part_name import MAX_BLOCK_NUMBER, MAX_LEVEL, PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import Fate
 from engine.replication.paths import ReplicaPaths, sequence_number
@@ -162,12 +173,12 @@ async def _clone_from(
     parts, put_back = await _parts_of(keeper, source)
     wanted = _wanted(parts, [*queue, *put_back])
     kept = ActivePartSet(wanted)
+    own = _names((await keeper.children(ctx.me.parts)).names)
     to_come = [part for each in queue for part in each.entry.new_parts]
     for part in [*to_come, *await _named_later(ctx, keeper)]:
         # What the source is still to merge or to mutate may be here already, and nowhere else.
         if all(part.contains(other) for other in kept.intersecting(part)):
             kept.add(part)
-    own = _names((await keeper.children(ctx.me.parts)).names)
     have = {*ctx.store.active, *(ctx.store.staged.keys() & set(own))}
     stray = sorted(
         part for part in ctx.store.active if kept.get_containing(part) is None and part not in ctx.in_flight
@@ -183,10 +194,17 @@ async def _clone_from(
     known = here & set(own)
     missing = [part for part in wanted if not any(name.contains(part) for name in known)]
     actions = await _fetches(ctx, keeper, source, missing)
+    outdated = [part for part in own if part in ctx.in_flight and kept.get_containing(part) is None]
+    actions += [DropRange(_around(part), RangeFate.DETACH) for part in outdated]
     entries = [own_entry(ctx, action).to_bytes() for action in actions]
     entries += [each.raw for each in queue if not isinstance(each.entry.action, GetPart | AttachPart)]
     await _append(ctx, keeper, entries)
     log.info("replica.cloned table=%s parts_to_fetch=%d entries=%d", ctx.name, len(missing), len(entries))
+
+
+def _around(part: PartName) -> PartName:
+    """The range of this part's blocks."""
+    return part._replace(level=MAX_LEVEL, mutation=MAX_BLOCK_NUMBER)
 
 
 async def _parts_of(keeper: Keeper, source: ReplicaPaths) -> tuple[list[PartName], list[_Queued]]:
