@@ -67,7 +67,7 @@ class InFlight:
 
     Whoever removes parts by range waits for them first, so that a part that was dropped does not appear
     after.
-    Start-up and clone leave them alone.
+    Start-up leaves them alone; clone, too, but for an entry that drops what the source has dropped.
     """
 
     def __init__(self) -> None:
