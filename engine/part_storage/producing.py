@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from engine.errors import Code, SqlError
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import quote_identifier, quote_string
 from engine.part_storage.column_notes import may_be_behind, needs_other_form, stale_columns
 from engine.part_storage.disk import force_to_disk
+from engine.part_storage.empty_parts import EmptyParts
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
 from engine.part_storage.part_files import link_part, read_part, remove_tree
@@ -23,7 +24,6 @@ from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
-from engine.replication.partition_id import WHOLE_TABLE
 from engine.storage.errors import mutation_error
 
 _MAX_TRIES = 5
@@ -40,6 +40,7 @@ class Producer:
         self._scratch = scratch
         self._merged = merged
         self._workers = workers
+        self._empty = EmptyParts(state, scratch, workers)
 
     def stage_links(self, source: Path, result: PartName) -> Part:
         """Stage a part that has the files of `source`. Raises PartDiffers, OSError."""
@@ -149,51 +150,9 @@ class Producer:
 
     def stage_empty(self, connection: Connection, result: PartName) -> Part:
         """See `PartStore.stage_empty`. Raises SqlError 48 where the partition's value cannot be told."""
-        model = self._any_directory(result.partition_id)
         with self._scratch.made(connection, "empty") as scratch:
-            if model is not None:
-                self._scratch.fill(connection, scratch, result.partition_id, model)
-            else:
-                self._insert_one(connection, scratch, result)
-            connection.execute(f"ALTER TABLE {scratch.name.quoted} DELETE WHERE 1")
+            self._empty.fill(connection, scratch, result)
             return self._stage_result(connection, scratch, result)
-
-    def _insert_one(self, connection: Connection, scratch: Scratch, result: PartName) -> None:
-        if result.partition_id == WHOLE_TABLE:
-            for (constraint,) in connection.rows(
-                "SELECT name FROM system.constraints"
-                f" WHERE database = {quote_string(scratch.name.database)}"
-                f" AND table = {quote_string(scratch.name.table)}"
-            ):
-                connection.execute(
-                    f"ALTER TABLE {scratch.name.quoted} DROP CONSTRAINT {quote_identifier(constraint)}"
-                )
-            names, values = self._default_row(connection, scratch.name)
-            connection.execute(
-                f"INSERT INTO {scratch.name.quoted} ({names}) SELECT {values} SETTINGS optimize_on_insert = 0"
-            )
-        if not self._active_local(connection, scratch):
-            raise SqlError(
-                Code.NOT_IMPLEMENTED,
-                f"No part of partition {result.partition_id} is here to make the empty part {result} of",
-                hint="Drop the partition, or insert a row into it.",
-            )
-
-    def _default_row(self, connection: Connection, table: TableName) -> tuple[str, str]:
-        rows = connection.rows(
-            "SELECT name, type FROM system.columns"
-            f" WHERE database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
-            " AND default_kind IN ('', 'DEFAULT') ORDER BY position"
-        )
-        names = ", ".join(quote_identifier(name) for name, _ in rows)
-        return names, ", ".join(f"defaultValueOfTypeName({quote_string(kind)})" for _, kind in rows)
-
-    def _any_directory(self, partition_id: str) -> Path | None:
-        here = self._state.in_partition(partition_id)
-        if here:
-            return here[0].visible
-        names = [name for name in self._state.staged if name.partition_id == partition_id]
-        return self._state.staged_directory(min(names)) if names else None
 
     def _filled(
         self, connection: Connection, purpose: str, partition_id: str, directories: Callable[[], list[Path]]

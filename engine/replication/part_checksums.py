@@ -19,6 +19,7 @@ import lz4.block
 import zstandard
 
 from engine.errors import Code, Corrupt
+from engine.replication.cityhash import city_hash_128
 from engine.replication.siphash import siphash128_bytes
 from engine.replication.varint import BinaryReader, write_varint
 
@@ -164,6 +165,20 @@ def parse_checksums_file(data: bytes, *, where: str = "") -> tuple[FileChecksum,
         except Corrupt:  # said once more, with the place in it
             pass
     return _parse(data, where)
+
+
+def checksums_file(files: Iterable[FileChecksum]) -> bytes:
+    """The text of a `checksums.txt` that lists `files`, in one block that is not compressed."""
+    ordered = sorted(files, key=lambda file: file.name.encode("utf-8", "surrogateescape"))
+    body = bytearray(write_varint(len(ordered)))
+    for file in ordered:
+        name = file.name.encode("utf-8", "surrogateescape")
+        body += write_varint(len(name)) + name + write_varint(file.size) + file.hash
+        body += bytes([file.is_compressed])
+        if file.content_size is not None:
+            body += write_varint(file.content_size) + file.content_hash
+    block = struct.pack("<BII", _Method.NONE, _BLOCK_HEADER_BYTES + len(body), len(body)) + body
+    return _FULL_HEADER + city_hash_128(block) + block
 
 
 def digest_of_file(data: bytes, *, where: str = "") -> PartDigest:

@@ -256,16 +256,34 @@ async def test_an_empty_part_is_made_of_nothing_where_the_partitions_value_is_kn
         assert await rows(pool, "count()") == "0"
         with pytest.raises(SqlError):
             await pool.query("INSERT INTO t VALUES (1)")
-    engine = "ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
-    async with opened(tmp_path / "parts", f"{create} {engine}") as (pool, store):
+    key = "PARTITION BY (toYYYYMM(toDate(k)), toInt8(k), toDate(k), toString(k) = 'x')"
+    async with opened(tmp_path / "parts", f"{create} ENGINE = MergeTree {key} ORDER BY k") as (pool, store):
         await store.load()
-        with pytest.raises(SqlError, match="No part of partition 1 is here") as told:
-            await store.stage_empty(PartName.parse("1_3_3_0"))
+        assert (await store.stage_empty(PartName.parse("202001--7-20200131-0_3_3_0"))).rows == 0
+        await store.publish(named("202001--7-20200131-0_3_3_0"))
+        await store.verify(PartName.parse("202001--7-20200131-0_3_3_0"))
+        assert await rows(pool, "count()") == "0"
+
+
+async def test_the_value_of_a_partition_whose_id_is_a_hash_is_taken_from_what_is_detached(
+    tmp_path: Path,
+) -> None:
+    create = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY v ORDER BY k"
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        async with store.insert_stage() as stage:
+            await pool.query(f"INSERT INTO {stage.table.quoted} SELECT 7, 'x'")
+            (new,) = await stage.collect()
+            name = PartName.parse(f"{new.partition_id}_3_3_0")
+            await store.stage_inserted(new, name)
+        await store.publish([name])
+        await store.remove([name], fate=Fate.DETACH, prefix="broken")
+        assert (await store.stage_empty(name)).rows == 0
+        await store.discard(name)
+        await store.remove_detached(f"broken_{name}")
+        with pytest.raises(SqlError, match="its value cannot be told") as told:
+            await store.stage_empty(name)
         assert told.value.code == 48 and "Drop the partition" in told.value.hint
-        await insert(pool, store, "SELECT 7", "1_4_4_0")
-        assert (await store.stage_empty(PartName.parse("1_3_3_0"))).rows == 0
-        await store.publish(named("1_3_3_0", "1_4_4_0"))
-        assert await rows(pool) == "7"
 
 
 async def test_a_part_without_rows_stays_until_it_is_taken_away(tmp_path: Path) -> None:
