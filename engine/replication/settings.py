@@ -33,6 +33,7 @@ class ReplicatedSettings:
     parts_to_delay_insert: int = 1000
     parts_to_throw_insert: int = 3000
     max_delay_to_insert: float = 1.0
+    max_parts_in_total: int = 100_000
     finished_mutations_to_keep: int = 100
     cleanup_delay_period: float = 30.0
     cleanup_delay_period_random_add: float = 10.0

@@ -175,6 +175,19 @@ def test_many_parts_slow_inserts_down_and_too_many_refuse_them() -> None:
     run(main)
 
 
+def test_a_table_has_a_limit_for_the_parts_of_all_its_partitions() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica(settings=ReplicatedSettings.of({"max_parts_in_total": "3"}))
+        for value, partition in enumerate("abc"):
+            await Inserter(replica.ctx).check(DEDUP)
+            await insert(replica, value, partition=partition)
+        with pytest.raises(SqlError, match=r"Too many parts \(3\) in all partitions") as caught:
+            await Inserter(replica.ctx).check(replace(DEDUP, parts_to_throw=100))
+        assert caught.value.code == Code.TOO_MANY_PARTS
+
+    run(main)
+
+
 def test_a_statement_may_have_limits_of_its_own_for_the_number_of_parts() -> None:
     async def main(bench: Bench) -> None:
         settings = ReplicatedSettings(parts_to_delay_insert=1, parts_to_throw_insert=2, max_delay_to_insert=2)

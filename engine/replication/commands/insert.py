@@ -202,11 +202,18 @@ class Inserter:
         return BlockId(new.partition_id, low, high)
 
     async def _wait_for_merges(self, options: InsertOptions) -> None:
-        """`parts_to_delay_insert`, `parts_to_throw_insert`. Raises SqlError 252."""
+        """`max_parts_in_total`, `parts_to_delay_insert`, `parts_to_throw_insert`. Raises SqlError 252."""
         ctx, settings = self._ctx, self._ctx.settings
         to_delay = options.parts_to_delay or settings.parts_to_delay_insert
         to_throw = options.parts_to_throw or settings.parts_to_throw_insert
         counts = Counter(part.partition_id for part in ctx.store.active)
+        if counts.total() >= settings.max_parts_in_total > 0:
+            raise SqlError(
+                Code.TOO_MANY_PARTS,
+                f"Too many parts ({counts.total()}) in all partitions in total in table {ctx.name}. This "
+                "indicates wrong choice of partition key. The threshold can be modified with the setting "
+                "max_parts_in_total of the table.",
+            )
         count = max(counts.values(), default=0)
         if count >= to_throw > 0:
             raise SqlError(
