@@ -191,6 +191,20 @@ def test_rows_above_the_last_quorum_are_not_read(pair: Pair) -> None:
         joined = f"SELECT count() FROM {t} AS a JOIN default.{t} AS b USING k"
         assert node.query(joined, **SEQUENTIAL) == "1\n"
         assert node.query(f"WITH x AS (SELECT * FROM {t}) SELECT max(k) FROM x", **SEQUENTIAL) == "1\n"
+    pair.n1.query(f"CREATE VIEW {t}_v AS SELECT * FROM {t}")
+    pair.n1.query(f"CREATE VIEW {t}_vv AS SELECT * FROM {t}_v WHERE k < 9")
+    pair.n1.query(f"CREATE TABLE {t}_src (k UInt64, v String) ENGINE = Null")
+    pair.n1.query(f"CREATE MATERIALIZED VIEW {t}_mv TO {t} AS SELECT k, v FROM {t}_src")
+    pair.n1.query(f"CREATE VIEW {t}_of_mv AS SELECT * FROM {t}_mv")
+    for view in ("v", "vv", "mv", "of_mv"):
+        through = f"SELECT * FROM {t}_{view} ORDER BY k"
+        assert pair.n1.query(through, **SEQUENTIAL) == "1\tconfirmed\n", view
+        assert len(pair.n1.query(through).splitlines()) == 2, view
+    copies = {"plain": "MergeTree", "copy": f"ReplicatedMergeTree('/tables/{t}_copy', 'r1')"}
+    for name, engine in copies.items():
+        copy = f"CREATE TABLE {t}_{name} ENGINE = {engine} ORDER BY k AS SELECT * FROM {t}"
+        pair.n1.query(copy, **SEQUENTIAL)
+        assert pair.n1.query(f"SELECT * FROM {t}_{name}") == "1\tconfirmed\n", name
     filtered = pair.n1.post(reading, additional_table_filters=f"{{'{t}': 'k = 1'}}", **SEQUENTIAL)
     assert error(filtered) == 48, "a filter of the user's would take the place of ours"
     pair.n2.query(f"SYSTEM START FETCHES {t}")

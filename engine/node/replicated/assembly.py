@@ -117,7 +117,7 @@ class ReplicatedNode:
         self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
         """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
         self._inserts = ReplicatedInserts(self.tables, self.views)
-        self._reads = ConsistentReads(self.tables)
+        self._reads = ConsistentReads(self.tables, self._local)
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
@@ -178,7 +178,7 @@ class ReplicatedNode:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if asked.session.is_readonly and not statement.is_query:
             return None  # chDB says so, or knows better (SET, USE)
-        if statement.kind is StatementKind.INSERT:
+        if statement.kind in (StatementKind.INSERT, StatementKind.CREATE_TABLE):
             asked = await self._reads.prepare(asked, statement)
         return await self.handlers.run(asked, statement)
 
