@@ -228,7 +228,11 @@ def _first_upper(cursor: Cursor, place: int, parts: list[clauses.Clause]) -> int
 
 
 def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], str]:
-    """The keys of GROUP BY, and what stands behind them (WITH TOTALS and so on)."""
+    """The keys of GROUP BY, each once, and what stands behind them (WITH TOTALS and so on).
+
+    `GROUP BY a, (b, a)` has `a` twice in the resolved text. ClickHouse counts it once, and so ROLLUP and CUBE
+    do not leave it out by itself: two columns of the same value would be two keys to them.
+    """
     if group is None:
         return [], ""
     cursor.at = group.begin
@@ -239,11 +243,12 @@ def keys_of(cursor: Cursor, group: clauses.Clause | None) -> tuple[list[str], st
             break
         if not cursor.skip_brackets():
             cursor.at += 1
-    keys = []
+    keys: dict[tuple[str, ...], str] = {}
     for begins, ends in clauses.split(cursor, group.begin, end, ","):
         alias = clauses.split(cursor, begins, ends, "AS")
-        keys.append(clauses.text_of(cursor, *alias[0]))
-    return keys, clauses.text_of(cursor, end, group.end)
+        key = clauses.text_of(cursor, *alias[0])
+        keys.setdefault(clauses.token_texts(key), key)
+    return list(keys.values()), clauses.text_of(cursor, end, group.end)
 
 
 def calls_of(text: str, names: set[str]) -> set[_Call]:

@@ -37,3 +37,6 @@ SELECT round(sum(_sample_factor) / count()) FROM events SAMPLE 1/2
 SELECT _table, count() FROM events WHERE _table = 'events' GROUP BY _table
 SELECT count() FROM events WHERE _table != 'events'
 SELECT max(_database), any(_table), count() FROM people WHERE id > 3
+SELECT city AS a, (name, city) AS b, count() AS c FROM events GROUP BY city, b WITH ROLLUP ORDER BY ALL
+SELECT city, note, sum(id) AS s FROM events GROUP BY city, note, city WITH CUBE ORDER BY ALL
+SELECT city, count() AS c FROM events GROUP BY city, city WITH ROLLUP WITH TOTALS ORDER BY ALL
