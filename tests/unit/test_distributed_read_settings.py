@@ -13,6 +13,9 @@ def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     assert forwarded(settings) == "&final=1&session_timezone=Asia%2FTokyo"
     assert forwarded({"max_block_size": "1", "output_format_json_quote_64bit_integers": "1"}) == ""
     assert forwarded({"bool_true_representation": "ja"}) == "&bool_true_representation=ja"
+    assert forwarded({"max_rows_to_read": "9", "read_overflow_mode": "break"}) == (
+        "&max_rows_to_read=9&read_overflow_mode=break"
+    )
     assert forwarded({"use_variant_as_common_type": "0"}) == "&use_variant_as_common_type=0"
 
 

@@ -39,6 +39,14 @@ class SetClock(SystemEnv):
         return self.at_s
 
 
+def refusal(code: int, text: str) -> web.Response:
+    return web.Response(
+        status=400,
+        text=f"Code: {code}. DB::Exception: {text}\n",
+        headers={"X-ClickHouse-Exception-Code": str(code)},
+    )
+
+
 @dataclass
 class Replicas:
     """Replicas at 127.0.0.N: each counts N rows, and is as far behind as `delays_s` says. `inserted` is who
@@ -47,6 +55,8 @@ class Replicas:
     delays_s: dict[int, int] = field(default_factory=dict)
     hanging_up: set[int] = field(default_factory=set)
     without_table: set[int] = field(default_factory=set)
+    denying: set[int] = field(default_factory=set)
+    failing: set[int] = field(default_factory=set)
     asked_delay: list[int] = field(default_factory=list)
     inserted: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     on_insert: Callable[[], None] = lambda: None
@@ -63,6 +73,12 @@ class Replicas:
         if number in self.without_table:
             return web.Response(
                 status=404, text="Code: 60. no table", headers={"X-ClickHouse-Exception-Code": "60"}
+            )
+        if number in self.denying:
+            return refusal(516, "u: Authentication failed (AUTHENTICATION_FAILED)")
+        if request.method == "GET" and number in self.failing:
+            return refusal(
+                6, "Cannot parse string 'x' (as it is): here (CANNOT_PARSE_TEXT) (version 26.9.2.1)"
             )
         if request.method == "GET":
             return web.Response(body=b"\x01\x01\x04__a0\x06UInt64" + struct.pack("<Q", number))
@@ -272,3 +288,28 @@ async def test_failures_of_a_replica_count_as_the_default_profile_says(
         assert one.node.failures_of(failed) == (counts, until_s)
         one.clock.at_s += until_s
         assert one.node.failures_of(failed) == (0, 0)
+
+
+async def test_a_shard_that_denies_this_node_is_never_left_out_of_an_answer(reading: Open) -> None:
+    """The answer had no rows: a wrong password looked like a shard that is down."""
+    skip = {"skip_unavailable_shards": "1"}
+    async with reading(2, 3) as one:
+        one.replicas.denying = {2}
+        one.replicas.without_table = {3}
+        with pytest.raises(SqlError, match="Authentication failed") as raised:
+            await one.ask(SQL, skip)
+        assert raised.value.code == Code.AUTHENTICATION_FAILED
+        one.replicas.denying, one.replicas.without_table = set(), {2, 3}
+        assert await one.who_is_read(skip) == 0
+
+
+@pytest.mark.parametrize("sql", [SQL, "SELECT k FROM d"])
+async def test_the_error_of_a_replica_is_given_as_that_replica_gave_it(reading: Open, sql: str) -> None:
+    """It was error 86, with all of the request to that replica in its text."""
+    async with reading(2) as one:
+        one.replicas.failing = {2}
+        with pytest.raises(SqlError) as raised:
+            await one.ask(sql)
+        assert (raised.value.code, raised.value.name) == (6, "CANNOT_PARSE_TEXT")
+        text = "Received from 127.0.0.2:9000. DB::Exception: Cannot parse string 'x' (as it is): here"
+        assert raised.value.message == text

@@ -42,6 +42,12 @@ _BROKEN = frozenset({_POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.S
 _FROM_REMOTE = 86
 _GONE = re.compile(r"body: '.{0,64}?Code: (?:60|81|218|236|394)\b", re.DOTALL)
 """The table was dropped there, or the node is stopping."""
+_BODY = re.compile(
+    r"Received error from remote server (?P<url>https?://[^/?\s]+).*? body: 'Code: (?P<code>\d+)\. "
+    r"DB::Exception: (?P<text>.*?)(?: \((?P<name>[A-Z0-9_]+)\))?(?: \(version [^()]*\))?\s*': ",
+    re.DOTALL,
+)
+"""How chDB tells of what another server answered."""
 _OTHER_SERVERS = re.compile(
     r"\b(?:url|s3|gcs|azure|hdfs|iceberg|delta|hudi|mysql|postgresql|mongo|redis|odbc|jdbc|ytsaurus)\w*\s*\(",
     re.IGNORECASE,
@@ -131,12 +137,25 @@ class Failover:
         await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
 
     def explained(self, error: SqlError) -> SqlError:
-        """The same with ClickHouse's code and the replicas that were read, where a connection broke."""
-        if error.code != _POCO_EXCEPTION or not self.reads or _OTHER_SERVERS.search(self.asked.sql):
+        """The same with ClickHouse's code and the replicas that were read, where a connection broke; the
+        error of a replica as that replica gave it, with its code."""
+        if not self.reads or _OTHER_SERVERS.search(self.asked.sql):
+            return error
+        if error.code == _FROM_REMOTE:
+            return self._as_given(error)
+        if error.code != _POCO_EXCEPTION:
             return error
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
         return SqlError(code, f"{error.message.rstrip('.')}, while reading from {names}")
+
+    def _as_given(self, error: SqlError) -> SqlError:
+        found = _BODY.search(error.message)
+        names = {read.peer.url: read.peer.name for read in self.reads}
+        if found is None or found["url"] not in names:
+            return error
+        text = f"Received from {names[found['url']].readable}. DB::Exception: {found['text']}"
+        return SqlError(int(found["code"]), text, name=found["name"] or "")
 
 
 class BegunAnswer:

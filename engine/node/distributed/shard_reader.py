@@ -44,6 +44,8 @@ _FILTERS = "additional_table_filters"
 _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
+_MAY_BE_SKIPPED = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, 218, Code.ABORTED, 394})
+"""What a replica answers that has no such table, or is stopping. Any other refusal is for a person to see."""
 _DEFAULT_DELAY_S = 300
 
 
@@ -287,7 +289,8 @@ class ShardReader:
             except OnclusterError as error:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
-                refusal = error if isinstance(error, SqlError) else refusal
+                if isinstance(error, SqlError) and (refusal is None or refusal.code in _MAY_BE_SKIPPED):
+                    refusal = error
                 failures.append(f"{peer.name}: {_first_line(error)}")
                 continue
             if not max_delay_s or delay_s < max_delay_s:
@@ -304,9 +307,10 @@ class ShardReader:
                 f"(shard {shard.number})",
             )
         failures += self.failover.failures_among(shard.peers)
-        if self.skipping is SkipMode.UNREACHABLE and refusal is not None:
-            raise refusal  # it answers, and has no such table
         if self.skipping is not None:
+            is_missing = refusal is None or refusal.code in _MAY_BE_SKIPPED
+            if refusal is not None and (self.skipping is SkipMode.UNREACHABLE or not is_missing):
+                raise refusal  # it answers, and has no such table, or says no
             return None
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,
