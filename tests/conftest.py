@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
 
-from tests import warm
+from tests import warm, zookeeper_classes
 from tests.quick_java import QUICK_JAVA, QUICK_SPARK
 
 # A busy machine must not make a property false; how many examples there are is each test's business.
@@ -67,6 +67,13 @@ class _Scheduling(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         together = (directory for directory in TOGETHER if nodeid.startswith(directory))
         return next(together, super()._split_scope(nodeid))
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Before there are workers, which take over the environment. Few fast tests start servers."""
+    if config.option.markexpr == "slow":
+        zookeeper_classes.make_archive()
+    zookeeper_classes.use_archive()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,12 +78,16 @@ def find_jars() -> list[Path]:
 
 
 def server_arguments(directory: Path, jars: Sequence[Path], heap_mb: int, *, is_durable: bool) -> list[str]:
-    """The arguments of `java` for a server whose files `write_files` has put into `directory`."""
+    """The arguments of `java` for a server whose files `write_files` has put into `directory`.
+
+    The environment's `SERVER_JVMFLAGS`, as ZooKeeper's own start script has it, comes last and wins.
+    """
     return [
         *_JVM_FLAGS,
         f"-Xmx{heap_mb}m",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
         f"-Dzookeeper.forceSync={'yes' if is_durable else 'no'}",
+        *shlex.split(os.environ.get("SERVER_JVMFLAGS", "")),
         "-cp",
         os.pathsep.join(map(str, jars)),
         _MAIN_CLASS,

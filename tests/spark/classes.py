@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,16 +22,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def make_archive() -> None:
-    """If there is none. Where Java cannot make one, there is none afterwards either."""
+    """If there is none. Where Java cannot make one, there is none afterwards either, which a
+    warning says."""
     if SPARK_CLASSES.exists():
         return
     SPARK_CLASSES.parent.mkdir(parents=True, exist_ok=True)
     new = SPARK_CLASSES.with_name(f"{SPARK_CLASSES.name}.{os.getpid()}")
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
+    environment["SPARK_SUBMIT_OPTS"] = QUICK_JAVA  # a Java that is to use an archive makes none
     command = [sys.executable, "-m", "tests.spark.classes", str(new)]
-    subprocess.run(command, env=environment, check=False, capture_output=True)
+    made = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
     if new.exists():
         new.replace(SPARK_CLASSES)
+    else:
+        output = (made.stdout + made.stderr)[-2000:]
+        warnings.warn(f"No archive of Spark's classes (exit {made.returncode}): {output}", stacklevel=2)
 
 
 def _same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
