@@ -80,19 +80,28 @@ def find_jars() -> list[Path]:
 def server_arguments(directory: Path, jars: Sequence[Path], heap_mb: int, *, is_durable: bool) -> list[str]:
     """The arguments of `java` for a server whose files `write_files` has put into `directory`.
 
-    The environment's `SERVER_JVMFLAGS`, as ZooKeeper's own start script has it, comes last and wins.
+    The environment's `SERVER_JVMFLAGS`, as ZooKeeper's own start script has it, comes last and wins. Raises
+    ConfigError for a quote in it that does not end.
     """
     return [
         *_JVM_FLAGS,
         f"-Xmx{heap_mb}m",
         f"-Dlog4j2.configurationFile={directory / 'log4j2.properties'}",
         f"-Dzookeeper.forceSync={'yes' if is_durable else 'no'}",
-        *shlex.split(os.environ.get("SERVER_JVMFLAGS", "")),
+        *_more_flags(),
         "-cp",
         os.pathsep.join(map(str, jars)),
         _MAIN_CLASS,
         str(directory / "zoo.cfg"),
     ]
+
+
+def _more_flags() -> list[str]:
+    text = os.environ.get("SERVER_JVMFLAGS", "")
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ConfigError(f"SERVER_JVMFLAGS cannot be read: {error} in {text!r}") from error
 
 
 def write_files(

@@ -17,6 +17,7 @@ from engine.errors import ConfigError, KeeperUnavailable
 from engine.keeper import CreateMode, zookeeper
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper, find_jars, four_letter_word
 from engine.keeper.java import bundled_java, find_java, java_version
+from engine.keeper.server_files import server_arguments
 from engine.processes import is_alive
 
 
@@ -79,6 +80,16 @@ def test_a_file_that_is_no_java_has_no_version(tmp_path):
 def test_jars_are_found_without_importing_pyspark():
     names = [jar.name for jar in find_jars()]
     assert any(name.startswith("zookeeper-3") for name in names)
+
+
+def test_more_options_of_java_come_from_the_environment_and_win(tmp_path, monkeypatch):
+    monkeypatch.setenv("SERVER_JVMFLAGS", '-Xmx64m "-Da=b c"')
+    arguments = server_arguments(tmp_path, [], 256, is_durable=True)
+    assert arguments.index("-Xmx256m") < arguments.index("-Xmx64m") < arguments.index("-cp")
+    assert "-Da=b c" in arguments
+    monkeypatch.setenv("SERVER_JVMFLAGS", '"-Da=b')
+    with pytest.raises(ConfigError, match="SERVER_JVMFLAGS cannot be read: No closing quotation"):
+        server_arguments(tmp_path, [], 256, is_durable=True)
 
 
 # --- one server -------------------------------------------------------------------------------------------

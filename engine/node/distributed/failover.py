@@ -40,8 +40,18 @@ PROBE_COUNTS_ONCE_S = 0.1
 _POCO_EXCEPTION = 1000
 _BROKEN = frozenset({_POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.SOCKET_TIMEOUT})
 _FROM_REMOTE = 86
-_GONE = re.compile(r"body: '.{0,64}?Code: (?:60|81|218|236|394)\b", re.DOTALL)
-"""The table was dropped there, or the node is stopping."""
+GONE = frozenset(
+    {
+        Code.UNKNOWN_TABLE,
+        Code.UNKNOWN_DATABASE,
+        Code.TABLE_IS_DROPPED,
+        Code.ABORTED,
+        Code.QUERY_WAS_CANCELLED,
+    }
+)
+"""What a replica answers that has no such table, or is stopping: another may be asked. Any other refusal is
+for a person to see."""
+_GONE = re.compile(rf"body: '.{{0,64}}?Code: (?:{'|'.join(str(int(code)) for code in GONE)})\b", re.DOTALL)
 _BODY = re.compile(
     r"Received error from remote server (?P<url>https?://[^/?\s]+).*? body: 'Code: (?P<code>\d+)\. "
     r"DB::Exception: (?P<text>.*?)(?: \((?P<name>[A-Z0-9_]+)\))?(?: \(version [^()]*\))?\s*': ",

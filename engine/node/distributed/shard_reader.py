@@ -27,7 +27,7 @@ from engine.distributed.sharding import slot_expression, slots
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.early_reads import EarlyReads, early_url
-from engine.node.distributed.failover import Failover, Read
+from engine.node.distributed.failover import GONE, Failover, Read
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
 from engine.node.distributed.read_settings import forwarded
@@ -44,8 +44,6 @@ _FILTERS = "additional_table_filters"
 _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
-_MAY_BE_SKIPPED = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE, 218, Code.ABORTED, 394})
-"""What a replica answers that has no such table, or is stopping. Any other refusal is for a person to see."""
 _DEFAULT_DELAY_S = 300
 
 
@@ -289,7 +287,7 @@ class ShardReader:
             except OnclusterError as error:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
-                if isinstance(error, SqlError) and (refusal is None or refusal.code in _MAY_BE_SKIPPED):
+                if isinstance(error, SqlError) and (refusal is None or refusal.code in GONE):
                     refusal = error
                 failures.append(f"{peer.name}: {_first_line(error)}")
                 continue
@@ -308,7 +306,7 @@ class ShardReader:
             )
         failures += self.failover.failures_among(shard.peers)
         if self.skipping is not None:
-            is_missing = refusal is None or refusal.code in _MAY_BE_SKIPPED
+            is_missing = refusal is None or refusal.code in GONE
             if refusal is not None and (self.skipping is SkipMode.UNREACHABLE or not is_missing):
                 raise refusal  # it answers, and has no such table, or says no
             return None
