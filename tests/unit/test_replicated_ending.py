@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from engine.errors import Code, KeeperUnavailable, SqlError
+from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
+from engine.keeper.base import Op, OpResult, Remove
 from engine.node.replicated.catalog import TableRecord
 from engine.node.replicated.runtime import NodePartStore, RunningTable
+from engine.replication.commands.alter import alter_table
+from engine.replication.commands.insert import InsertOptions
+from engine.replication.commands.waiting import Sync
+from engine.replication.replica.switches import Activity
 from tests.unit.replication_live_support import Live, run
 
 LONGEST_S = 15.0
@@ -102,5 +108,98 @@ def test_without_keeper_a_restore_is_refused_and_keeps_nobody_waiting() -> None:
         with pytest.raises(KeeperUnavailable):
             await table.replica.restore(table.ctx.env.new_uuid())
         await table.end(timeout_s=LONGEST_S)
+
+    run(main)
+
+
+def lose_the_commit(live: Live, table: RunningTable) -> None:
+    """The next transaction of an insert gets no answer, and from then on nobody reaches Keeper."""
+    keeper = table.ctx.session()
+    plain = keeper.multi
+
+    async def multi(ops: Sequence[Op]) -> list[OpResult]:
+        if any(isinstance(op, Remove) and "/block_numbers/" in op.path for op in ops):
+            live.server.stop()
+            raise ConnectionLoss("no answer")
+        return await plain(ops)
+
+    keeper.multi = multi  # type: ignore[method-assign]
+
+
+async def refusal_once_ended(live: Live, table: RunningTable, statement: asyncio.Task[object]) -> SqlError:
+    """What a statement under way says when the table ends, which it does not outlast."""
+    with pytest.raises(SqlError) as said:
+        await asyncio.gather(statement, table.end(timeout_s=LONGEST_S))
+    return said.value
+
+
+def test_an_insert_that_looks_for_its_outcome_without_keeper_ends_with_the_table() -> None:
+    """1. The commit is sent, Keeper goes away. 2. The insert looks for its outcome. 3. The table ends."""
+
+    async def main(live: Live) -> None:
+        table = await running(live)
+        (replica, *_) = live.replicas.values()
+        await replica.insert(0)
+        lose_the_commit(live, table)
+        inserting = asyncio.ensure_future(replica.insert(1))
+        await live.env.sleep(20)
+        began_s = live.env.monotonic_s()
+        said = await refusal_once_ended(live, table, inserting)
+        assert said.code == Code.UNKNOWN_STATUS_OF_INSERT and "detached" in said.message
+        assert live.env.monotonic_s() - began_s < LONGEST_S
+
+    run(main)
+
+
+@pytest.mark.parametrize("max_retries", [0, 3, 20])
+def test_how_long_an_insert_looks_for_its_outcome_is_what_its_retries_say(max_retries: int) -> None:
+    async def main(live: Live) -> None:
+        table = await running(live)
+        (replica, *_) = live.replicas.values()
+        await replica.insert(0)
+        lose_the_commit(live, table)
+        began_s = live.env.monotonic_s()
+        with pytest.raises(SqlError, match="Keeper does not answer") as said:
+            await replica.insert(1, options=InsertOptions(max_retries=max_retries))
+        assert said.value.code == Code.UNKNOWN_STATUS_OF_INSERT
+        longest_s = {0: 25, 3: 35, 20: 200}[max_retries]
+        assert live.env.monotonic_s() - began_s < longest_s
+        await table.end(timeout_s=LONGEST_S)
+
+    run(main)
+
+
+def test_an_insert_that_waits_for_its_quorum_ends_with_the_table() -> None:
+    async def main(live: Live) -> None:
+        table = await running(live)
+        other = await live.replica("r2")
+        other.ctx.switches.stop(Activity.FETCHES)
+        (replica, *_) = live.replicas.values()
+        inserting = asyncio.ensure_future(replica.insert(1, options=InsertOptions(quorum=2)))
+        await live.env.sleep(5)
+        began_s = live.env.monotonic_s()
+        said = await refusal_once_ended(live, table, inserting)
+        assert said.code == Code.UNKNOWN_STATUS_OF_INSERT and "quorum" in said.message
+        assert live.env.monotonic_s() - began_s < LONGEST_S
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_keeper_there", [True, False])
+def test_an_alter_that_waits_for_a_table_that_ends_says_unfinished(is_keeper_there: bool) -> None:
+    """ClickHouse does not wait for itself, either, once it shuts the table down."""
+
+    async def main(live: Live) -> None:
+        table = await running(live)
+        table.ctx.switches.stop(Activity.QUEUES)
+        altering = asyncio.ensure_future(alter_table(table.ctx, "ADD COLUMN w UInt64", sync=Sync.ALL))
+        await live.env.sleep(5)
+        if not is_keeper_there:
+            live.server.stop()
+            await live.env.sleep(30)
+        began_s = live.env.monotonic_s()
+        said = await refusal_once_ended(live, table, altering)
+        assert said.code == Code.UNFINISHED and "r1" in said.message
+        assert live.env.monotonic_s() - began_s < LONGEST_S
 
     run(main)

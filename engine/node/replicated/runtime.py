@@ -128,7 +128,7 @@ class RunningTable:
     async def end(self, *, timeout_s: float) -> None:
         """Stop the replica and let statements that write end, which they do with 242; those that wait for a
         quorum are not waited for longer than that."""
-        self.ctx.is_ending = True
+        self.ctx.ending.set()
         await self.replica.stop()
         self.ctx.term_began.announce()
         if self.users:

@@ -248,13 +248,13 @@ class Inserter:
     ) -> bool:
         """Wait for the quorum of a part. False: it was a duplicate of one whose block was forgotten since.
 
-        Raises SqlError 319 after `quorum_timeout_s`, 285 if the quorum of our own part was given up.
+        Raises SqlError 319 after `quorum_timeout_s` and when the table ends, 285 if the quorum of our own
+        part was given up.
         """
         deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
-        end = await wait_for_quorum(self._ctx, result.name, deadline_s=deadline_s)
-        if end is QuorumEnd.REACHED and result.is_duplicate:
-            # The first insert may have asked for fewer replicas, or for none.
-            end = await self._wait_for_holders(pending, result.name, quorum.required, deadline_s)
+        end = await self._ctx.unless_ending(self._quorum_end(pending, result, quorum, deadline_s))
+        if end is None:
+            raise unknown_status(self._ctx, "The table ended while waiting for quorum")
         if end is QuorumEnd.TIMEOUT:
             raise unknown_status(self._ctx, "Timeout while waiting for quorum")
         if end is QuorumEnd.FAILED:
@@ -270,6 +270,15 @@ class Inserter:
         if not result.is_duplicate and not await wait_until_active(self._ctx, deadline_s=deadline_s):
             raise unknown_status(self._ctx, "Replica became inactive while waiting for quorum")
         return True
+
+    async def _quorum_end(
+        self, pending: Pending, result: Committed, quorum: Quorum, deadline_s: float
+    ) -> QuorumEnd:
+        end = await wait_for_quorum(self._ctx, result.name, deadline_s=deadline_s)
+        if end is QuorumEnd.REACHED and result.is_duplicate:
+            # The first insert may have asked for fewer replicas, or for none.
+            end = await self._wait_for_holders(pending, result.name, quorum.required, deadline_s)
+        return end
 
     async def _wait_for_holders(
         self, pending: Pending, part: PartName, required: int, deadline_s: float

@@ -73,7 +73,9 @@ async def insert_group(
                 await pause(ctx, attempt)
             open_parts = {index: each for index, each in enumerate(group) if index not in done}
             try:
-                done |= await _attempt(ctx, open_parts, quorum, early if attempt == 0 else None)
+                done |= await _attempt(
+                    ctx, open_parts, quorum, early if attempt == 0 else None, max_retries=max_retries
+                )
             except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable, StartOver) as error:
                 failure = error
             except SqlError as error:
@@ -106,7 +108,12 @@ async def _discard(ctx: ReplicaContext, pending: Pending) -> None:
 
 
 async def _attempt(
-    ctx: ReplicaContext, pending: dict[int, Pending], quorum: Quorum | None, early: BlockNumber | None
+    ctx: ReplicaContext,
+    pending: dict[int, Pending],
+    quorum: Quorum | None,
+    early: BlockNumber | None,
+    *,
+    max_retries: int,
 ) -> dict[int, Committed]:
     """One round. What is known already is in the result, and so is all else, or StartOver is raised."""
     keeper = ctx.session()
@@ -125,7 +132,7 @@ async def _attempt(
             locks[index] = found
     if locks:
         transaction = InsertTransaction(
-            ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()]
+            ctx, quorum, alive, [pending[index] for index in locks], [*locks.values()], max_retries
         )
         names = await transaction.run()
         done |= {index: Committed(name, is_duplicate=False) for index, name in zip(locks, names, strict=True)}

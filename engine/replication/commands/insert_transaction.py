@@ -45,8 +45,8 @@ log = logging.getLogger(__name__)
 _FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 10.0
 _CHECK_AFTER_S = 300.0
 """When the part check looks at a part whose insert ended without an answer, as in ClickHouse."""
-_LOOKS = 20
-"""How often Keeper is asked what became of an insert before that is given up."""
+_SESSION_WAIT_S = 3.0
+"""How long at least each look what became of an insert waits for a session with Keeper."""
 _LAST_LOOK_S = 5.0
 """How long a cancelled insert may look what became of it."""
 
@@ -115,8 +115,10 @@ class InsertTransaction:
         alive: Alive | None,
         pending: Sequence[Pending],
         locks: Sequence[BlockNumber],
+        max_retries: int,
     ) -> None:
         self._ctx = ctx
+        self._max_retries = max_retries
         self._quorum = quorum
         self._alive = alive
         self._pending = pending
@@ -237,16 +239,25 @@ class InsertTransaction:
 
     async def _find_out(self) -> bool:
         """Whether the transaction was executed; if not, it cannot be any more. Raises SqlError 319 when
-        Keeper stays away."""
-        attempt = 0
+        Keeper stays away longer than the insert's retries last, and at once when the table ends."""
+        ctx, attempt = self._ctx, 0
         while True:
+            attempt += 1
+            began_s, least_s = ctx.env.monotonic_s(), pause_s(ctx, attempt)
             try:
-                return await self._look(await any_session(self._ctx, timeout_s=LONGEST_PAUSE_S))
+                was_executed = await ctx.unless_ending(self._look_soon(max(_SESSION_WAIT_S, least_s)))
+                if was_executed is None:
+                    raise unknown_status(ctx, "the table is being detached, dropped or replaced")
+                return was_executed
             except (ConnectionLoss, OperationTimeout, SessionExpired, KeeperUnavailable) as error:
-                attempt += 1
-                if attempt > _LOOKS:
-                    raise unknown_status(self._ctx, f"Keeper does not answer: {error}") from error
-                await self._ctx.env.sleep(pause_s(self._ctx, attempt))
+                if attempt > self._max_retries:
+                    raise unknown_status(ctx, f"Keeper does not answer: {error}") from error
+            taken_s = ctx.env.monotonic_s() - began_s
+            await ctx.unless_ending(ctx.env.sleep(max(0.0, least_s - taken_s)))
+
+    async def _look_soon(self, timeout_s: float) -> bool:
+        """As `_look`, on a session that there is within the time."""
+        return await self._look(await any_session(self._ctx, timeout_s=timeout_s))
 
     async def _look(self, keeper: Keeper) -> bool:
         """The removal is what makes the read final: see `Abandoned`. One lock stands for all, the transaction

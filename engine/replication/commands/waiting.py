@@ -95,17 +95,15 @@ Look = Callable[[Keeper, Watch], Awaitable[bool]]
 async def wait_on_replicas(
     ctx: ReplicaContext, waits: Sequence[tuple[ReplicaPaths, Look]], *, inactive_timeout_s: float
 ) -> list[str]:
-    """Wait for all at once; the names of replicas that stayed inactive for too long. The first error of a
-    `Look` ends the waiting."""
+    """Wait for all at once; the names of replicas that stayed inactive for too long, and of this one if its
+    table ends meanwhile. The first error of a `Look` ends the waiting."""
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [
                 (
                     replica.name,
                     group.create_task(
-                        _wait_on_replica(
-                            ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s
-                        )
+                        _wait_unless_ending(ctx, replica, look, inactive_timeout_s=inactive_timeout_s)
                     ),
                 )
                 for replica, look in waits
@@ -173,6 +171,17 @@ class _ProcessedEntries:
             except NoNode:
                 self._queued.pop()
         return True
+
+
+async def _wait_unless_ending(
+    ctx: ReplicaContext, replica: ReplicaPaths, look: Look, *, inactive_timeout_s: float
+) -> bool:
+    """As `_wait_on_replica`; false at once when it is this replica and its table ends: until it is attached
+    again, which nobody may ever do, nothing is done here any more."""
+    waiting = _wait_on_replica(ctx.holder, ctx.env, replica, look, inactive_timeout_s=inactive_timeout_s)
+    if replica != ctx.me:
+        return await waiting
+    return await ctx.unless_ending(waiting) or False
 
 
 async def _wait_on_replica(

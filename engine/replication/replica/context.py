@@ -8,9 +8,10 @@ goes on over the end of a term and looks what became of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from engine.env import Env
 from engine.errors import Code, SqlError
@@ -26,6 +27,8 @@ from engine.replication.replica.block_numbers import BlockLocks
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
 from engine.replication.settings import ReplicatedSettings
+
+T = TypeVar("T")
 
 
 class Signal:
@@ -128,8 +131,8 @@ class ReplicaContext:
     keeper: Keeper | None = None
     readonly_reason: str = "the replica has not been activated yet"
     readonly_since_s: float = 0.0
-    is_ending: bool = False
-    """The table is being detached or dropped: there is no other term to wait for."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the table is being detached or dropped: there is no other term to wait for."""
     metadata_version: int = 0
     is_leader: bool = False
     last_keeper_error: str = ""
@@ -187,6 +190,22 @@ class ReplicaContext:
     @property
     def is_readonly(self) -> bool:
         return self.keeper is None or self.keeper.is_expired
+
+    @property
+    def is_ending(self) -> bool:
+        return self.ending.is_set()
+
+    async def unless_ending(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """The result of `work`; None when the table ends before, which cancels `work`."""
+        working = asyncio.ensure_future(work)
+        ending = asyncio.ensure_future(self.ending.wait())
+        try:
+            await asyncio.wait((working, ending), return_when=asyncio.FIRST_COMPLETED)
+            return working.result() if working.done() else None
+        finally:
+            for task in (working, ending):
+                task.cancel()
+            await asyncio.gather(working, ending, return_exceptions=True)
 
     def check_not_ending(self) -> None:
         """Raises SqlError 242 TABLE_IS_READ_ONLY when the table ends: nobody would stop what begins now."""

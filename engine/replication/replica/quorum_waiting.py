@@ -94,6 +94,6 @@ async def wait_until_active(ctx: ReplicaContext, *, deadline_s: float) -> bool:
                     return True
         except (ConnectionLoss, OperationTimeout, SessionExpired):
             pass
-        if ctx.env.monotonic_s() >= deadline_s:
+        if ctx.is_ending or ctx.env.monotonic_s() >= deadline_s:
             return False
         await ctx.env.sleep(min(_PAUSE_S, max(0.01, deadline_s - ctx.env.monotonic_s())))
