@@ -63,6 +63,9 @@ def environment_of(settings: AirflowSettings, *, port: int) -> dict[str, str]:
         ),
         "PYTHONWARNINGS": "ignore",
         "PYTHONUNBUFFERED": "1",
+        # Airflow gives its processes long titles, for which setproctitle takes the place of the environment
+        # as others see it: without this, whoever looks for what they inherited does not find them.
+        "SPT_NOENV": "1",
         "AIRFLOW__CORE__DAGS_FOLDER": str(settings.dags_folder),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(settings.plugins_folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",

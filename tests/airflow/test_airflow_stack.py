@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from engine.errors import Busy, ConfigError
 from engine.local.airflow_environment import AirflowSettings, environment_of
 from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
+from engine.testing.processes import MARK, marked
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -118,3 +120,23 @@ def test_the_launcher_does_not_import_airflow() -> None:
 
     code = "import sys, engine.local.airflow_stack; sys.exit('airflow' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_a_process_of_airflow_is_found_by_its_mark_whatever_title_it_has(tmp_path: Path) -> None:
+    """Airflow's workers and API server are called otherwise than they were started; a killed owner's guard
+    finds them by the variable that they inherited."""
+    titled = "import setproctitle as s; s.setproctitle('worker ' * 90); print('titled', flush=True); input()"
+    environment = environment_of(settings(tmp_path, environment={MARK: "of-this-test"}), port=1)
+    with subprocess.Popen(
+        [sys.executable, "-c", titled],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "titled\n"
+
+        found = [found.pid for found in marked("of-this-test")]
+
+        process.communicate("end\n")
+    assert found == [process.pid]
