@@ -26,6 +26,7 @@ ENV = SystemEnv()
 PART = PartName.parse("all_0_0_0")
 REPLICA = ReplicaPaths("/t/replicas/r1")
 File = tuple[bytes, bytes]
+_DRIP_S = 0.01
 
 
 def u64(number: int) -> bytes:
@@ -49,8 +50,9 @@ def http(body: bytes, *, cookie: str = "", length: int | None = None, status: st
 
 
 @asynccontextmanager
-async def peer(answer: bytes, *, stays_silent: bool = False) -> AsyncIterator[ReplicaHost]:
-    """Answers every request with these bytes, and closes (or holds) the connection."""
+async def peer(answer: bytes, *, stays_silent: bool = False, drip: bytes = b"") -> AsyncIterator[ReplicaHost]:
+    """Answers every request with these bytes, goes on with those of `drip` one by one, and closes (or holds)
+    the connection."""
     finished = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -58,6 +60,10 @@ async def peer(answer: bytes, *, stays_silent: bool = False) -> AsyncIterator[Re
             await reader.readuntil(b"\r\n\r\n")
             writer.write(answer)
             await writer.drain()
+            for byte in drip:
+                await asyncio.sleep(_DRIP_S)
+                writer.write(bytes([byte]))
+                await writer.drain()
             if stays_silent:
                 await finished.wait()
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -90,11 +96,14 @@ async def wire(files: list[File]) -> list[bytes]:
 
 
 async def receive(
-    answer: bytes, *, limits: FetchLimits | None = None, stays_silent: bool = False
+    answer: bytes, *, limits: FetchLimits | None = None, stays_silent: bool = False, drip: bytes = b""
 ) -> MemoryPartStore:
     """What a store looks like after a fetch that has to fail."""
     store = MemoryPartStore(StoreDisk(model_definition()), ENV)
-    async with peer(answer, stays_silent=stays_silent) as host, HttpPartFetcher(limits=limits) as fetcher:
+    async with (
+        peer(answer, stays_silent=stays_silent, drip=drip) as host,
+        HttpPartFetcher(limits=limits) as fetcher,
+    ):
         with pytest.raises(OnclusterError) as raised:
             await fetcher.fetch(host, REPLICA, PART, into=store, expected=None)
     assert not store.disk.staged
@@ -236,6 +245,17 @@ async def test_a_peer_that_falls_silent_is_given_up() -> None:
         http(whole[:100], length=len(whole)), limits=FetchLimits(silence_s=0.05), stays_silent=True
     )
     assert isinstance(reason(store), PartUnavailable)
+
+
+@pytest.mark.parametrize("head_bytes", [9, 30, 100], ids=["first line", "headers", "part"])
+async def test_a_peer_that_drips_is_given_up(head_bytes: int) -> None:
+    """It is never silent for as long as it may be, and would be done in a year."""
+    whole = http(body_of(await wire(await genuine())))
+    began_s = asyncio.get_running_loop().time()
+    limits = FetchLimits(silence_s=20 * _DRIP_S, connect_s=0.2, least_bytes=100)
+    store = await receive(whole[:head_bytes], limits=limits, drip=whole[head_bytes:])
+    assert isinstance(reason(store), PartUnavailable)
+    assert asyncio.get_running_loop().time() - began_s < len(whole) * _DRIP_S
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -13,7 +14,13 @@ from engine.replication.commands import drop_range, partitions
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.commands.partitions import RangeFate, Sync
+from engine.replication.fetching import PartFetcher, PartReceiver
+from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import DropRange, MergeParts
+from engine.replication.part_header import PartHeader
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
+from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
 from tests.unit.replication_live_support import (
@@ -240,6 +247,62 @@ def test_a_part_is_dropped_and_its_block_can_be_inserted_again() -> None:
         assert replicas[0].parts() == ["all_0_3_1"]
 
     run(main)
+
+
+@pytest.mark.parametrize("others", [(), ("b",)], ids=["alone", "with another"])
+@pytest.mark.parametrize("waiting_for", [Activity.PULLING, Activity.FETCHES], ids=["from log", "from queue"])
+def test_a_drop_does_not_wait_for_a_part_on_its_way(waiting_for: Activity, others: Sequence[str]) -> None:
+    """1. A part comes from a peer that never ends, and perhaps another one. 2. Its partition is dropped. 3. So is
+    the fetch, and what can go on does."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        fetcher = EndlessFetcher(two.ctx.fetcher, ("a_0_0_0", "b_0_0_0"))
+        two.ctx.fetcher = fetcher
+        two.ctx.switches.stop(waiting_for)
+        for partition in ("a", *others):
+            await one.insert(1, partition=partition)
+        await live.env.sleep(1)
+        two.ctx.switches.start(waiting_for)
+        two.ctx.log_changed.set()
+        await fetcher.begun.wait()
+        async with asyncio.timeout(30):
+            await partitions.drop_partition(one.ctx, "a", sync=Sync.ALL)
+        assert fetcher.ended == ["a_0_0_0"] and two.keys() == []
+        await one.insert(2, partition="c")
+        while two.keys() != [2]:
+            await live.env.sleep(1)
+
+    run(main)
+
+
+class EndlessFetcher:
+    """Parts of these names never come."""
+
+    def __init__(self, fetcher: PartFetcher, endless: Sequence[str]) -> None:
+        self._fetcher = fetcher
+        self._endless = endless
+        self.begun = asyncio.Event()
+        self.ended: list[str] = []
+
+    async def fetch(
+        self,
+        source: ReplicaHost,
+        replica: ReplicaPaths,
+        part: PartName,
+        *,
+        into: PartReceiver,
+        expected: PartHeader | None,
+    ) -> Part:
+        if str(part) not in self._endless:
+            return await self._fetcher.fetch(source, replica, part, into=into, expected=expected)
+        async with into.receive(part):
+            self.begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended.append(str(part))
+        raise AssertionError
 
 
 def test_which_parts_cannot_be_dropped() -> None:

@@ -7,8 +7,12 @@ when an answer did not end as it should. What a peer says is checked in `receivi
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import TracebackType
 
 import aiohttp
@@ -54,6 +58,10 @@ class HttpPartFetcher:
         self._newest_version = newest_version
         self._client: aiohttp.ClientSession | None = None
         self._doubtful: dict[tuple[str, PartName], None] = {}
+        self._turns: defaultdict[str, asyncio.Semaphore] = defaultdict(
+            lambda: asyncio.Semaphore(self._limits.connections_per_host)
+        )
+        """By peer; a wait for a free connection is no silence of the peer's."""
 
     async def __aenter__(self) -> HttpPartFetcher:
         return self
@@ -91,19 +99,12 @@ class HttpPartFetcher:
             **({VERIFY_PARAMETER: "1"} if doubtful in self._doubtful else {}),
         }
         try:
-            async with self._session().post(
-                f"{scheme}://{host}:{source.port}/",
-                params=parameters,
-                headers=self._headers,
-                ssl=self._tls if scheme == "https" and self._tls is not None else True,
-                allow_redirects=False,
-            ) as response:
+            async with self._asked(f"{scheme}://{host}:{source.port}/", parameters) as response:
                 if response.status != _HTTP_OK:
                     raise await _refusal(response, part, peer)
                 version = _version(response, part, newest=self._newest_version)
-                receiver = PartReading(
-                    _Content(response.content), part=str(part), version=version, limits=self._limits
-                )
+                content = _Content(response.content, self._limits)
+                receiver = PartReading(content, part=str(part), version=version, limits=self._limits)
                 async with into.receive(part) as incoming:
                     await receiver.receive(incoming)
                     staged = await incoming.finish(expected)
@@ -122,6 +123,22 @@ class HttpPartFetcher:
         self._doubtful.pop(doubtful, None)
         return staged
 
+    @asynccontextmanager
+    async def _asked(self, url: str, parameters: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer, when its head is here, which has a time limit of its own: also a head can drip."""
+        limits = self._limits
+        async with self._turns[url], AsyncExitStack() as stack:
+            async with asyncio.timeout(limits.connect_s + limits.silence_s):
+                request = self._session().post(
+                    url,
+                    params=parameters,
+                    headers=self._headers,
+                    ssl=self._tls if url.startswith("https:") and self._tls is not None else True,
+                    allow_redirects=False,
+                )
+                response = await stack.enter_async_context(request)
+            yield response
+
     def _doubt(self, part: tuple[str, PartName]) -> None:
         """The next request for it asks the sender to look at its own copy first, so that it notices
         damage."""
@@ -133,9 +150,7 @@ class HttpPartFetcher:
         if self._client is None:
             limits = self._limits
             self._client = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0, limit_per_host=limits.connections_per_host, keepalive_timeout=_KEEP_ALIVE_S
-                ),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S),
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=limits.connect_s, sock_read=limits.silence_s
                 ),
@@ -150,8 +165,12 @@ class _Content:
     """The body of an answer as a PieceSource. A part is read in many small pieces (lengths, names, hashes):
     they are cut from what has come."""
 
-    def __init__(self, stream: aiohttp.StreamReader) -> None:
+    def __init__(self, stream: aiohttp.StreamReader, limits: FetchLimits) -> None:
         self._stream = stream
+        self._limits = limits
+        self._time_s = asyncio.get_running_loop().time
+        self._waited_s = 0.0
+        self._came = 0
         self._held = b""
         self._at = 0
 
@@ -163,11 +182,23 @@ class _Content:
         return piece
 
     async def _next(self) -> bytes:
-        """What was received at a time, uncopied; empty at the end."""
+        """What was received at a time, uncopied; empty at the end. Raises TimeoutError for a peer that drips."""
         while True:
+            began_s = self._time_s()
             piece, is_end_of_chunk = await self._stream.readchunk()
+            self._count(len(piece), self._time_s() - began_s)
             if piece or not is_end_of_chunk:
                 return piece
+
+    def _count(self, size: int, waited_s: float) -> None:
+        """Only the waiting for the peer counts, not what the store takes."""
+        self._came += size
+        self._waited_s += waited_s
+        if self._waited_s < self._limits.silence_s:
+            return
+        if self._came < self._limits.least_bytes:
+            raise TimeoutError(f"only {self._came} bytes came in {self._waited_s:.0f} s")
+        self._came, self._waited_s = 0, 0.0
 
 
 def _version(response: aiohttp.ClientResponse, part: PartName, *, newest: int) -> int:

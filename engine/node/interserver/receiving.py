@@ -58,6 +58,9 @@ class FetchLimits:
     projections: int = 1000
     connect_s: float = 5.0
     silence_s: float = 60.0
+    least_bytes: int = 16 << 10
+    """What has to come while the peer is waited for as long as it may be silent: one that drips is as good
+    as silent."""
     connections_per_host: int = 16
 
 

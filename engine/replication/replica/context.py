@@ -24,6 +24,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
 from engine.replication.paths import ReplicaPaths, TablePaths
 from engine.replication.replica.block_numbers import BlockLocks
+from engine.replication.replica.fetches import Fetches
 from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replica.switches import Switches
 from engine.replication.settings import ReplicatedSettings
@@ -128,6 +129,7 @@ class ReplicaContext:
     """This server's name in the clusters, empty if it has none."""
     switches: Switches = field(default_factory=Switches)
     in_flight: InFlight = field(default_factory=InFlight)
+    fetches: Fetches = field(default_factory=Fetches)
     keeper: Keeper | None = None
     readonly_reason: str = "the replica has not been activated yet"
     readonly_since_s: float = 0.0

@@ -75,12 +75,14 @@ class DirectFetches:
         if not parts or len(parts) != len(entries) or not self._is_calm():
             return False
         async with AsyncExitStack() as held:
-            for part in parts:
-                await held.enter_async_context(ctx.in_flight.hold(part))
+            holds = [await held.enter_async_context(AsyncExitStack()) for _ in parts]
+            for hold, part in zip(holds, parts, strict=True):
+                await hold.enter_async_context(ctx.in_flight.hold(part))
             fetches = [self._start(self._fetch(keeper, part)) for part in parts]
             _, late = await asyncio.wait(fetches, timeout=PATIENCE_S)
             if late:
-                self._start(_release(held.pop_all(), late))
+                for hold, fetch in zip(holds, fetches, strict=True):  # nobody waits for another's transfer
+                    self._start(_release(hold.pop_all(), fetch))
                 return False
             found = [fetch.result() for fetch in fetches]
             agreed = {part: each for part, each in zip(parts, found, strict=True) if each is not None}
@@ -108,9 +110,10 @@ class DirectFetches:
             holders = await peers.active_holders(ctx, keeper, part)
             for holder in holders:
                 if holder.part == part and holder.header is not None and holder.address is not None:
-                    await ctx.fetcher.fetch(
+                    transfer = ctx.fetcher.fetch(
                         holder.address, holder.replica, part, into=ctx.store, expected=holder.header
                     )
+                    await ctx.fetches.of(part, transfer)
                     return Agreed(holder.replica, holder.header)
         except (OnclusterError, OSError) as error:
             log.info("replica.not_fetched_directly table=%s part=%s error=%s", ctx.name, part, error)
@@ -144,9 +147,9 @@ class DirectFetches:
         return task
 
 
-async def _release(held: AsyncExitStack, late: set[asyncio.Task[Agreed | None]]) -> None:
-    async with held:
-        await asyncio.wait(late)
+async def _release(hold: AsyncExitStack, fetch: asyncio.Task[Agreed | None]) -> None:
+    async with hold:
+        await asyncio.wait([fetch])
 
 
 async def settle(ctx: ReplicaContext, keeper: Keeper) -> None:

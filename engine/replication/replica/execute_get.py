@@ -151,7 +151,10 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
     if holder.part in ctx.store.staged:
         await ctx.store.discard(holder.part)
     if holder.part not in ctx.store.active:
-        await ctx.fetcher.fetch(holder.address, holder.replica, holder.part, into=ctx.store, expected=header)
+        transfer = ctx.fetcher.fetch(
+            holder.address, holder.replica, holder.part, into=ctx.store, expected=header
+        )
+        await ctx.fetches.of(holder.part, transfer)
     await commit_produced(ctx, holder.part, agreed=Agreed(holder.replica, header))
 
 

@@ -2,9 +2,9 @@
 
 Safety argument. The queue starts nothing inside the range any more while the entry waits or runs.
 
-1. Wait for operations that have committed a part in the range and are about to publish it
-(`ctx.in_flight`), and
-   for entries that are making one; remove the entries that would make one from `queue/`.
+1. Give up fetches of parts in the range. Wait for operations that have committed a part there and are about
+   to publish it (`ctx.in_flight`), and for entries that are making one; remove the entries that would make
+   one from `queue/`.
 2. Drop: parts of the range vanish for readers (and lie in `detached/` if they are detached), then from
    `parts/`. A crash in between leaves `parts/` with names of missing parts under a range that is still
    queued: at start they are left to this entry, which does the rest.
@@ -108,12 +108,13 @@ async def forget_parts(ctx: ReplicaContext, keeper: Keeper, span: PartName) -> N
 
 
 async def _clear_the_way(ctx: ReplicaContext, queued: QueuedEntry, span: PartName) -> None:
-    await ctx.in_flight.settled(span)
-    for other in ctx.queue.executing_inside(span, besides=queued):
-        if other.is_executing:
-            over = asyncio.Event()
-            other.on_finished.append(over.set)
-            await over.wait()
+    with ctx.fetches.given_up_inside(span):
+        await ctx.in_flight.settled(span)
+        for other in ctx.queue.executing_inside(span, besides=queued):
+            if other.is_executing:
+                over = asyncio.Event()
+                other.on_finished.append(over.set)
+                await over.wait()
     keeper = ctx.session()
     for other in ctx.queue.covered_by(span, before=queued):
         await try_remove(keeper, ctx.me.queue_entry(other.name))
@@ -161,9 +162,10 @@ async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> Pa
         if header is None or holder.address is None or holder.part in ctx.store.staged:
             continue
         try:
-            await ctx.fetcher.fetch(
+            transfer = ctx.fetcher.fetch(
                 holder.address, holder.replica, holder.part, into=ctx.store, expected=header
             )
+            await ctx.fetches.of(holder.part, transfer)
         except (PartUnavailable, PartDiffers) as error:
             log.warning("replica.fetch_failed table=%s part=%s error=%s", ctx.name, holder.part, error)
             continue
