@@ -252,8 +252,8 @@ def test_a_part_is_dropped_and_its_block_can_be_inserted_again() -> None:
 @pytest.mark.parametrize("others", [(), ("b",)], ids=["alone", "with another"])
 @pytest.mark.parametrize("waiting_for", [Activity.PULLING, Activity.FETCHES], ids=["from log", "from queue"])
 def test_a_drop_does_not_wait_for_a_part_on_its_way(waiting_for: Activity, others: Sequence[str]) -> None:
-    """1. A part comes from a peer that never ends, and perhaps another one. 2. Its partition is dropped. 3. So is
-    the fetch, and what can go on does."""
+    """1. A part comes from a peer that never ends, and perhaps another one. 2. Its partition is dropped.
+    3. So is the fetch, and what can go on does."""
 
     async def main(live: Live) -> None:
         one, two = await live.cluster(2)

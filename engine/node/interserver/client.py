@@ -182,7 +182,7 @@ class _Content:
         return piece
 
     async def _next(self) -> bytes:
-        """What was received at a time, uncopied; empty at the end. Raises TimeoutError for a peer that drips."""
+        """What was received at a time, uncopied; empty at the end. Raises TimeoutError for a drip."""
         while True:
             began_s = self._time_s()
             piece, is_end_of_chunk = await self._stream.readchunk()

@@ -1,7 +1,8 @@
 """Transfers of parts that are under way to a replica. What is dropped is not waited for.
 
-Safety argument. A transfer that is given up leaves nothing (see `PartFetcher`), and whoever had it under way is
-told that the part is unavailable, as when its connection breaks. Parts that are staged already are not touched.
+Safety argument. A transfer that is given up leaves nothing (see `PartFetcher`), and whoever had it under way
+is told that the part is unavailable, as when its connection breaks. Parts that are staged already are not
+touched.
 
 Source: ClickHouse cancels fetches of a partition that is dropped.
 """
