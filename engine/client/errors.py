@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from engine.errors import Code, SqlError
 
@@ -29,6 +30,16 @@ def server_error(body: str, *, code: int | None = None) -> SqlError:
             message = message[: end.start()]
         return SqlError(code or int(match.group(1)), message)
     return SqlError(code or Code.UNKNOWN_EXCEPTION, body.strip()[:500] or "The server gave no reason")
+
+
+def is_exception(body: str) -> bool:
+    """Whether it is, or ends in, what a ClickHouse server says when it fails."""
+    return _MODERN.search(body) is not None or _OLD.search(body) is not None
+
+
+def is_clickhouse(headers: Iterable[str]) -> bool:
+    """By the names of an answer's headers. Every server since 18 says its name, whatever it answers."""
+    return any(name.lower().startswith("x-clickhouse-") for name in headers)
 
 
 def exception_block(body: bytes, tag: str) -> str | None:

@@ -4,6 +4,10 @@ A statement is sent at most once. What was certainly not sent is NodeUnavailable
 caller asks for it; what was sent and not answered is ReplyLost, and is never tried again. For that every
 request has a connection of its own: on one that was used before, nobody can tell a closed connection from a
 lost answer.
+
+An answer counts only if a ClickHouse server gave it, which its headers say. A proxy's page, a redirect to a
+login or another program on the port is ReplyLost, whatever its status: nobody can tell whether the statement
+went further. Redirects are not followed. What a server writes behind an INSERT it refused is its error.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any, Self
 
 import aiohttp
 
-from engine.client.errors import exception_block, server_error
+from engine.client.errors import exception_block, is_clickhouse, is_exception, server_error
 from engine.env import Env, SystemEnv
 from engine.errors import NodeUnavailable, OnclusterError, ReplyLost
 from engine.names import quote_identifier
@@ -60,6 +64,7 @@ class NodeClient:
     - `url` is `http://host:port` or `https://host:port`; `tls` replaces the system's certificates.
     - `timeout_s` bounds a whole request, `connect_timeout_s` reaching the server.
     - `retries` is how often a server that cannot be reached is tried again.
+    - An answer of more than `max_answer_bytes` counts as lost.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class NodeClient:
         connect_timeout_s: float = 5.0,
         retries: int = 0,
         retry_pause_s: float = 0.2,
+        max_answer_bytes: int = 1 << 30,
         tls: ssl.SSLContext | None = None,
         env: Env | None = None,
     ) -> None:
@@ -83,6 +89,7 @@ class NodeClient:
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
         self._retries = retries
         self._retry_pause_s = retry_pause_s
+        self._max_answer_bytes = max_answer_bytes
         self._tls: ssl.SSLContext | bool = True if tls is None else tls
         self._env = env or SystemEnv()
         self._session: aiohttp.ClientSession | None = None
@@ -159,7 +166,9 @@ class NodeClient:
         An iterator is streamed. Raises as `query_rows`; after ReplyLost the rows may be there or not.
         """
         names = f" ({', '.join(map(quote_identifier, columns))})" if columns else ""
-        await self._post(data, settings=settings, query=f"INSERT INTO {table}{names} FORMAT {format}")
+        reply = await self._post(data, settings=settings, query=f"INSERT INTO {table}{names} FORMAT {format}")
+        if reply.body:  # a server that had said 200 before it failed
+            raise server_error(reply.body.decode("utf-8", "replace"))
 
     async def ping(self) -> None:
         """Returns when the server answers. Raises NodeUnavailable or ReplyLost when it does not."""
@@ -197,7 +206,10 @@ class NodeClient:
         if reply.status != 200:
             code = reply.headers.get("X-ClickHouse-Exception-Code", "")
             text = reply.body.decode("utf-8", "replace")
-            raise server_error(text, code=int(code) if code.isdigit() else None)
+            if is_clickhouse(reply.headers) or is_exception(text):
+                raise server_error(text, code=int(code) if code.isdigit() else None)
+        if not is_clickhouse(reply.headers):
+            raise self._somebody_else(reply)
         tag = reply.headers.get("X-ClickHouse-Exception-Tag")
         if tag and (message := exception_block(reply.body, tag)) is not None:
             raise server_error(message)
@@ -239,10 +251,13 @@ class NodeClient:
                 data=data or None,
                 headers=own,
                 ssl=self._tls,
+                allow_redirects=False,
             ) as response:
                 try:
                     async for chunk in response.content.iter_any():
                         body += chunk
+                        if len(body) > self._max_answer_bytes:
+                            raise self._lost(ValueError(f"it has more than {self._max_answer_bytes} bytes"))
                 except aiohttp.ClientPayloadError as error:
                     self._raise_if_exception_block(response, bytes(body))
                     raise self._lost(error) from error
@@ -264,6 +279,15 @@ class NodeClient:
         return ReplyLost(
             f"{self.url} was sent a statement and its answer was lost: {what or type(error).__name__}.",
             hint="It may have been executed: look before sending it again.",
+        )
+
+    def _somebody_else(self, reply: _Reply) -> OnclusterError:
+        said = " ".join(reply.body.decode("utf-8", "replace").split())[:200]
+        where = f", to {target[:200]}" if (target := reply.headers.get("Location", "")) else ""
+        return ReplyLost(
+            f"{self.url} was sent a statement and answered as no ClickHouse server does: HTTP status "
+            f"{reply.status}{where}{f', {said!r}' if said else ''}.",
+            hint="Look at what listens there, and at a proxy before it. The statement may have run.",
         )
 
     def _open_session(self) -> aiohttp.ClientSession:

@@ -1,7 +1,8 @@
 """Statements to one server over HTTP. Blocking, for Spark's own processes.
 
 An answer is an answer only when it is complete: a server that fails while it sends rows has said 200 already,
-and then the connection ends too early or the text of an exception stands at the end.
+and then the connection ends too early or the text of an exception stands at the end. And only when a
+ClickHouse server gave it, which its headers say: a proxy's page proves nothing, whatever its status.
 
 Source: ClickHouse's HTTP interface, 18.16 to 26.9 alike.
 """
@@ -77,7 +78,12 @@ class Server:
             if reply.status != 200:
                 text = reply.read().decode("utf-8", "replace").strip()
                 raise sql_error(text, at=self)
-        except SqlError:
+            if not any(name.lower().startswith("x-clickhouse-") for name in reply.headers):
+                raise ReplyLost(
+                    f"{self} answered as no ClickHouse server does.",
+                    hint="Look at what listens there, and at a proxy before it.",
+                )
+        except (SqlError, ReplyLost):
             connection.close()
             raise
         except (OSError, http.client.HTTPException) as error:

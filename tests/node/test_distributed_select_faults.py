@@ -21,6 +21,7 @@ pytestmark = pytest.mark.slow
 BLOCK = b"\x01\x02" + b"\x01k" + b"\x05UInt8" + b"\x07\x08"
 """A Native block: one column `k UInt8` with two rows."""
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+ANSWER = b"HTTP/1.1 200 OK\r\nConnection: close\r\nX-ClickHouse-Format: JSON\r\nContent-Length: "
 META = b", ".join(b'{"name": "' + name + b'", "type": "String"}' for name in (b"name", b"type", b"kind"))
 DESCRIBED = b'{"meta": [' + META + b'], "data": [["k", "UInt8", ""]]}'
 
@@ -79,9 +80,7 @@ def peer(end: bytes, *, waits: bool = False) -> Iterator[Peer]:
                     request += connection.recv(65536)
                 body = DESCRIBED if b"DESCRIBE" in request else b""
                 length = str(len(body)).encode()
-                connection.sendall(
-                    b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + length + b"\r\n\r\n" + body
-                )
+                connection.sendall(ANSWER + length + b"\r\n\r\n" + body)
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()

@@ -1,7 +1,9 @@
 """The HTTP client: every server's errors, and what is known when no answer comes."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -10,6 +12,7 @@ from engine.client import NodeClient
 from engine.client.errors import exception_block, server_error
 from engine.errors import NodeUnavailable, ReplyLost, SqlError
 
+OURS = {"X-ClickHouse-Server-Display-Name": "server"}
 OLD = "Code: 47, e.displayText() = DB::Exception: Unknown identifier: readonly, e.what() = DB::Exception"
 OLD_WITH_STACK = (
     "Code: 60, e.displayText() = DB::Exception: Table a.b doesn't exist. Stack trace:\n\n0. /lib/x"
@@ -71,10 +74,11 @@ async def test_a_query_is_sent_with_user_settings_and_parameters(serve: Serve) -
         seen["key"] = request.headers["X-ClickHouse-Key"]
         seen["body"] = await request.text()
         return web.json_response(
-            {
+            headers=OURS,
+            data={
                 "meta": [{"name": "n", "type": "UInt64"}, {"name": "s", "type": "Nullable(String)"}],
                 "data": [["18446744073709551615", None], [1, "12"]],
-            }
+            },
         )
 
     async with NodeClient(await serve(handler), user="u", password="p", database="d") as client:
@@ -167,7 +171,7 @@ async def test_rows_are_streamed_into_an_insert(serve: Serve) -> None:
     async def handler(request: web.Request) -> web.Response:
         received.append(request.query["query"].encode())
         received.append(await request.read())
-        return web.Response()
+        return web.Response(headers=OURS)
 
     async def rows() -> AsyncIterator[bytes]:
         yield b"1\n"
@@ -176,3 +180,57 @@ async def test_rows_are_streamed_into_an_insert(serve: Serve) -> None:
     async with NodeClient(await serve(handler)) as client:
         await client.insert("`d`.`t`", rows(), format="CSV", columns=["a", "b`c"])
     assert received == [b"INSERT INTO `d`.`t` (`a`, `b\\`c`) FORMAT CSV", b"1\n2\n"]
+
+
+SOMEBODY_ELSE = {
+    "a page": {"text": "<html>Down for maintenance</html>"},
+    "nothing": {},
+    "no content": {"status": 204},
+    "a gateway's error": {"status": 502, "text": "Bad Gateway"},
+    "to a login": {"status": 302, "headers": {"Location": "/login"}},
+    "to another place": {"status": 307, "headers": {"Location": "/other"}},
+}
+
+
+@pytest.mark.parametrize("answer", SOMEBODY_ELSE.values(), ids=SOMEBODY_ELSE.keys())
+async def test_what_no_clickhouse_server_said_is_no_answer(serve: Serve, answer: dict[str, Any]) -> None:
+    asked: list[str] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        await request.read()
+        return web.Response(**answer) if request.path == "/" else web.Response(headers=OURS)
+
+    async def rows() -> AsyncIterator[bytes]:
+        yield b"1\n"
+
+    async with NodeClient(await serve(handler)) as client:
+        with pytest.raises(ReplyLost, match="as no ClickHouse server does: HTTP status"):
+            await client.insert("t", rows(), format="CSV")
+        with pytest.raises(ReplyLost):
+            await client.query_text("SELECT 1")
+    assert asked == ["/", "/"]
+
+
+async def test_an_error_behind_a_status_of_success_is_the_error_of_the_insert(serve: Serve) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(headers=OURS, text=MODERN)
+
+    async with NodeClient(await serve(handler)) as client:
+        with pytest.raises(SqlError) as caught:
+            await client.insert("t", b"1\n", format="CSV")
+    assert caught.value.code == 60
+
+
+async def test_an_answer_without_end_is_not_kept(serve: Serve) -> None:
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers=OURS)
+        await response.prepare(request)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                await response.write(b"x" * 1000)
+        return response
+
+    async with NodeClient(await serve(handler), max_answer_bytes=10_000) as client:
+        with pytest.raises(ReplyLost, match="more than 10000 bytes"):
+            await client.query_text("SELECT 1")

@@ -42,7 +42,7 @@ class Other:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         if request.method == "POST":
-            return web.Response(body=b"")  # a probe
+            return web.Response(headers={"X-ClickHouse-Server-Display-Name": "other"})  # a probe
         self.formats.append(request.query["default_format"])
         if self.formats[-1] == "TSVRaw" and self.early is not None:
             return await self.early(request)

@@ -39,6 +39,10 @@ class SetClock(SystemEnv):
         return self.at_s
 
 
+SERVER = {"X-ClickHouse-Server-Display-Name": "replica"}
+"""The header that every answer of a server has."""
+
+
 def refusal(code: int, text: str) -> web.Response:
     return web.Response(
         status=400,
@@ -69,7 +73,7 @@ class Replicas:
             await request.read()
             self.on_insert()
             self.inserted.append((number, frozenset(request.query)))
-            return web.Response(body=b"")
+            return web.Response(headers=SERVER)
         if number in self.without_table:
             return web.Response(
                 status=404, text="Code: 60. no table", headers={"X-ClickHouse-Exception-Code": "60"}
@@ -83,9 +87,9 @@ class Replicas:
         if request.method == "GET":
             return web.Response(body=b"\x01\x01\x04__a0\x06UInt64" + struct.pack("<Q", number))
         if "absolute_delay" not in await request.text():
-            return web.Response(body=b"")
+            return web.Response(headers=SERVER)
         self.asked_delay.append(number)
-        return web.Response(text=f"{self.delays_s.get(number, 0)}\n")
+        return web.Response(text=f"{self.delays_s.get(number, 0)}\n", headers=SERVER)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from engine.distributed.replica_choice import (
 from engine.env import Env
 from engine.errors import OnclusterError, SqlError
 from engine.names import quote_string
+from engine.node.distributed.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
 
 _MAX_SEEN = 10_000
@@ -54,6 +55,7 @@ class PeerHealth:
                 user=peer.user,
                 password=peer.password,
                 connect_timeout_s=1.0,
+                max_answer_bytes=MAX_ANSWER_BYTES,
                 timeout_s=10.0,
                 env=self.env,
             )

@@ -19,6 +19,9 @@ from engine.storage.statement_text import InsertText
 _FOR_ONE_BLOCK = {"min_insert_block_size_rows": "100000000", "min_insert_block_size_bytes": "0"}
 """The receiver makes one block of what it is sent, also of a batch: the token names all of it."""
 
+MAX_ANSWER_BYTES = 1 << 20
+"""What a peer may say to an INSERT, or to a probe."""
+
 _READ_AS_ONE_BLOCK = {
     "max_threads": "1",
     "max_insert_threads": "1",
@@ -88,6 +91,7 @@ class NodeSink:
                 password=peer.password,
                 timeout_s=self._timeout_s,
                 connect_timeout_s=1.0,
+                max_answer_bytes=MAX_ANSWER_BYTES,
                 env=self._env,
             )
         return self._clients[peer]
