@@ -220,6 +220,38 @@ def test_table_functions_read_clusters(cluster: Cluster) -> None:
     assert reply.code == 701
 
 
+TABLE_FUNCTIONS = {
+    "SELECT count(), sum(number), uniqExact(_shard_num) FROM cluster('c', numbers(10))": "20\t90\t2",
+    "SELECT number, count() FROM clusterAllReplicas('c', numbers(2)) GROUP BY 1 ORDER BY 1": "0\t4\n1\t4",
+    "SELECT number FROM cluster('c', numbers(5)) ORDER BY number LIMIT 2 OFFSET 1": "0\n1",
+    # its names are the shards' own
+    "SELECT sum(c) FROM cluster('c', view(SELECT count() AS c FROM events))": "2000",
+    "SELECT count() FROM cluster('c', merge('default', '^events$')) WHERE id < 3": "3",
+    # each shard reads the whole of a Distributed table, and of a cluster
+    "SELECT count() FROM cluster('c', view(SELECT id FROM events_d WHERE id < 3))": "6",
+    "SELECT count() FROM cluster('c', cluster('c', numbers(3)))": "12",
+    "SELECT count() FROM cluster('c', numbers(3)) AS a JOIN events_d AS b ON a.number = b.id": "6",
+    "SELECT count() FROM cluster('c', numbers(3)) AS a JOIN cluster('c', numbers(2)) AS b USING number": "8",
+    "SELECT count() FROM events_d WHERE id IN (SELECT number FROM cluster('c', numbers(3)))": "3",
+    "SELECT count() FROM cluster('c', numbers({n:UInt8}))": "8",
+    "DESCRIBE TABLE cluster('c', numbers(3)) FORMAT TSVRaw": "number\tUInt64\t\t\t\t\t",
+    "DESCRIBE (SELECT number + 1 AS n FROM cluster('c', numbers(3))) FORMAT TSVRaw": "n\tUInt64\t\t\t\t\t",
+}
+
+
+@pytest.mark.parametrize("sql", TABLE_FUNCTIONS)
+def test_table_functions_are_executed_on_the_shards(cluster: Cluster, sql: str) -> None:
+    assert cluster.n1.query(sql, param_n="4") == TABLE_FUNCTIONS[sql] + "\n"
+
+
+def test_what_a_node_refuses_it_refuses_to_other_nodes_too(cluster: Cluster) -> None:
+    function = "url('file:///etc/passwd', 'LineAsString', 's String')"
+    assert refused(cluster.n1, f"SELECT * FROM {function}").code == 497
+    assert refused(cluster.n1, f"SELECT * FROM cluster('c', {function})").code == 497
+    assert refused(cluster.n1, "SELECT * FROM cluster('c', view(SELECT file('/etc/passwd')))").code == 497
+    assert "Received from n1:9000" in refused(cluster.n1, "SELECT * FROM cluster('c', nosuch(1))").text
+
+
 def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None:
     skip = {"optimize_skip_unused_shards": "1", "force_optimize_skip_unused_shards": "1"}
     sql = "SELECT groupUniqArray(_shard_num), count() FROM events_d WHERE id IN (3, 5, 7)"

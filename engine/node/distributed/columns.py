@@ -4,41 +4,60 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from engine.client import QueryRows
+from engine.distributed.peers import PeerShard
 from engine.distributed.select import SourceColumn
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_string
+from engine.node.distributed.failover import GONE, received_from
 from engine.node.distributed.peer_health import PeerHealth
-from engine.node.distributed.shard_reader import ShardReader
-from engine.node.distributed.table_functions import TableFunction
+from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.tables import DistributedTable
 from engine.node.replicated.waiting import flag
 
 _HIDDEN = ("MATERIALIZED", "ALIAS")
 
 
-async def columns_elsewhere(
-    health: PeerHealth, call: TableFunction, reader: ShardReader
-) -> Sequence[SourceColumn]:
-    """The columns of a table that is known only where it is: asked of the first replica that says."""
-    failures = []
-    for shard in reader.shards:
-        for peer in shard.peers:
-            name = peer.table(call.table.database, call.table.table)
-            try:
-                rows = await health.client(peer).query_rows(f"DESCRIBE TABLE {name}")
-            except OnclusterError as error:
-                failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
-                continue
-            described = [(*map(str, row), "", "", "")[:3] for row in rows.rows]
-            return [
-                SourceColumn(name, type_, is_hidden=kind in _HIDDEN)
-                for name, type_, kind in described
-                if kind != "EPHEMERAL"
-            ]
+async def described_elsewhere(health: PeerHealth, place: ReadPlace, shards: Sequence[PeerShard]) -> QueryRows:
+    """DESCRIBE of what is known only where it is, asked of the first replica that says; this node first.
+
+    Raises SqlError: what the first replica said that has it and refuses, else 279.
+    """
+    failures: list[str] = []
+    refusal: SqlError | None = None
+    peers = [peer for shard in shards for peer in shard.peers]
+    for peer in sorted(peers, key=lambda one: not one.is_local):
+        sql = f"DESCRIBE TABLE {place.text(peer)}"
+        try:
+            return await health.client(peer).query_rows(sql, settings=place.parameters)
+        except OnclusterError as error:
+            failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
+            if refusal is None and isinstance(error, SqlError) and error.code not in GONE:
+                refusal = received_from(peer, error)
+    if refusal is not None:
+        raise refusal
     raise SqlError(
         Code.ALL_CONNECTION_TRIES_FAILED,
-        f"No replica says which columns {call.table} has. Log: {'; '.join(failures)}",
+        f"No replica says which columns {place} has. Log: {'; '.join(failures)}",
     )
+
+
+def described_rows(answer: QueryRows) -> Sequence[tuple[str, str, str, str]]:
+    """Names, types, kinds and default expressions."""
+    rows = ((*map(str, row), "", "") for row in answer.rows)
+    return [(name, type_, kind, expression) for name, type_, kind, expression, *_ in rows]
+
+
+async def columns_elsewhere(
+    health: PeerHealth, place: ReadPlace, shards: Sequence[PeerShard]
+) -> Sequence[SourceColumn]:
+    """Raises as `described_elsewhere`."""
+    answer = await described_elsewhere(health, place, shards)
+    return [
+        SourceColumn(name, type_, is_hidden=kind in _HIDDEN)
+        for name, type_, kind, _ in described_rows(answer)
+        if kind != "EPHEMERAL"
+    ]
 
 
 def elsewhere(table: DistributedTable) -> str:

@@ -25,6 +25,7 @@ from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.distributed.early_reads import EarlyReads
 from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.read_place import ReadPlace
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
@@ -66,11 +67,10 @@ _OTHER_SERVERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A replica's table that the statement reads: `sql` reads it by itself, `mark` begins requests to it."""
+    """What the statement reads of a replica: `sql` reads it by itself, `mark` begins requests to it."""
 
     peer: Peer
-    database: str
-    table: str
+    place: ReadPlace
     mark: str
     sql: str
 
@@ -141,7 +141,7 @@ class Failover:
         return {read.peer: error for read, error in zip(reads, failures, strict=True) if error is not None}
 
     async def _probe(self, read: Read) -> None:
-        await self.health.probe(read.peer, read.database, read.table, mark=read.mark, with_delay=False)
+        await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False)
 
     async def _read(self, read: Read) -> None:
         await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")
@@ -149,11 +149,11 @@ class Failover:
     def explained(self, error: SqlError) -> SqlError:
         """The same with ClickHouse's code and the replicas that were read, where a connection broke; the
         error of a replica as that replica gave it, with its code."""
-        if not self.reads or _OTHER_SERVERS.search(self.asked.sql):
+        if not self.reads:
             return error
         if error.code == _FROM_REMOTE:
             return self._as_given(error)
-        if error.code != _POCO_EXCEPTION:
+        if error.code != _POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
             return error
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR
@@ -209,6 +209,12 @@ class BegunAnswer:
             if explained is error:
                 raise
             raise explained from error
+
+
+def received_from(peer: Peer, error: SqlError) -> SqlError:
+    """A replica's own error, with its code, and who gave it."""
+    text = f"Received from {peer.name.readable}. DB::Exception: {error.message}"
+    return SqlError(error.code, text, name=error.name)
 
 
 def _is_gone(error: SqlError) -> bool:

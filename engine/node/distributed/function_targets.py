@@ -13,9 +13,10 @@ from uuid import UUID
 from engine.config.model import Topology
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.peers import PeerShard, peers_of_cluster
-from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId, TableName, quote_identifier
+from engine.node.distributed.columns import described_elsewhere, described_rows
 from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.table_functions import TableFunction, target_function
 from engine.node.distributed.tables import Column, DistributedTable
 from engine.node.statement import Asked
@@ -68,23 +69,11 @@ class FunctionTargets:
         self, call: TableFunction, shards: Sequence[PeerShard]
     ) -> tuple[tuple[Column, ...], str]:
         """The columns of the table, and their list for CREATE TABLE."""
-        failures = []
-        for peer in (peer for shard in shards for peer in shard.peers):
-            name = peer.table(call.table.database, call.table.table)
-            try:
-                answer = await self._health.client(peer).query_rows(f"DESCRIBE TABLE {name}")
-            except OnclusterError as error:
-                failures.append(f"{peer.name}: {str(error).partition(chr(10))[0][:300]}")
-                continue
-            rows = [[*map(str, row), "", ""][:4] for row in answer.rows]
-            return (
-                tuple(Column(column, type_, kind) for column, type_, kind, _ in rows),
-                ", ".join(
-                    f"{quote_identifier(column)} {type_} {kind} {value}"
-                    for column, type_, kind, value in rows
-                ),
-            )
-        raise SqlError(
-            Code.ALL_CONNECTION_TRIES_FAILED,
-            f"No replica says which columns {call.table} has. Log: {'; '.join(failures)}",
+        answer = await described_elsewhere(self._health, ReadPlace(call.table), shards)
+        rows = described_rows(answer)
+        return (
+            tuple(Column(column, type_, kind) for column, type_, kind, _ in rows),
+            ", ".join(
+                f"{quote_identifier(column)} {type_} {kind} {value}" for column, type_, kind, value in rows
+            ),
         )

@@ -22,6 +22,7 @@ from engine.distributed.replica_choice import (
 from engine.env import Env
 from engine.errors import OnclusterError, SqlError
 from engine.names import quote_string
+from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
 
@@ -64,7 +65,7 @@ class PeerHealth:
     def seen(self, peer: Peer, table: str, *, with_delay: bool, max_age_s: float) -> int | None:
         """Seconds that the table there was behind when it was seen last; None if that is too long ago.
 
-        `table` is its quoted name there. What is behind may have fallen back further since.
+        `table` is `ReadPlace.seen_as`. What is behind may have fallen back further since.
         """
         found = self.seen_s.get((peer, table, with_delay))
         if found is None:
@@ -95,21 +96,22 @@ class PeerHealth:
         """A connection to the replica failed."""
         self.failures.failed(peer.name)
 
-    async def probe(self, peer: Peer, database: str, table: str, *, mark: str, with_delay: bool) -> int:
+    async def probe(self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool) -> int:
         """Seconds that the table there is behind, asked now. Raises OnclusterError when it cannot be read.
 
         `mark` is a comment to put before the question.
         """
-        name = peer.table(database, table)
         client = self.client(peer)
         delay_s = 0
         try:
-            await client.query_text(f"{mark} SELECT 1 FROM {name} LIMIT 0")
+            await client.query_text(
+                f"{mark} SELECT 1 FROM {place.text(peer)} LIMIT 0", settings=place.parameters
+            )
             if with_delay:
-                where = quote_string(database or peer.default_database or "default")
+                where = quote_string(place.table.database or peer.default_database or "default")
                 text = await client.query_text(
                     "SELECT max(absolute_delay) FROM system.replicas "
-                    f"WHERE database = {where} AND table = {quote_string(table)}"
+                    f"WHERE database = {where} AND table = {quote_string(place.table.table)}"
                 )
                 delay_s = int(text.strip() or 0)
         except SqlError:
@@ -117,7 +119,7 @@ class PeerHealth:
         except OnclusterError:
             self.failed(peer)
             raise
-        self.note_seen(peer, name, with_delay=with_delay, delay_s=delay_s)
+        self.note_seen(peer, place.seen_as(peer), with_delay=with_delay, delay_s=delay_s)
         return delay_s
 
     def order(self, shard: PeerShard, policy: Policy) -> Sequence[Peer]:

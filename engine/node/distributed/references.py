@@ -18,9 +18,11 @@ from engine.node.distributed.analyst import Analyst
 from engine.node.distributed.chdb_request import DEPTH
 from engine.node.distributed.columns import columns_elsewhere, columns_of, elsewhere
 from engine.node.distributed.failover import Failover
+from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.distributed.merges import Merge, MergeReader, Merges, merge_calls
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import skipping_of
+from engine.node.distributed.read_place import ReadPlace, place_of
 from engine.node.distributed.settings_around import settings_around, settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_filters import filter_of, table_filters
@@ -68,9 +70,10 @@ class References:
         self._plan = plan
 
     async def of(
-        self, asked: Asked, sql: str, failover: Failover
+        self, asked: Asked, sql: str, failover: Failover, inner: InnerCalls
     ) -> tuple[list[Reference], Mapping[int, str]] | None:
-        """Everything to be replaced, and by its offset what chDB itself would read there, if anything."""
+        """Everything to be replaced, and by its offset what chDB itself would read there, if anything.
+        `inner` has what was hidden of `sql`."""
         whole = settings_of_statement(asked, sql)
         match = DEPTH.match(asked.sql)
         depth = int(match[1]) if match else 0
@@ -95,10 +98,10 @@ class References:
         if has_table_functions(sql):
             for call in table_functions(sql, self._topology, asked.current_database):
                 settings = settings_around(sql, call.start, whole)
+                place = place_of(asked, call.table, inner)
                 reader = ShardReader(
                     peers_of_cluster(call.cluster, self._is_local),
-                    call.table.database,
-                    call.table.table,
+                    place,
                     self._health,
                     settings,
                     failover,
@@ -106,9 +109,9 @@ class References:
                     is_distributed_here=known.__contains__,
                     current_database=asked.current_database,
                     skipping=skipping_of(settings, None),
-                    elsewhere=sql[call.start : call.end],
+                    elsewhere=inner.shown(sql[call.start : call.end]),
                 )
-                columns = await columns_elsewhere(self._health, call, reader)
+                columns = await columns_elsewhere(self._health, place, reader.shards)
                 source = SourceTable(columns, reader, virtuals=virtual_columns())
                 refs.append(
                     Reference(
@@ -199,8 +202,7 @@ class References:
         definition = table.definition
         return ShardReader(
             self._shards_of(definition.cluster),
-            definition.database,
-            definition.table,
+            ReadPlace(TableName(definition.database, definition.table)),
             self._health,
             settings,
             failover,

@@ -29,9 +29,11 @@ from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import ONE_ROW, with_one_row, with_text, with_threads
+from engine.node.distributed.describe import with_description
 from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
+from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.distributed.merges import Merges
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
@@ -72,6 +74,7 @@ class DistributedSelects:
         self._tables = tables
         self._health = health
         self._topology = topology
+        self._is_local = is_local
         self._views = DistributedViews(tables, local)
         self._analyst = Analyst()
         self._references = References(
@@ -112,6 +115,8 @@ class DistributedSelects:
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()
         failover.early = None
+        if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
+            return await self._described(asked, failover)
         if statement.kind not in _READING or _EXPLAIN_AST.match(asked.sql):
             return asked
         if statement.kind is StatementKind.SELECT and ONE_ROW.match(asked.sql):
@@ -153,8 +158,10 @@ class DistributedSelects:
 
     async def _planned(self, asked: Asked, failover: Failover) -> Planned | None:
         """The request as chDB can run it; None if it is so already."""
-        sql = await self._views.replaced(asked) if len(self._tables) else asked.sql
-        found = await self._references.of(asked, sql, failover)
+        inner = InnerCalls()
+        asked = replace(asked, sql=inner.hidden(asked.sql))
+        sql = inner.hidden(await self._views.replaced(asked)) if len(self._tables) else asked.sql
+        found = await self._references.of(asked, sql, failover, inner)
         if not found:
             check_merge(sql, await self._tables.names(), asked.current_database)
             return None
@@ -187,6 +194,14 @@ class DistributedSelects:
             for reader in readers:
                 await reader.close()
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+
+    async def _described(self, asked: Asked, failover: Failover) -> Asked:
+        """DESCRIBE of a table function, or of a SELECT from some."""
+        text = await with_description(asked, self._health, topology=self._topology, is_local=self._is_local)
+        if text is not None:
+            return replace(asked, sql=text)
+        found = await self._planned(asked, failover)
+        return asked if found is None else found[0]
 
     async def _again(self, asked: Asked, before: Remembered, failover: Failover) -> Asked:
         """As `_prepared`, for a text whose analysis is known."""

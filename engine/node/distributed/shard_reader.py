@@ -27,9 +27,10 @@ from engine.distributed.sharding import slot_expression, slots
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.early_reads import EarlyReads, early_url
-from engine.node.distributed.failover import GONE, Failover, Read
+from engine.node.distributed.failover import GONE, Failover, Read, received_from
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
+from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.read_settings import forwarded
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
@@ -52,8 +53,7 @@ class ShardReader:
     """Implements `ShardSource` for one table in one statement."""
 
     shards: Sequence[PeerShard]
-    database: str
-    table: str
+    place: ReadPlace
     health: PeerHealth
     settings: Mapping[str, str]
     failover: Failover
@@ -150,7 +150,7 @@ class ShardReader:
             if not isinstance(source, ShardReader):
                 raise TypeError(source)
             if select.reads_others_locally:
-                texts[other.slot] = peer.table(source.database, source.table)
+                texts[other.slot] = source.place.text(peer)
             elif self._is_here(peer):
                 texts[other.slot] = await source.table_expression(other.read)
             else:
@@ -160,7 +160,7 @@ class ShardReader:
     async def _read(
         self, shard: PeerShard, peer: Peer, select: RemoteSelect, sources: Sequence[ShardSource]
     ) -> str:
-        table = peer.table(self.database, self.table)
+        table = self.place.text(peer)
         others = await self._others(peer, select, sources)
         names = self._names(select)
         if self._is_here(peer):
@@ -170,7 +170,7 @@ class ShardReader:
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         settings = forwarded({**self.settings, **self._filter(peer)})
-        parameters = f"{settings}&query={quote(text, safe='')}"
+        parameters = f"{settings}{self.place.url_parameters}&query={quote(text, safe='')}"
         url = f"{peer.url}/?default_format=Native{parameters}"
         if len(url) > MAX_URL_BYTES:
             raise TooLong
@@ -181,7 +181,7 @@ class ShardReader:
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
         reading = f"SELECT {names} FROM {read}"
-        self.failover.reads.add(Read(peer, self.database, self.table, mark, reading))
+        self.failover.reads.add(Read(peer, self.place, mark, reading))
         self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
 
@@ -201,15 +201,23 @@ class ShardReader:
 
     def _filter(self, peer: Peer) -> Mapping[str, str]:
         """`additional_table_filters` for the shard's own table."""
-        name = TableName(self.database or peer.default_database or self.current_database, self.table)
+        if self.place.function:
+            return {}
+        name = self._table_at(peer)
         condition = filter_of(self.settings, name, alias="", current=self.current_database)
         return filter_setting(name, condition) if condition else {_FILTERS: ""}
 
     def _is_here(self, peer: Peer) -> bool:
-        if not peer.is_local or not flag(self.settings, "prefer_localhost_replica", True):
+        if self.place.function or not self._is_preferred(peer):
             return False
-        database = self.database or peer.default_database or self.current_database
-        return not self.is_distributed_here(TableName(database, self.table))
+        return not self.is_distributed_here(self._table_at(peer))
+
+    def _is_preferred(self, peer: Peer) -> bool:
+        return peer.is_local and flag(self.settings, "prefer_localhost_replica", True)
+
+    def _table_at(self, peer: Peer) -> TableName:
+        table = self.place.table
+        return TableName(table.database or peer.default_database or self.current_database, table.table)
 
     def _choice(self, shard: PeerShard) -> asyncio.Task[Peer | None]:
         if shard.number not in self._choices:
@@ -229,6 +237,8 @@ class ShardReader:
         order = self.health.order(shard, policy_of(self.settings))
         here = [peer for peer in order if self._is_here(peer)]
         others = [peer for peer in order if peer not in here and peer not in self.failover.failed]
+        if self.place.function:
+            others.sort(key=self._is_preferred, reverse=True)
         return [*here, *others]
 
     @property
@@ -237,7 +247,7 @@ class ShardReader:
 
     def _max_delay_s(self, shard: PeerShard) -> int:
         """From how far behind a replica is stale; 0 where nobody asks: the only one is read, stale or not."""
-        if len(shard.peers) == 1 and self._reads_stale:
+        if (len(shard.peers) == 1 and self._reads_stale) or self.place.function:
             return 0
         return int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
 
@@ -247,7 +257,7 @@ class ShardReader:
         if peer is None:
             return None
         max_delay_s = self._max_delay_s(shard)
-        name = peer.table(self.database, self.table)
+        name = self.place.seen_as(peer)
         with_delay = max_delay_s > 0
         if self._is_here(peer) and not with_delay:
             name = f"{self.current_database} {name}"
@@ -260,7 +270,7 @@ class ShardReader:
         Who would be stale by what was seen before is asked again: that only says how far it is at most.
         """
         with_delay = max_delay_s > 0
-        name = peer.table(self.database, self.table)
+        name = self.place.seen_as(peer)
         counts_s = self.failover.probe_counts_s
         if self._is_here(peer) and not with_delay:
             version = self.health.here_version
@@ -271,9 +281,7 @@ class ShardReader:
         delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=counts_s)
         if delay_s is None or (with_delay and delay_s >= max_delay_s):
             mark = depth_mark(self.depth + 1)
-            delay_s = await self.health.probe(
-                peer, self.database, self.table, mark=mark, with_delay=with_delay
-            )
+            delay_s = await self.health.probe(peer, self.place, mark=mark, with_delay=with_delay)
         return delay_s
 
     async def _choose(self, shard: PeerShard) -> Peer | None:
@@ -288,7 +296,7 @@ class ShardReader:
                 if isinstance(error, SqlError) and error.code == _TOO_DEEP:
                     raise
                 if isinstance(error, SqlError) and (refusal is None or refusal.code in GONE):
-                    refusal = error
+                    refusal = received_from(peer, error)
                 failures.append(f"{peer.name}: {_first_line(error)}")
                 continue
             if not max_delay_s or delay_s < max_delay_s:
@@ -305,10 +313,9 @@ class ShardReader:
                 f"(shard {shard.number})",
             )
         failures += self.failover.failures_among(shard.peers)
+        if refusal is not None and (self.skipping is SkipMode.UNREACHABLE or refusal.code not in GONE):
+            raise refusal  # it answers, and has no such table, or says no
         if self.skipping is not None:
-            is_missing = refusal is None or refusal.code in GONE
-            if refusal is not None and (self.skipping is SkipMode.UNREACHABLE or not is_missing):
-                raise refusal  # it answers, and has no such table, or says no
             return None
         raise SqlError(
             Code.ALL_CONNECTION_TRIES_FAILED,

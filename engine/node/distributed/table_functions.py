@@ -7,7 +7,7 @@ other is taken for the address of an HTTP interface (port 8123 by default, 8443 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from engine.config.model import Cluster, Replica, Shard, Topology
@@ -17,14 +17,19 @@ from engine.sql.cursor import Cursor, Role
 from engine.sql.tokens import Token, TokenKind, literal_value
 
 _FUNCTIONS = frozenset({"CLUSTER", "CLUSTERALLREPLICAS", "REMOTE", "REMOTESECURE"})
-_BEFORE = frozenset({"FROM", "JOIN", ",", "("})
+_BEFORE = frozenset({"FROM", "JOIN", ",", "(", "TABLE", "DESCRIBE", "DESC"})
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+FUNCTION_PLACE = "oncluster table function {}"
+"""The name, with a number, that stands for a table function in the place of a table (`inner_calls`)."""
+_FUNCTION_PLACE = re.compile(FUNCTION_PLACE.format(r"\d+"))
 
 
 @dataclass(frozen=True, slots=True)
 class TableFunction:
-    """A call in the text. `cluster` is what it reads; its `name` is empty for `remote()`."""
+    """A call in the text. `cluster` is what it reads; its `name` is empty for `remote()`. `table` may be a
+    name that stands for a table function (`InnerCalls`)."""
 
     start: int
     end: int
@@ -36,26 +41,43 @@ class TableFunction:
 def table_functions(
     sql: str, topology: Callable[[], Topology], current_database: str
 ) -> Sequence[TableFunction]:
-    """All calls in the order of the text. Raises SqlError 701 for a cluster that is not there, 42 and 36
-    for arguments that do not fit, 48 for a table function in the place of a table."""
+    """All calls in the order of the text, in which `InnerCalls` has put names in the places of table
+    functions. Raises SqlError 701 for a cluster that is not there, 42 and 36 for wrong arguments."""
     cursor = Cursor(sql)
-    found = []
+    calls = (_call(cursor, at, topology(), current_database) for at in outer_calls(cursor))
+    return [call for call in calls if call is not None]
+
+
+def outer_calls(cursor: Cursor) -> Iterator[int]:
+    """The tokens of the functions' names, without those inside of another call."""
+    behind = 0
     for at, word in enumerate(cursor.words):
-        if word not in _FUNCTIONS or cursor.words[at + 1 : at + 2] != ["("] or not at:
+        if at <= behind or word not in _FUNCTIONS or cursor.words[at + 1 : at + 2] != ["("]:
             continue
         if cursor.words[at - 1] not in _BEFORE:
             continue
-        call = _call(cursor, at, topology(), current_database)
-        if call is not None:
-            found.append(call)
-    return found
+        cursor.at = at + 1
+        if cursor.skip_brackets():
+            behind = cursor.at - 1
+            yield at
+
+
+def inner_function(cursor: Cursor, at: int) -> Sequence[Token]:
+    """The tokens of a table function in the place of the table, of the call whose name is token `at`."""
+    cursor.at = at + 1
+    cursor.skip_brackets()
+    arguments = _arguments(cursor, at + 2, cursor.at - 1)
+    table = arguments[1] if len(arguments) > 1 else ()
+    if [token.text for token in table[1:2]] != ["("] or table[0].kind not in _NAMES:
+        return ()
+    return () if _source(cursor.sql, table).lower() == "currentdatabase()" else table
 
 
 def target_function(
     sql: str, topology: Callable[[], Topology], current_database: str
 ) -> TableFunction | None:
     """What INSERT INTO [TABLE] FUNCTION writes to; `start` is that of TABLE or FUNCTION. None for any other
-    INSERT. Raises as `table_functions`."""
+    INSERT. Raises as `table_functions`, and SqlError 48 for a table function in the place of a table."""
     cursor = Cursor(sql)
     if not cursor.accept("INSERT", "INTO"):
         return None
@@ -65,6 +87,17 @@ def target_function(
         return None
     call = _call(cursor, cursor.at, topology(), current_database)
     return None if call is None else replace(call, start=start)
+
+
+def described_function(
+    sql: str, topology: Callable[[], Topology], current_database: str
+) -> TableFunction | None:
+    """What DESCRIBE [TABLE] is about; None for any other statement. Raises as `table_functions`."""
+    cursor = Cursor(sql)
+    if not (cursor.accept("DESCRIBE") or cursor.accept("DESC")):
+        return None
+    cursor.accept("TABLE")
+    return _call(cursor, cursor.at, topology(), current_database) if cursor.word in _FUNCTIONS else None
 
 
 def _call(cursor: Cursor, at: int, topology: Topology, current_database: str) -> TableFunction | None:
@@ -185,12 +218,14 @@ def _table(sql: str, arguments: Sequence[tuple[Token, ...]], current: str) -> tu
     if ref is not None and first.at_end and ref.name.database:
         return ref.name, 1
     text = _text(sql, arguments[0])
+    if _FUNCTION_PLACE.fullmatch(text):
+        return TableName("", text), 1
     is_current = text.lower() == "currentdatabase()"
     if not is_current and [token.text for token in arguments[0][1:2]] == ["("]:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"{text} is a table function: nodes read tables and views of each other only.",
-            hint="Make a view of it on every node, and give that view's name.",
+            f"INSERT INTO FUNCTION cannot write to the table function {text} on other nodes.",
+            hint="Give the name of a table there.",
         )
     if len(arguments) > 1:
         return TableName(current if is_current else text, _text(sql, arguments[1])), 2
