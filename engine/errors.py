@@ -26,6 +26,7 @@ Facts stand in attributes; nobody needs to parse a message. Codes are ClickHouse
 from __future__ import annotations
 
 import enum
+import errno
 from collections.abc import Sequence
 
 
@@ -248,6 +249,20 @@ class SqlError(Refused):
     def display_text(self) -> str:
         """As a ClickHouse server words it: `Code: 60. DB::Exception: … (UNKNOWN_TABLE)`."""
         return f"Code: {self.code}. DB::Exception: {self}" + (f" ({self.name})" if self.name else "")
+
+
+def disk_error(error: OSError, what: str, *, hint: str = "") -> SqlError:
+    """What the system says of a file, as an exception of ClickHouse: 243 for a full disk, else 1001.
+
+    `what` was not possible, such as "Cannot keep rows".
+    """
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    where = f" ({error.filename})" if error.filename else ""
+    return SqlError(
+        Code.NOT_ENOUGH_SPACE if is_full else Code.STD_EXCEPTION,
+        f"{what}: {error.strerror or error}{where}",
+        hint=hint or ("Make room on the disk of the node." if is_full else "Look at the disk of the node."),
+    )
 
 
 class ConfigError(Refused):

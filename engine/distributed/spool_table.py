@@ -29,7 +29,7 @@ from engine.distributed.spool_names import (
     number_of,
 )
 from engine.env import Env
-from engine.errors import Code, Corrupt, SqlError
+from engine.errors import Code, Corrupt, SqlError, disk_error
 
 _DELAY_STEP_S = 0.2
 
@@ -106,7 +106,7 @@ class TableSpool:
         raise _too_much(pending, limits.delay_bytes, "bytes_to_delay_insert")
 
     async def put(self, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None = None) -> None:
-        """Return when all blocks are in place. Raises SqlError 243, and what a block's rows raise.
+        """Return when all blocks are in place. Raises SqlError 243, 1001, and what a block's rows raise.
 
         `after` has to end well before any block is in place; what it raises is raised, and nothing is kept.
         """
@@ -139,10 +139,10 @@ class TableSpool:
                 await disk.sync_directory(".")
             is_whole = True
         except OSError as error:
-            raise SqlError(
-                Code.NOT_ENOUGH_SPACE,
-                f"Cannot keep rows for a Distributed table: {error.strerror or error}",
-                hint="Nothing was kept. Make room on the disk, or insert in the foreground.",
+            raise disk_error(
+                error,
+                "Cannot keep rows for a Distributed table",
+                hint="Nothing was kept. Look at the disk of the node, or insert in the foreground.",
             ) from error
         finally:
             if not is_whole:

@@ -10,9 +10,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import re
 from pathlib import Path
+from uuid import UUID
 
 from engine.names import TableName, escape_for_file_name
+
+_UUID = re.compile(rb" UUID '([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})'")
 
 
 def definition_on_disk(path: Path, table: TableName) -> str | None:
@@ -28,6 +32,16 @@ def definition_on_disk(path: Path, table: TableName) -> str | None:
     except OSError:
         return None
     return hashlib.sha256(content).hexdigest()[:32]
+
+
+def uuids_on_disk(path: Path) -> frozenset[UUID]:
+    """Of all tables that have a definition, also in detached databases. Reads every file. Raises OSError.
+
+    A table that was dropped has none here any more.
+    """
+    files = {*path.glob("metadata/*/*.sql"), *path.glob("store/*/*/*.sql")}
+    heads = (file.read_bytes().partition(b"\n")[0] for file in files)
+    return frozenset(UUID(found[1].decode()) for head in heads if (found := _UUID.search(head)))
 
 
 @functools.lru_cache(maxsize=64)

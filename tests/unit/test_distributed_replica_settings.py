@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
+from engine.distributed.spool_disk import LocalDisk
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId
 from tests.unit.test_distributed_select_replicas import HERE, NO_FALLBACK, Open, reading, served
@@ -161,3 +164,53 @@ async def test_a_foreground_insert_that_takes_longer_than_it_may_says_what_was_w
         with pytest.raises(SqlError, match="Wrote 1 blocks and 1 rows on shard 1") as late:
             await one.ask("INSERT INTO d VALUES (1)", FOREGROUND | {name: "4"})
         assert late.value.code == Code.TIMEOUT_EXCEEDED
+
+
+async def test_an_insert_that_cannot_be_kept_says_what_was_written_on_this_node(
+    reading: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with reading(HERE, 2) as one:
+        await one.ask("CREATE TABLE two (k UInt64) ENGINE = Distributed(copies, default, t)")
+
+        def append(disk: LocalDisk, path: str, data: bytes) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(LocalDisk, "append", append)
+        with pytest.raises(
+            SqlError, match=r"No space left on device\. 2 rows were written on this node"
+        ) as full:
+            await one.ask("INSERT INTO two VALUES (1), (2)")
+        assert full.value.code == Code.NOT_ENOUGH_SPACE
+        assert [number for number, _ in one.replicas.inserted] == [HERE]
+
+
+async def test_errors_of_the_spools_disk_are_errors_of_the_statement(reading: Open) -> None:
+    async with reading(2) as one:
+        one.replicas.hanging_up = {2}
+        await one.ask("INSERT INTO d VALUES (1)")
+        [directory] = one.pool.path.parent.rglob("shard1_all_replicas")
+        directory.rename(directory.with_name("away"))
+        directory.write_text("no directory")
+        with pytest.raises(
+            SqlError, match=r"Cannot send the rows that wait for default\.d: Not a directory"
+        ) as no:
+            await one.ask("SYSTEM FLUSH DISTRIBUTED d")
+        assert no.value.code == Code.STD_EXCEPTION
+        with pytest.raises(SqlError, match="Cannot keep rows for a Distributed table: File exists") as no:
+            await one.ask("INSERT INTO d VALUES (1)")
+        assert no.value.code == Code.STD_EXCEPTION
+        await one.ask("DROP TABLE d")
+
+
+async def test_what_waits_in_a_detached_database_outlives_the_drop_of_another(reading: Open) -> None:
+    async with reading(2) as one:
+        for sql in ("DATABASE gone", "DATABASE away", "TABLE away.d AS default.d"):
+            await one.ask(f"CREATE {sql}")
+        await one.ask("SYSTEM STOP DISTRIBUTED SENDS away.d")
+        await one.ask("INSERT INTO away.d VALUES (1)")
+        for sql in ("DETACH DATABASE away", "DROP DATABASE gone", "ATTACH DATABASE away"):
+            await one.ask(sql)
+        await one.ask("SYSTEM FLUSH DISTRIBUTED away.d")
+        assert [number for number, _ in one.replicas.inserted] == [2]
+        await one.ask("DROP DATABASE away")
+        assert len(one.node.tables.catalog.all()) == 1

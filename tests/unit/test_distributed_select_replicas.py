@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from aiohttp import web
@@ -148,7 +148,8 @@ def reading(tmp_path_factory: pytest.TempPathFactory, served: tuple[Replicas, in
             ),
             internal_replication=True,
         )
-        topology = Topology({"c": Cluster("c", (shard,))})
+        copying = replace(shard, internal_replication=False)
+        topology = Topology({"c": Cluster("c", (shard,)), "copies": Cluster("copies", (copying,))})
         pool = await ChdbPool.open(tmp_path_factory.mktemp("node") / "data")
         clock = SetClock()
         node = DistributedNode(

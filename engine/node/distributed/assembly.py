@@ -264,14 +264,14 @@ class DistributedNode:
             await answer.finish()
 
     async def _reconcile(self) -> None:
-        """Records without a table go."""
+        """Records without a table go. A table of a database that is detached, or that chDB could not load, is
+        one: what it has to send was acknowledged."""
         records = self.tables.catalog.all()
-        if not records:
-            return
         attached = await self._local.by_uuid([record.uuid for record in records])
-        detached = await self._local.detached()
-        for record in records:
-            if record.uuid not in attached and record.uuid not in detached:
+        missing = [record for record in records if record.uuid not in attached]
+        defined = await self._local.defined() if missing else frozenset()
+        for record in missing:
+            if record.uuid not in defined:
                 await self._spools.remove(record.uuid)
                 self.tables.catalog.remove(record.uuid)
         self.tables.changed()

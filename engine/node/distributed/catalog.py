@@ -19,7 +19,7 @@ from pathlib import Path
 from uuid import UUID
 
 from engine.distributed.definition import DistributedDefinition
-from engine.errors import Corrupt, SqlError
+from engine.errors import Corrupt, SqlError, disk_error
 from engine.names import TableName
 
 
@@ -80,7 +80,14 @@ class DistributedCatalog:
         return self._records.get(uuid)
 
     def put(self, record: DistributedRecord) -> None:
-        """Durable when this returns."""
+        """Durable when this returns. Raises SqlError 243 or 1001 when the disk does not take it."""
+        try:
+            self._write(record)
+        except OSError as error:
+            raise disk_error(error, f"Cannot write down that {record.name} is a Distributed table") from error
+        self._records[record.uuid] = record
+
+    def _write(self, record: DistributedRecord) -> None:
         file = self._file(record.uuid)
         temporary = file.with_suffix(".tmp")
         with temporary.open("wb") as out:
@@ -89,7 +96,6 @@ class DistributedCatalog:
             os.fsync(out.fileno())
         temporary.replace(file)
         self._force()
-        self._records[record.uuid] = record
 
     def remove(self, uuid: UUID) -> None:
         """Durable when this returns; nothing if there is no such record."""

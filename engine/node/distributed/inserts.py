@@ -272,7 +272,7 @@ class DistributedInserts:
         later: Sequence[SpoolBlock],
     ) -> None:
         """What is kept gets its place when the rest is written, so that an INSERT that fails leaves nothing
-        to be sent; both are made ready at the same time."""
+        to be sent; both are made ready at the same time. An error of the disk says what was written here."""
         if not later or not work:
             await (self._spools.put(table, later) if later else insert.write(work))
             return
@@ -282,8 +282,24 @@ class DistributedInserts:
         except asyncio.CancelledError:
             writing.cancel()
             raise
+        except SqlError as error:
+            await asyncio.gather(writing, return_exceptions=True)
+            raise (error if writing.exception() else _kept_in_part(error, work)) from error.__cause__
         finally:
             await asyncio.gather(writing, return_exceptions=True)
+
+
+def _kept_in_part(error: SqlError, written: Sequence[ShardBlocks]) -> SqlError:
+    """Other shards' rows could not be kept; those of this node's own are there."""
+    rows = sum(block.rows for part in written for block in part.blocks)
+    numbers = ", ".join(str(part.shard.number) for part in written)
+    return SqlError(
+        error.code,
+        f"{error.message}. {rows} rows were written on this node, shard {numbers}, and stay; the others "
+        "were not kept",
+        hint="Look at its disk. The same INSERT with its insert_deduplication_token writes the rest.",
+        name=error.name,
+    )
 
 
 @contextmanager

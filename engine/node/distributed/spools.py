@@ -24,7 +24,7 @@ from engine.distributed.spool_disk import LocalDisk
 from engine.distributed.spool_names import destination_of, is_destination
 from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions, TableSpool
 from engine.env import Env
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError, disk_error
 from engine.names import TableName
 from engine.node.distributed.policy import policy_of, without_policy
 from engine.node.distributed.tables import DistributedTable, DistributedTables
@@ -169,7 +169,8 @@ class Spools:
     async def put(
         self, table: DistributedTable, blocks: Sequence[SpoolBlock], *, after: Awaitable[None] | None = None
     ) -> None:
-        """Keep the blocks, but not before `after` has ended well; they will be sent. Raises SqlError 243."""
+        """Keep the blocks, but not before `after` has ended well; they will be sent. Raises SqlError 243,
+        1001."""
         found = self._opened(table)
         await found.spool.put(blocks, after=after)
         for directory in sorted({name for block in blocks for name in block.directories}):
@@ -178,11 +179,14 @@ class Spools:
     # -- for SYSTEM ------------------------------------------------------------------------------------------
 
     async def flush(self, table: DistributedTable) -> None:
-        """Send everything now, also while sends are stopped. Raises the first error."""
+        """Send everything now, also while sends are stopped. Raises the first error, 243
+        and 1001 for the disk."""
         found = self._opened(table)
         senders = [found.senders[name][0] for name in sorted(found.senders)]
         results = await asyncio.gather(*(sender.send_all() for sender in senders), return_exceptions=True)
         for result in results:
+            if isinstance(result, OSError):
+                raise disk_error(result, f"Cannot send the rows that wait for {table.name}") from result
             if isinstance(result, BaseException):
                 raise result
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from engine.config.model import User
 from engine.env import Env
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError, disk_error
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
@@ -293,8 +293,13 @@ class HttpServer:
             return await sender.finish(await answer.finish())
         except OnclusterError as error:
             return await _failed(sender, asked.query_id, error)
-        except OSError:  # the client is gone
+        except (ConnectionError, TimeoutError):  # the client is gone
             raise
+        except OSError as error:
+            log.warning("http.disk query_id=%s", asked.query_id, exc_info=True)
+            return await _failed(
+                sender, asked.query_id, disk_error(error, "Cannot work on a file of the node")
+            )
         except Exception as error:
             log.exception("http.defect query_id=%s", asked.query_id)
             return await _failed(sender, asked.query_id, _as_defect(error))

@@ -13,6 +13,7 @@ from engine.names import TableName, quote_string
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.table_state import staged_root
 from engine.storage import ChdbPool, ChdbSession
+from engine.storage.metadata_files import uuids_on_disk
 
 _MERGE_TREES = (
     "MergeTree",
@@ -90,6 +91,10 @@ class LocalTables:
     async def detached(self) -> Mapping[UUID, TableName]:
         rows = await self.rows("SELECT toString(uuid), database, table FROM system.detached_tables")
         return {UUID(uuid): TableName(database, table) for uuid, database, table in rows}
+
+    async def defined(self) -> frozenset[UUID]:
+        """All that are attached or detached, also those of databases that are detached. Raises OSError."""
+        return await asyncio.to_thread(uuids_on_disk, self._path)
 
     async def dropped_definitions(self, name: TableName) -> Sequence[str]:
         """Texts of the tables of this name that UNDROP could bring back."""
