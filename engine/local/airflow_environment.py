@@ -75,6 +75,11 @@ def environment_of(settings: AirflowSettings, *, port: int) -> dict[str, str]:
         # A worker whose task has ended may sleep for this long before it notices; a task that was resumed
         # meanwhile is failed by the scheduler (apache/airflow #72716). One second makes the window small.
         "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+        # A task fails when its worker cannot reach the API server. With these it goes on trying for a minute
+        # or two, which is what an API server that was started again may take; the defaults give up after ten
+        # seconds, and twice as quickly on an answer that takes five.
+        "AIRFLOW__WORKERS__EXECUTION_API_RETRIES": "9",
+        "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "30",
         "AIRFLOW__API__HOST": HOST,
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",

@@ -20,7 +20,7 @@ import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -134,6 +134,8 @@ class AirflowStack:
         """
         if self.pids:
             raise Busy(f"Airflow is already running at {self.url}", holder=_join_pids(self.pids))
+        if self._state is not None:  # what processes that were killed have left behind
+            await self._kill(self._family(self._state.processes))
         port = self.settings.port or free_port()
         require_free_port(port, "Airflow")
         started_s = self._env.monotonic_s()
@@ -158,6 +160,23 @@ class AirflowStack:
             raise
         progress(f"Airflow is ready after {self._env.monotonic_s() - started_s:.1f} s: {self.url}")
 
+    async def restart_ended(self, *, progress: Progress = lambda _: None, timeout_s: float = 300.0) -> None:
+        """Start the components again that have ended. Those that live go on, and so do their tasks.
+
+        What an ended scheduler has left behind is killed first: the new one gives the same tasks to
+        workers of its own. Raises AirflowDown (with the end of the output of the process that failed).
+        """
+        assert self._state is not None
+        living = tuple(started for started in self._state.processes if started.process())
+        ended = [name for name in COMPONENTS if name not in self.pids]
+        await self._kill(self._family(set(self._state.processes) - set(living)))
+        self._write_state(_State(self._state.port, self._state.password, living))
+        environment = environment_of(self.settings, port=self.port)
+        for name in ended:
+            progress(f"{name} is started again")
+            await self._spawn(name, COMPONENTS[name], environment)
+        await self._wait_until_healthy(progress, timeout_s)
+
     async def _run_to_end(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         process = await self._spawn(name, arguments, environment)
         if await process.wait() != 0:
@@ -166,7 +185,7 @@ class AirflowStack:
     async def _spawn(
         self, name: str, arguments: Sequence[str], environment: Mapping[str, str]
     ) -> asyncio.subprocess.Process:
-        with self._output(name).open("wb") as output:
+        with self._output(name).open("ab") as output:
             process = await spawn_python(("-m", "airflow", *arguments), environment, output)
         self._children[process.pid] = process
         try:
@@ -247,23 +266,19 @@ class AirflowStack:
         if roots:
             progress("stopping Airflow")
         # Task processes stand in process groups of their own, and are re-parented when their parent dies.
-        family = self._family()
+        family = self._family(self._state.processes)
         # The API server last: the others report to it while they end.
         first = [process for name, process in roots.items() if name != "api-server"]
         for process in first:
             send_signal(process, kill=False)
         await self._wait_while(is_alive, first, grace_s)
-        family = distinct([*family, *self._family()])
+        family = distinct([*family, *self._family(self._state.processes)])
         for process in roots.values():
             if process not in first:
                 send_signal(process, kill=False)
         # When the API server has closed its connections it takes seconds more to give its memory back.
         await self._wait_while(serves, list(roots.values()), 5.0)
-        for process in family:
-            if is_alive(process):
-                log.warning("airflow.killed pid=%d", process.pid)
-                send_signal(process, kill=True)
-        await self._wait_while(is_alive, family, 5.0)
+        await self._kill(family)
         for child in self._children.values():
             if child.returncode is None:
                 await child.wait()
@@ -273,17 +288,21 @@ class AirflowStack:
         ):  # a full disk: by their times those in the file are known to be gone
             self._write_state(_State(self._state.port, self._state.password, ()))
 
-    def _family(self) -> list[psutil.Process]:
-        """Everything that was started and lives, with what it started in turn.
+    async def _kill(self, family: Sequence[psutil.Process]) -> None:
+        for process in family:
+            if is_alive(process):
+                log.warning("airflow.killed pid=%d", process.pid)
+                send_signal(process, kill=True)
+        await self._wait_while(is_alive, family, 5.0)
+
+    def _family(self, processes: Collection[StartedProcess]) -> list[psutil.Process]:
+        """Those of them that live, with everything that any of them has started and that lives.
 
         Workers of a scheduler that was killed have no parent that would lead to them; they are known by their
-        session, which is the killed process's. (Their titles hide the environment, so no mark in it helps.)
+        session, which is the killed process's.
         """
-        assert self._state is not None
-        started = {item.pid: item.create_time for item in self._state.processes}
-        family = with_children(
-            process for item in self._state.processes if (process := item.process()) is not None
-        )
+        started = {item.pid: item.create_time for item in processes}
+        family = with_children(process for item in processes if (process := item.process()) is not None)
         for process in psutil.process_iter():
             try:
                 leader = os.getsid(process.pid)

@@ -179,7 +179,10 @@ class Stack:
             self._save()
 
         steps.running("Airflow", "starting")
-        await airflow.start(progress=told)
+        if airflow.pids:
+            await airflow.restart_ended(progress=told)
+        else:
+            await airflow.start(progress=told)
         self._up.add("Airflow")
         self._save()
         steps.done("Airflow", airflow.url)
@@ -282,7 +285,6 @@ class Stack:
                 await node.start()
                 steps.done(node.name, node.url)
         if self.airflow is not None and self._dead_airflow():
-            await self.airflow.stop(grace_s=_AIRFLOW_GRACE_S)
             await self._start_airflow(self.airflow, steps)
         self._save()
 

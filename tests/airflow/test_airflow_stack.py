@@ -5,6 +5,7 @@ What it starts is used, and stopped, in `test_real_airflow`.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from engine.errors import Busy, ConfigError
 from engine.local.airflow_environment import AirflowSettings, environment_of
 from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
+from engine.processes import is_alive
 from engine.testing.processes import MARK, marked
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +83,60 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: 
     pids = [int(file.read_text()) for file in started.iterdir()]
     assert len(pids) == (0 if fails == "db" else 4)
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+HEALTHY = """
+import http.server, json, os, pathlib, signal, subprocess, sys
+name = sys.argv[1]
+if name == "db":
+    sys.exit()
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        parts = ("metadatabase", "scheduler", "dag_processor", "triggerer")
+        body = json.dumps({part: {"status": "healthy"} for part in parts}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+if name == "api-server":
+    http.server.HTTPServer(("127.0.0.1", int(os.environ["AIRFLOW__API__PORT"])), Health).serve_forever()
+if name == "scheduler":
+    worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", "airflow worker"])
+    pathlib.Path(os.environ["STARTED"], str(worker.pid)).touch()
+signal.pause()
+"""
+
+
+async def test_what_has_ended_is_started_again_and_what_lives_is_left_alone(tmp_path: Path) -> None:
+    """kill -9 of the scheduler, whose worker lives on and would do a task that another one gets, too."""
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").touch()
+    (tmp_path / "airflow" / "__main__.py").write_text(HEALTHY)
+    stack = AirflowStack(
+        settings(tmp_path, environment={"PYTHONPATH": str(tmp_path), "STARTED": str(started)})
+    )
+    await stack.start()
+    try:
+        while not (workers := [psutil.Process(int(file.name)) for file in started.iterdir()]):
+            await asyncio.sleep(0.01)
+        before = stack.pids
+        scheduler = psutil.Process(before["scheduler"])
+        scheduler.kill()
+        while "scheduler" in stack.pids:
+            await asyncio.sleep(0.01)
+
+        await stack.restart_ended()
+
+        after = stack.pids
+        assert after.keys() == before.keys()
+        assert {name for name in after if after[name] != before[name]} == {"scheduler"}
+        assert not any(map(is_alive, workers))
+    finally:
+        await stack.stop()
+    assert stack.pids == {}
 
 
 def test_an_unreadable_state_file_is_reported_with_what_to_do(tmp_path: Path) -> None:
