@@ -55,9 +55,12 @@ def force_directory(directory: Path, durability: Durability) -> None:
 
 
 def write_durably(path: Path, data: bytes, durability: Durability) -> None:
-    """Put a small file in place, whole or not at all."""
+    """Put a small file in place, whole or not at all. It fits into what `have_room` has taken."""
     temporary = path.with_name(f"tmp_{path.name}")
-    temporary.write_bytes(data)
+    descriptor = os.open(temporary, os.O_CREAT | os.O_WRONLY, 0o666)
+    with os.fdopen(descriptor, "wb") as file:  # not truncated before: that would give the room away
+        file.write(data)
+        file.truncate()
     if durability is Durability.PROCESS:
         temporary.rename(path)
         return
@@ -65,6 +68,12 @@ def write_durably(path: Path, data: bytes, durability: Durability) -> None:
         _force([str(temporary)])
     temporary.rename(path)
     _force([str(path.parent)])
+
+
+def have_room(path: Path, size: int) -> None:
+    """Take what `write_durably` needs for `size` bytes before a step that must not be left half done because
+    the disk is full. Raises OSError."""
+    path.with_name(f"tmp_{path.name}").write_bytes(bytes(size))
 
 
 def _inside(directory: Path) -> tuple[list[str], list[str]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.part_storage.alter_statements import split_by_commas
 from engine.part_storage.scratch_tables import ScratchTables
@@ -61,18 +61,22 @@ def partition_ids(
             element = f"accurateCast({element}, 'UInt16')"  # else 202001 are seconds, of 1970-01-03
         elements.append(f"accurateCast({element}, {quote_string(kind)})")
     # Of a tuple of another size: refused by the first CAST.
-    select = f"{', '.join(elements)} WHERE NOT ignore(CAST({value} AS Tuple({', '.join(types)})))"
-    connection.execute(
-        f"CREATE TABLE {table.quoted} ({declared}) ENGINE = MergeTree"
-        f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
-    )
+    condition = f"NOT ignore(CAST({value} AS Tuple({', '.join(types)})))"
+    values = ", ".join(elements)
     try:
-        connection.execute(f"INSERT INTO {table.quoted} SELECT {select}")
+        connection.execute(
+            f"CREATE TABLE {table.quoted} ({declared}) ENGINE = MergeTree"
+            f" PARTITION BY ({', '.join(columns)}) ORDER BY tuple() SETTINGS allow_nullable_key = 1"
+        )
+        connection.execute(f"INSERT INTO {table.quoted} SELECT {values} WHERE {condition}")
         return [connection.text(f"SELECT _partition_id FROM {table.quoted} LIMIT 1")]
     except SqlError as error:
-        raise _invalid(expression, error.message) from None
+        if error.code != Code.NOT_ENOUGH_SPACE or any("Nullable" in kind for kind in types):
+            raise _invalid(expression, error.message) from None
+        # It must be possible to name what is to be dropped. NULL has another id in the function.
+        return [connection.text(f"SELECT partitionId({values}) WHERE {condition}")]
     finally:
-        connection.execute(f"DROP TABLE {table.quoted} SYNC")
+        connection.execute(f"DROP TABLE IF EXISTS {table.quoted} SYNC")
 
 
 def _type_of(connection: Connection, value: str, expression: str) -> str:

@@ -7,6 +7,7 @@ chDB's merges and mutations do not depend on names (measured, see docs/decisions
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,6 +28,8 @@ from engine.replication.part_store import MergeOptions, Part
 from engine.storage.errors import mutation_error
 
 _MAX_TRIES = 5
+_ROOM_OF_MERGE = 2
+"""By how much chDB may overestimate the room that a merge takes."""
 _ALLOWS_CLEANUP = "allow_experimental_replacing_merge_with_cleanup"
 
 
@@ -217,5 +220,17 @@ class Producer:
         if not names:  # chDB removes parts without rows by itself
             return self.stage_empty(connection, result)
         if len(names) != 1:
-            raise SqlError(Code.LOGICAL_ERROR, f"{result} should be one part, and chDB has made {len(names)}")
+            raise _not_merged(scratch, result, names)
         return self.stage_links(scratch.path / names[0], result)
+
+
+def _not_merged(scratch: Scratch, result: PartName, names: Sequence[str]) -> SqlError:
+    """chDB does not say why it does not merge. It does not where it takes the room for too small."""
+    size = sum(file.stat().st_size for name in names for file in (scratch.path / name).rglob("*"))
+    free = shutil.disk_usage(scratch.path).free
+    if free < _ROOM_OF_MERGE * size:
+        return SqlError(
+            Code.NOT_ENOUGH_SPACE,
+            f"Not enough space for merging {len(names)} parts of {size} bytes into {result}: {free} are free",
+        )
+    return SqlError(Code.LOGICAL_ERROR, f"{result} should be one part, and chDB has made {len(names)}")

@@ -18,7 +18,8 @@ Safety argument.
    that another covers, which is the partition as it was or as it is to be.
 3. chDB leaves the old directories on disk for a while, and a restart would take them for active. So the swap
    then writes the first local block that lives in the partition to `live.json`: what is below it is dead (a
-   swap gives every part a new, higher number). `publish` returns after that.
+   swap gives every part a new, higher number). `publish` returns after that. The room for it on the disk is
+   taken before.
 4. staged directories of what was added go last. A crash before leaves them; `load` finds the part active.
 
 Only this module and `recovery` take parts from the table.
@@ -36,7 +37,7 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import quote_string
 from engine.part_storage.column_notes import needs_other_form
-from engine.part_storage.disk import force_directory, force_to_disk, write_durably
+from engine.part_storage.disk import force_directory, force_to_disk, have_room, write_durably
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import (
     first_block,
@@ -53,6 +54,10 @@ from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, Loca
 from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, Part
+from engine.storage import DiskReserve
+
+_ROOM_OF_MARK = 64
+"""Bytes of one more mark, beside the partition's id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,7 @@ class Publisher:
         self._merged = merged
         self._producer = producer
         self._workers = workers
+        self._reserve = DiskReserve(state.pool_path)
 
     def publish(self, connection: Connection, changes: Sequence[Change]) -> None:
         """`PartStore.publish` for each of `changes`, which concern different parts.
@@ -121,10 +127,10 @@ class Publisher:
             for name in going:
                 self._keep_detached(name, prefix)
             force_directory(state.detached, state.durability)
-        for partition_id in sorted({name.partition_id for name in going}):
-            self._swap(
-                connection, partition_id, [], [name for name in going if name.partition_id == partition_id]
-            )
+        with self._reserve.lent() if fate is Fate.DROP else contextlib.nullcontext():
+            for partition_id in sorted({name.partition_id for name in going}):
+                here = [name for name in going if name.partition_id == partition_id]
+                self._swap(connection, partition_id, [], here)
 
     def show_own_bytes(self, connection: Connection) -> None:
         """After an ALTER and at the start: of parts that chDB has rewritten without need, readers see what
@@ -228,6 +234,8 @@ class Publisher:
             connection, "swap", partition_id, [(directory, part.name) for part, directory, _ in final]
         )
         try:
+            marks = live_marks(state)
+            have_room(_marks_file(state), len(_marks_text(marks)) + len(partition_id) + _ROOM_OF_MARK)
             connection.execute(
                 f"ALTER TABLE {state.table.quoted} REPLACE PARTITION ID {quote_string(partition_id)}"
                 f" FROM {scratch.name.quoted}"
@@ -235,7 +243,7 @@ class Publisher:
         finally:
             self._scratch.drop_later(scratch)
         found = self._find_new([part.name for part, _, _ in final])
-        self._mark_live(partition_id, found.values())
+        self._mark_live(marks, partition_id, found.values())
         state.change_active(
             remove=going,
             add=[
@@ -259,9 +267,9 @@ class Publisher:
         os.link(directory / UUID_FILE, merged.directory / UUID_FILE)
         return merged.scratch
 
-    def _mark_live(self, partition_id: str, directories: Collection[Path]) -> None:
+    def _mark_live(self, known: Mapping[str, int], partition_id: str, directories: Collection[Path]) -> None:
         state = self._state
-        marks = dict(live_marks(state))
+        marks = dict(known)
         if directories:
             marks[partition_id] = min(first_block(directory.name) for directory in directories)
         else:
@@ -298,19 +306,25 @@ def free_detached(state: TableState, directory: str) -> Path:
 def live_marks(state: TableState) -> Mapping[str, int]:
     """By partition, the first local block that lives; see step 3 above."""
     try:
-        marks = json.loads((state.staged_root / "live.json").read_text())
+        marks = json.loads(_marks_file(state).read_text())
     except (FileNotFoundError, ValueError):
         return {}
     return {str(key): int(value) for key, value in marks.items()}
 
 
 def write_marks(state: TableState, marks: Mapping[str, int]) -> None:
-    write_durably(
-        state.staged_root / "live.json", json.dumps(marks, sort_keys=True).encode(), state.durability
-    )
+    write_durably(_marks_file(state), _marks_text(marks), state.durability)
 
 
 def forget_marks(state: TableState) -> None:
     """After a restart, when what was dead is gone: chDB may use its numbers again."""
-    (state.staged_root / "live.json").unlink(missing_ok=True)
+    _marks_file(state).unlink(missing_ok=True)
     force_directory(state.staged_root, state.durability)
+
+
+def _marks_file(state: TableState) -> Path:
+    return state.staged_root / "live.json"
+
+
+def _marks_text(marks: Mapping[str, int]) -> bytes:
+    return json.dumps(marks, sort_keys=True).encode()

@@ -2,8 +2,9 @@
 
 from engine.storage.chdb_pool import ChdbPool
 from engine.storage.chdb_session import ChdbSession
+from engine.storage.disk_reserve import DiskReserve
 from engine.storage.layout import ChdbSettings
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import QueryResult, Scope
 
-__all__ = ["ChdbPool", "ChdbSession", "ChdbSettings", "QueryResult", "ResultStream", "Scope"]
+__all__ = ["ChdbPool", "ChdbSession", "ChdbSettings", "DiskReserve", "QueryResult", "ResultStream", "Scope"]

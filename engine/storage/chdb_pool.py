@@ -25,6 +25,7 @@ from engine.names import quote_string
 from engine.storage.awaited_values import register
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
+from engine.storage.disk_reserve import DiskReserve
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
 from engine.storage.job import Job
@@ -75,6 +76,7 @@ class ChdbPool:
         pool = cls(path, max_running=max_running, env=env or SystemEnv())
         connection_string = prepare(path, settings or ChdbSettings(), pool.env)
         set_orphans_aside(path)
+        DiskReserve(path).take()
         try:
             await pool.control(lambda: pool._start(connection_string))
         except SqlError as error:

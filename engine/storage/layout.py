@@ -1,7 +1,7 @@
 """The data directory of a node and the configuration chDB is started with.
 
     <path>/                chDB's own: data, metadata, store, …
-    <path>/oncluster/      ours: chdb.xml, users.xml, node.json, intents.sqlite
+    <path>/oncluster/      ours: chdb.xml, users.xml, node.json, intents.sqlite, reserve (see `disk_reserve`)
 
 chDB starts like `clickhouse-local`, which differs from a server in ways that matter here; each is undone:
 

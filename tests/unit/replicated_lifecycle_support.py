@@ -25,6 +25,7 @@ from engine.node.statement import Asked
 from engine.replication.commands.create import Created, create_replica
 from engine.replication.replica.context import Broadcast
 from engine.sql import StatementKind, parse_statement
+from engine.storage import DiskReserve
 from engine.testing.simulation import SimulationEnv
 
 NAME = TableName("d", "t")
@@ -203,7 +204,7 @@ class Maker:
             me=record.me,
             readonly_reason="",
             is_readonly=True,
-            is_ending=False,
+            ending=asyncio.Event(),
             term_began=Broadcast(),
         )
         return RunningTable(record, ctx, part, part)
@@ -252,6 +253,7 @@ class Process:
             factory=maker,
             server_uuid=SERVER,
             on_change=lambda: None,
+            reserve=DiskReserve(world.directory),
         )
         maker.life = self.life
         defaults = Defaults("/x/{uuid}", "r", SERVER, HostId("n", 9000))

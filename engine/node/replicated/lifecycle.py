@@ -23,7 +23,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from engine.config.graphite import GraphiteRollup
@@ -44,11 +44,12 @@ from engine.names import TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.name_locks import NameLocks
-from engine.node.replicated.runtime import ReplicatedTables, RunningTable
+from engine.node.replicated.runtime import ReplicatedTables, RunningTable, TableFactory
 from engine.replication.commands.create import CheckPlace, create_replica
 from engine.replication.commands.drop import drop_replica, remove_empty_above, remove_table_without_replicas
 from engine.replication.creation import NewReplica
 from engine.replication.table_definition import TableDefinition, parse_definition
+from engine.storage import DiskReserve
 
 log = logging.getLogger(__name__)
 
@@ -63,14 +64,6 @@ class Leaves(enum.Enum):
 
     DATA = "the data, for UNDROP"
     NOTHING = "nothing (SYNC)"
-
-
-class TableFactory(Protocol):
-    """Makes what runs a table."""
-
-    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
-        """A table that does nothing yet. Raises SqlError 36 for settings that cannot be used."""
-        ...
 
 
 class TableLifecycle:
@@ -88,7 +81,9 @@ class TableLifecycle:
         factory: TableFactory,
         server_uuid: UUID,
         on_change: Callable[[], None],
+        reserve: DiskReserve,
     ) -> None:
+        self._reserve = reserve
         self.catalog = catalog
         self.dropped = dropped
         """What UNDROP may still bring back."""
@@ -300,30 +295,45 @@ class TableLifecycle:
     ) -> None:
         """All steps; Keeper's may go on in the background. When chDB refuses, the table goes on as before.
 
-        Raises SqlError.
+        Raises SqlError, and OSError when it cannot be written down; the table goes on then, too.
         """
-        if leaves is Leaves.DATA:
-            self.dropped.put(record)
         table = self.tables.by_uuid(record.uuid)
         self.tables.being_dropped.add(record.name)
         try:
-            self.catalog.put(replace(record, state=TableState.DROPPING))
-            if table is not None:
-                await self._stop(table)
-            try:
-                await drop_in_chdb()
-            except SqlError:
-                self.catalog.put(record)
-                self.dropped.remove(record.uuid)
-                if table is not None:
-                    await table.store.close()
-                    await self.reattach(record.uuid)
-                raise
+            with self._reserve.lent():
+                await self._drop_here(record, table, drop_in_chdb, leaves=leaves)
         finally:
             self.tables.being_dropped.discard(record.name)
         if table is not None:
             await (table.store.close() if leaves is Leaves.DATA else table.store.destroy())
         await self._finish_or_later(record)
+
+    async def _drop_here(
+        self,
+        record: TableRecord,
+        table: RunningTable | None,
+        drop_in_chdb: Callable[[], Awaitable[None]],
+        *,
+        leaves: Leaves,
+    ) -> None:
+        try:
+            if leaves is Leaves.DATA:
+                self.dropped.put(record)
+            self.catalog.put(replace(record, state=TableState.DROPPING))
+        except OSError:
+            self.dropped.remove(record.uuid)
+            raise
+        if table is not None:
+            await self._stop(table)
+        try:
+            await drop_in_chdb()
+        except SqlError:
+            self.catalog.put(record)
+            self.dropped.remove(record.uuid)
+            if table is not None:
+                await table.store.close()
+                await self.reattach(record.uuid)
+            raise
 
     async def dropped_by_chdb(self, record: TableRecord) -> None:
         """chDB has dropped the table already: the rest of the steps."""

@@ -16,6 +16,7 @@ from uuid import UUID
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord
+from engine.node.replicated.local_tables import LocalTable
 from engine.node.statement import Asked
 from engine.replication.commands.create import Created
 from engine.replication.part_name import PartName
@@ -143,6 +144,14 @@ class RunningTable:
     @property
     def uuid(self) -> UUID:
         return self.record.uuid
+
+
+class TableFactory(Protocol):
+    """Makes what runs a table."""
+
+    async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
+        """A table that does nothing yet. Raises SqlError 36 for settings that cannot be used."""
+        ...
 
 
 class ReplicatedTables:

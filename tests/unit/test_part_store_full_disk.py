@@ -1,0 +1,106 @@
+"""A disk that is full to the last byte: what fails fails whole, and what makes room is possible."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import Code, SqlError
+from engine.part_storage import ChdbPartStore
+from engine.replication.part_store import MergeOptions
+from engine.storage import ChdbPool
+from tests.unit.part_store_support import add, insert, named, opened, rows, texts
+
+CREATE = "CREATE TABLE t (k UInt64, v String CODEC(NONE)) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+PAGE_BYTES = 4096
+
+
+class SmallDisk:
+    """A file system of 40 MiB, with a file that fills it."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+        self._filling = place / "filling"
+
+    def fill(self, *, but_for: int = 0) -> None:
+        self._filling.unlink(missing_ok=True)
+        descriptor = os.open(self._filling, os.O_CREAT | os.O_WRONLY)
+        free = shutil.disk_usage(self.place).free
+        os.posix_fallocate(descriptor, 0, free - but_for)
+        os.close(descriptor)
+
+    def empty(self) -> None:
+        self._filling.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a small file system can be mounted by root only")
+    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(tmp_path)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield SmallDisk(tmp_path)
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=False)
+
+
+async def test_what_makes_room_is_possible_and_what_takes_room_says_so(disk: SmallDisk) -> None:
+    async with opened(disk.place, CREATE) as (pool, store):
+        await store.load()
+        for number in range(2):
+            select = f"SELECT number, randomPrintableASCII(1000000) FROM numbers({4 * number}, 4)"
+            await add(pool, store, select, f"0_{number}_{number}_0", f"1_{number}_{number}_0")
+        disk.fill(but_for=1 << 20)
+        with pytest.raises(SqlError, match="space") as said:
+            await store.merge(named("1_0_0_0", "1_1_1_0"), named("1_0_1_1")[0], MergeOptions())
+        assert said.value.code == Code.NOT_ENOUGH_SPACE
+        disk.fill()
+        with pytest.raises(SqlError) as said:
+            await insert(pool, store, "SELECT 100, 'x'", "0_2_2_0")
+        assert said.value.code == Code.NOT_ENOUGH_SPACE
+        assert await store.partition_ids("0") == ["0"]
+        await store.remove(named("0_0_0_0", "0_1_1_0", "1_0_0_0"))
+        assert await rows(pool) == "5 7"
+        disk.empty()
+        await store.merge(named("1_1_1_0"), named("1_1_1_1")[0], MergeOptions())
+        await store.publish(named("1_1_1_1"), named("1_1_1_0"))
+        await add(pool, store, "SELECT 100, 'x'", "0_2_2_0")
+        assert await rows(pool) == "5 7 100"
+
+
+async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk: SmallDisk) -> None:
+    """Whatever was left half done could not be made good: chDB removes the parts of before at once."""
+
+    async def swap(pool: ChdbPool, store: ChdbPartStore, pages: int) -> bool:
+        try:
+            disk.fill(but_for=pages * PAGE_BYTES)
+            await store.publish(named("0_0_1_1"), named("0_0_0_0", "0_1_1_0"))
+        except (SqlError, OSError):
+            return False
+        finally:
+            disk.empty()
+        return True
+
+    async with opened(disk.place, CREATE) as (pool, store):
+        await store.load()
+        for number in range(3):
+            await add(pool, store, f"SELECT {2 * number}, 'x'", f"0_{number}_{number}_0")
+        await store.merge(named("0_0_0_0", "0_1_1_0"), named("0_0_1_1")[0], MergeOptions())
+        made = 0
+        for pages in (0, 1, 2, 3, 4, 5, 6, 8, *range(252, 270, 2)):  # chDB wants a whole MiB
+            if made := await swap(pool, store, pages):
+                break
+            assert texts(store.active) == ["0_0_0_0", "0_1_1_0", "0_2_2_0"], f"{pages} pages"
+            assert await rows(pool) == "0 2 4"
+        assert made
+        assert texts(store.active) == ["0_0_1_1", "0_2_2_0"] and not store.staged
+        await store.publish([], named("0_2_2_0"))
+        assert await rows(pool) == "0 2"
