@@ -196,10 +196,20 @@ def test_rows_above_the_last_quorum_are_not_read(pair: Pair) -> None:
     pair.n1.query(f"CREATE TABLE {t}_src (k UInt64, v String) ENGINE = Null")
     pair.n1.query(f"CREATE MATERIALIZED VIEW {t}_mv TO {t} AS SELECT k, v FROM {t}_src")
     pair.n1.query(f"CREATE VIEW {t}_of_mv AS SELECT * FROM {t}_mv")
-    for view in ("v", "vv", "mv", "of_mv"):
-        through = f"SELECT * FROM {t}_{view} ORDER BY k"
+    pair.n1.query(f"CREATE TABLE {t}_m ENGINE = Merge(default, '^{t}$')")
+    pair.n1.query(f"CREATE TABLE {t}_mm ENGINE = Merge(default, '^{t}_m$')")
+    pair.n1.query(f"CREATE VIEW {t}_of_m AS SELECT * FROM {t}_m")
+    pair.n1.query(f"CREATE VIEW {t}_of_merge AS SELECT * FROM merge('default', '^{t}$')")
+    pair.n1.query(f"CREATE VIEW {t}_param AS SELECT * FROM {t} WHERE k < {{n:UInt64}}")
+    views = [
+        f"{t}_{name}" for name in ("v", "vv", "mv", "of_mv", "m", "mm", "of_m", "of_merge", "param(n = 9)")
+    ]
+    merges = [f"merge('^{t}{end}$')" for end in ("", "_v", "_mv", "_m", "_of_m")]
+    for view in (*views, *merges, f"merge(REGEXP('default'), '^{t}$')"):
+        through = f"SELECT * FROM {view} ORDER BY k"
         assert pair.n1.query(through, **SEQUENTIAL) == "1\tconfirmed\n", view
         assert len(pair.n1.query(through).splitlines()) == 2, view
+    assert error(pair.n1.post(f"SELECT * FROM merge('^{t}_of_merge$')", **SEQUENTIAL)) == 48
     copies = {"plain": "MergeTree", "copy": f"ReplicatedMergeTree('/tables/{t}_copy', 'r1')"}
     for name, engine in copies.items():
         copy = f"CREATE TABLE {t}_{name} ENGINE = {engine} ORDER BY k AS SELECT * FROM {t}"

@@ -10,8 +10,8 @@ from engine.config.model import User
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.guard import DistributedGuard, check_merge
-from engine.node.distributed.view_parameters import view_calls, with_arguments
 from engine.node.statement import Asked
+from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql import parse_statement
 
 NAMES = (TableName("default", "d"), TableName("other", "d2"))

@@ -13,6 +13,7 @@ from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.node.distributed.tables import DistributedTables
+from engine.node.merged_tables import literal
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, TokenKind, literal_value
 from engine.sql.cursor import Cursor
@@ -110,14 +111,6 @@ def _matched(arguments: Sequence[str], names: Collection[TableName], current: st
         (n for n in sorted(names) if database in ("", n.database) and pattern.search(n.table) is not None),
         None,
     )
-
-
-def literal(text: str, current: str) -> str:
-    """Empty, which matches anything, for an expression."""
-    try:
-        return argument_name(text, "", current)
-    except SqlError:
-        return ""
 
 
 def _named_by_dictionary(asked: Asked, names: Collection[TableName]) -> TableName | None:

@@ -14,42 +14,22 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 
-from engine.distributed.definition import engine_arguments
 from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, SourceTable
 from engine.distributed.select.model import READ_WITH_PLACE, TABLE_PLACE, union_all
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.distributed.guard import literal
 from engine.node.distributed.shard_reader import ShardReader, as_declared
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews
+from engine.node.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables
 from engine.node.replicated.local_tables import LocalTables
-from engine.sql.cursor import Cursor
 
-_BEFORE = ("FROM", "JOIN", ",", "(")
 _MAX_DEPTH = 20
 _FINAL = re.compile(r"\s*FINAL\b", re.IGNORECASE)
 _WITH_FINAL = re.compile(r"(?:Replacing|Summing|Aggregating|Collapsing|Coalescing|Graphite)")
 _NAME_TYPE = "LowCardinality(String)"
 _views_around: ContextVar[frozenset[TableName]] = ContextVar("views_around", default=frozenset())
 _VIEWS = ("View", "MaterializedView")
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """What is merged: the arguments as they are written, and the table that says so, if it is one."""
-
-    arguments: tuple[str, ...]
-    own: TableName | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MergeCall:
-    """`merge(…)` in the text, from `start` to `end`."""
-
-    start: int
-    end: int
-    merge: Merge
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +127,7 @@ class Merges:
             found: dict[TableName, Merge | None] = dict.fromkeys(asked)
             for database, name, engine in rows:
                 own = TableName(database, name)
-                found[own] = _of_engine(engine, own)
+                found[own] = merge_of_engine(engine, own)
             if generation == self._views.generation:
                 self._before.update(found)
             return {name: found.get(name, self._before.get(name)) for name in names}
@@ -174,7 +154,8 @@ class Merges:
         columns = [_Column(*row) for row in await described(of_whole) if row[2] != "EPHEMERAL"]
         members: list[_Member] = []
         readers: list[ShardReader] = []
-        for name, engine, engine_full in await self._matched(merge, database):
+        for one in await merged_tables(self._local, merge, database):
+            name, engine, engine_full = one.name, one.engine, one.engine_full
             if (found := await reader_of(name)) is not None:
                 reader, types = found
                 readers.append(reader)
@@ -184,7 +165,7 @@ class Merges:
             text = name.quoted
             if engine == "Merge":
                 inner = await self.source(
-                    _of_engine(engine_full, name),
+                    merge_of_engine(engine_full, name),
                     database,
                     reader_of=reader_of,
                     rewritten=rewritten,
@@ -206,14 +187,13 @@ class Merges:
     async def _is_distributed(self, merge: Merge, database: str, depth: int) -> bool:
         if depth > _MAX_DEPTH:
             return False
-        matched = await self._matched(merge, database)
-        for name, engine, engine_full in matched:
-            if await self._tables.find(name) is not None:
+        for one in await merged_tables(self._local, merge, database):
+            if await self._tables.find(one.name) is not None:
                 return True
-            if engine in _VIEWS and await self._is_distributed_view(name):
+            if one.engine in _VIEWS and await self._is_distributed_view(one.name):
                 return True
-            if engine == "Merge":
-                inner = _of_engine(engine_full, name)
+            if one.engine == "Merge":
+                inner = merge_of_engine(one.engine_full, one.name)
                 if await self._is_distributed(inner, database, depth + 1):
                     return True
         return False
@@ -228,53 +208,6 @@ class Merges:
             return await self._views.reads_distributed(name)
         finally:
             _views_around.reset(token)
-
-    async def _matched(self, merge: Merge, database: str) -> Sequence[tuple[TableName, str, str]]:
-        """Name, engine and its arguments of the members."""
-        *databases, tables = merge.arguments[:2]
-        of_database = f"database = {quote_string(merge.own.database if merge.own else database)}"
-        if databases and Cursor(databases[0]).word == "REGEXP":
-            of_database = f"match(database, {quote_string(_regexp(databases[0]))})"
-        elif databases:
-            of_database = f"database = {quote_string(literal(databases[0], database))}"
-        rows = await self._local.rows(
-            "SELECT database, name, engine, engine_full FROM system.tables "
-            f"WHERE {of_database} AND match(name, {quote_string(literal(tables, database))}) "
-            "AND NOT is_temporary ORDER BY database, name"
-        )
-        found = [(TableName(row[0], row[1]), row[2], row[3]) for row in rows]
-        return [one for one in found if one[0] != merge.own]
-
-
-def merge_calls(sql: str) -> Sequence[MergeCall]:
-    """The calls of merge() in FROM and JOIN."""
-    cursor = Cursor(sql)
-    found = []
-    for at, word in enumerate(cursor.words):
-        if (
-            word == "MERGE"
-            and at
-            and cursor.words[at - 1] in _BEFORE
-            and cursor.words[at + 1 : at + 2] == ["("]
-        ):
-            cursor.at = at + 1
-            arguments = tuple(engine_arguments(cursor))
-            if 1 <= len(arguments) <= 2:
-                found.append(MergeCall(cursor.tokens[at].start, cursor.last_end, Merge(arguments)))
-    return found
-
-
-def _of_engine(engine_full: str, own: TableName) -> Merge:
-    cursor = Cursor(engine_full)
-    cursor.at = 1
-    return Merge(tuple(engine_arguments(cursor)), own)
-
-
-def _regexp(text: str) -> str:
-    cursor = Cursor(text)
-    cursor.at = 1
-    arguments = engine_arguments(cursor)
-    return literal(arguments[0], "") if arguments else ""
 
 
 def _without_final(select: RemoteSelect) -> RemoteSelect:

@@ -19,7 +19,7 @@ from engine.node.distributed.chdb_request import DEPTH
 from engine.node.distributed.columns import columns_elsewhere, columns_of, elsewhere
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.inner_calls import InnerCalls
-from engine.node.distributed.merges import Merge, MergeReader, Merges, merge_calls
+from engine.node.distributed.merges import MergeReader, Merges
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import skipping_of
 from engine.node.distributed.read_place import ReadPlace, place_of
@@ -29,6 +29,7 @@ from engine.node.distributed.table_filters import filter_of, table_filters
 from engine.node.distributed.table_functions import table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.distributed.views import is_target
+from engine.node.merged_tables import Merge, merge_calls
 from engine.node.replicated.waiting import flag
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary

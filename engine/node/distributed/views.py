@@ -14,10 +14,10 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.tables import DistributedTables
-from engine.node.distributed.view_parameters import view_calls, with_arguments
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
+from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 
