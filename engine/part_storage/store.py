@@ -14,6 +14,7 @@ from typing import Self
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.altering import Alterer
+from engine.part_storage.attaching import AttachingNotes
 from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.disk import Durability, force_to_disk
@@ -74,6 +75,7 @@ class ChdbPartStore:
         self._producer = Producer(state, self._scratch, self._merged, workers)
         self._publisher = Publisher(state, self._scratch, self._producer, self._merged, workers)
         self._detached = DetachedParts(state)
+        self._attaching = AttachingNotes(state)
         self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
         """Held while what readers see changes, which is done by the table's name, and while that changes."""
@@ -172,12 +174,13 @@ class ChdbPartStore:
     # -- what is there -------------------------------------------------------------------------------------
 
     async def load(self) -> LoadedParts:
+        def look(connection: Connection) -> LoadedParts:
+            found = load(connection, self._state, self._scratch, self._publisher, self._alterer)
+            self._attaching.load()
+            return found
+
         async with self._changing:
-            return await self._workers.run(
-                lambda connection: load(
-                    connection, self._state, self._scratch, self._publisher, self._alterer
-                )
-            )
+            return await self._workers.run(look)
 
     @property
     def active(self) -> Mapping[PartName, Part]:
@@ -220,6 +223,7 @@ class ChdbPartStore:
             state.change_staged(remove=[staged], add=[renamed])
             (target / UUID_FILE).write_text(str(uuid_of(name)))
             force_to_disk(target, state.durability, parent=state.staged_root)
+            self._attaching.renamed(staged, name)
             return renamed
 
         return await self._workers.run(rename)
@@ -260,7 +264,12 @@ class ChdbPartStore:
                 raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {directory!r} in detached/")
             check_files(source, directory)
             self._checker.check(connection, source, result)
-            return self._producer.stage_links(source, result)
+            self._attaching.note(directory, result)
+            try:
+                return self._producer.stage_links(source, result)
+            except BaseException:
+                self._attaching.discarded(result)
+                raise
 
         return await self._workers.run(stage, length=Length.LONG)
 
@@ -284,6 +293,7 @@ class ChdbPartStore:
             aside = self._state.temporary("discarded", self._workers.next_number())
             self._state.staged_directory(staged).rename(aside)
             self._state.change_staged(remove=[staged])
+            self._attaching.discarded(staged)
             remove_tree(aside)
 
         await self._workers.run(discard)
@@ -389,10 +399,25 @@ class ChdbPartStore:
         return await self._workers.run(lambda connection: self._detached.list())
 
     async def remove_detached(self, directory: str) -> None:
-        await self._workers.run(lambda connection: self._detached.remove(directory))
+        def remove(connection: Connection) -> None:
+            self._detached.remove(directory)
+            self._attaching.forget(directory)
+
+        await self._workers.run(remove)
 
     async def relabel_detached(self, directory: str, prefix: str) -> None:
-        await self._workers.run(lambda connection: self._detached.relabel(directory, prefix))
+        def relabel(connection: Connection) -> None:
+            self._attaching.forget(directory)
+            self._detached.relabel(directory, prefix)
+
+        await self._workers.run(relabel)
+
+    @property
+    def attaching(self) -> Mapping[str, PartName]:
+        return self._attaching.parts
+
+    async def forget_attaching(self, directory: str) -> None:
+        await self._workers.run(lambda connection: self._attaching.forget(directory))
 
     async def set_aside(self, directory: str, prefix: str) -> None:
         async with self._changing:

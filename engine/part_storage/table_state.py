@@ -3,6 +3,7 @@
     <pool>/store/…/<uuid>/                     chDB's own directory of the table
     <pool>/oncluster/staged/<uuid>/<part>/     staged parts; `tmp_…` are unfinished and removed by `load`
     <pool>/oncluster/staged/<uuid>/live.json   see `live_marks`
+    <pool>/oncluster/staged/<uuid>/attaching.json  see `attaching`
     <pool>/oncluster/staged/<uuid>/originals/  see `altering`
     <pool>/data/_oncluster/…_<uuid>_<n>/       stage and scratch tables, gone after a restart
 

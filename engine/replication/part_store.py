@@ -263,9 +263,8 @@ class PartStore(Protocol):
         ...
 
     async def stage_detached(self, directory: str, result: PartName) -> Part:
-        """A checked copy of what lies in `detached/`; it stays there until `remove_detached`. Raises
-        PartDiffers
-        or SqlError 233, 232."""
+        """A checked copy of what lies in `detached/`; it stays there until `remove_detached`, and is noted in
+        `attaching`. Raises PartDiffers or SqlError 233, 232."""
         ...
 
     async def stage_empty(self, result: PartName) -> Part:
@@ -340,6 +339,15 @@ class PartStore(Protocol):
     async def detached(self) -> Sequence[DetachedPart]: ...
 
     async def remove_detached(self, directory: str) -> None: ...
+
+    @property
+    def attaching(self) -> Mapping[str, PartName]:
+        """Directories of `detached/`, and of each the part that was staged last, by whatever process."""
+        ...
+
+    async def forget_attaching(self, directory: str) -> None:
+        """What was staged of it is not to be."""
+        ...
 
     async def relabel_detached(self, directory: str, prefix: str) -> None:
         """Give what lies in `detached/` another prefix, empty for none; nothing if it is not there. `_tryN`

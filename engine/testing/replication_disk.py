@@ -127,6 +127,7 @@ class StoreDisk:
     active: dict[PartName, StoredPart] = field(default_factory=dict)
     staged: dict[PartName, StoredPart] = field(default_factory=dict)
     detached: dict[str, StoredPart] = field(default_factory=dict)
+    attaching: dict[str, PartName] = field(default_factory=dict)
     shadow: dict[str, dict[PartName, StoredPart]] = field(default_factory=dict)
     temporary: dict[str, StoredPart] = field(default_factory=dict)
     broken: dict[str, StoredPart] = field(default_factory=dict)

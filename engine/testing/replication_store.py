@@ -152,6 +152,9 @@ class MemoryPartStore(StoredDefinition):
         if staged not in self.disk.staged:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"Part {staged} is not staged")
         stored = self.disk.staged[name] = self.disk.staged.pop(staged)
+        for directory, part in self.disk.attaching.items():
+            if part == staged:
+                self.disk.attaching[directory] = name
         if self._on_staged is not None:
             self._on_staged(Staged(name, Origin.INSERTED, stored))
         await self._after()
@@ -190,6 +193,7 @@ class MemoryPartStore(StoredDefinition):
         if stored is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No directory {directory!r} in detached/")
         stored.check(directory)
+        self.disk.attaching[directory] = result
         return await self._stage(result, stored, Origin.ATTACHED)
 
     async def stage_empty(self, result: PartName) -> Part:
@@ -211,6 +215,8 @@ class MemoryPartStore(StoredDefinition):
     async def discard(self, staged: PartName) -> None:
         await self._step()
         self.disk.staged.pop(staged, None)
+        for directory in [each for each, part in self.disk.attaching.items() if part == staged]:
+            del self.disk.attaching[directory]
         await self._after()
 
     # -- what readers see ----------------------------------------------------------------------------------
@@ -271,10 +277,19 @@ class MemoryPartStore(StoredDefinition):
     async def remove_detached(self, directory: str) -> None:
         await self._step()
         self.disk.detached.pop(directory, None)
+        await self.forget_attaching(directory)
+
+    @property
+    def attaching(self) -> Mapping[str, PartName]:
+        return dict(self.disk.attaching)
+
+    async def forget_attaching(self, directory: str) -> None:
+        await self._step()
+        self.disk.attaching.pop(directory, None)
         await self._after()
 
     async def relabel_detached(self, directory: str, prefix: str) -> None:
-        await self._step()
+        await self.forget_attaching(directory)
         for each in self.disk.list_detached():
             if each.directory == directory:
                 name = each.name or directory

@@ -271,14 +271,13 @@ async def check_all(
             return
 
 
+_MAY_BE_STAGED = ("attaching.json", "dropped.json", "live.json", "originals", "renames.json", "tmp_sending")
+
+
 def _check_staged(replicas: Replicas) -> None:
     for host in replicas.hosts:
         for directory in sorted((replicas.data(host) / "oncluster" / "staged").iterdir()):
-            left = [
-                each.name
-                for each in sorted(directory.iterdir())
-                if each.name not in ("dropped.json", "live.json", "originals", "renames.json", "tmp_sending")
-            ]
+            left = [each.name for each in sorted(directory.iterdir()) if each.name not in _MAY_BE_STAGED]
             assert not left, f"{host}: staged: {left}"
 
 

@@ -221,11 +221,18 @@ async def test_detached_parts_are_listed_checked_attached_and_removed(made: Made
     assert await rows(pool, "count()") == "0"
     again = await store.stage_detached("all_0_0_0", PartName.parse("all_9_9_0"))
     assert again.header == header
-    await store.publish([again.name])
+    assert store.attaching == {"all_0_0_0": again.name}
+    await store.rename_staged(again.name, PartName.parse("all_8_8_0"))
+    unfinished = await store.stage_detached("unexpected_all_1_1_0", PartName.parse("all_10_10_0"))
+    await store.discard(unfinished.name)
+    await store.load()
+    assert store.attaching == {"all_0_0_0": PartName.parse("all_8_8_0")}
+    await store.publish([PartName.parse("all_8_8_0")])
     assert await rows(pool, "count()") == "500"
     for directory in ("all_0_0_0", "unexpected_all_1_1_0", "all_5_5_0", "nosuch", "../t"):
         await store.remove_detached(directory)
     assert await store.detached() == []
+    assert not store.attaching
     for directory in ("nosuch", "..", "../detached/all_9_9_0", ""):
         with pytest.raises(SqlError) as caught:
             await store.stage_detached(directory, NAME)

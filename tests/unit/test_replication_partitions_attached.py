@@ -94,6 +94,47 @@ def test_the_same_attach_at_once_attaches_once() -> None:
     run(main)
 
 
+def test_what_a_killed_attach_has_attached_is_not_there_to_be_attached_again() -> None:
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+
+        async def dies(directory: str) -> None:
+            raise asyncio.CancelledError
+
+        for replica in (first, second):  # each has come as far as its last step
+            replica.store.remove_detached = dies  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await partitions.attach_partition(first.ctx, "all")
+        await live.env.sleep(5)
+        assert first.keys() == second.keys() == [1]
+        assert list(first.disk.detached) == list(second.disk.detached) == ["all_0_0_0"]
+        for replica in (first, second):
+            await live.crash(replica.name)
+            assert not replica.disk.detached
+            assert await partitions.attach_partition(replica.ctx, "all", sync=Sync.ALL) == []
+        check_equal(first, second)
+        assert first.keys() == [1]
+
+    run(main)
+
+
+def test_what_an_attach_that_was_killed_earlier_has_not_attached_stays() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        await replica.insert(1)
+        await partitions.drop_partition(replica.ctx, "all", fate=RangeFate.DETACH)
+        await replica.store.stage_detached("all_0_0_0", P("all_5_5_0"))  # and it gets no further
+        await live.crash("r1")
+        assert list(replica.disk.detached) == ["all_0_0_0"]
+        assert not replica.store.attaching
+        assert len(await partitions.attach_partition(replica.ctx, "all")) == 1
+        assert replica.keys() == [1]
+
+    run(main)
+
+
 @pytest.mark.parametrize("what", ["reply", "request"])
 def test_a_lost_message_attaches_once(what: str) -> None:
     async def main(live: Live) -> None:

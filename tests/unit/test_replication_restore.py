@@ -131,6 +131,35 @@ def test_a_restore_that_is_killed_is_finished_by_the_next_start(seed: int) -> No
     run(main, seed=seed)
 
 
+def test_a_restored_part_is_known_again_without_its_block_id() -> None:
+    """A table with a deduplication window of 0 keeps none: whoever joins removes what the killed one made."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.start("r1")
+        for key in range(3):
+            await replica.insert(key)
+        await lose_everything(bench, [replica])
+
+        async def dies(directory: str) -> None:
+            raise asyncio.CancelledError
+
+        replica.ctx.store.remove_detached = dies  # type: ignore[method-assign]
+        with pytest.raises(asyncio.CancelledError):
+            await restore(replica)
+        assert replica.values == [0]
+        bench.server.crash_client(replica.name)
+        await replica.table.stop()
+        for name in (await bench.admin.children(PATHS.blocks)).names:
+            await bench.admin.remove(f"{PATHS.blocks}/{name}")
+
+        again = await bench.start("r1", replica.disk, is_awaited=False, loops=LOOPS)
+        await bench.until(lambda: not any(name.startswith("restoring") for name in again.detached))
+        await bench.quiet(again)
+        assert again.values == [0, 1, 2]
+
+    run(main)
+
+
 def test_a_replica_with_rows_that_the_others_lack_keeps_them_aside() -> None:
     async def main(bench: Bench) -> None:
         one, two = await two_of_which_the_first_makes_the_table_with_less(bench)

@@ -10,10 +10,10 @@ is cancelled.
 3. Publish the part, then remove the directory.
 
 A crash after 1 leaves a staged part that Keeper does not know, which the next start throws away; after 2 one
-that it publishes. Then the directory is still there, too: attaching it again would add its rows again,
-as far as a user is concerned who does not know what became of the first command. After a lost reply the
-log is searched for the entry. Other replicas take the part from their own `detached/` if it has the same
-checksum, or fetch it.
+that it publishes. Then the directory is still there, too; the store has noted which part was staged of it, so
+the next term, or the next ATTACH, removes it (`startup_check.settle_attaching`), and no row is attached twice
+by a user who does not know what became of the first command. After a lost reply the log is searched for the
+entry. Other replicas take the part from their own `detached/` if it has the same checksum, or fetch it.
 
 Source: ClickHouse's StorageReplicatedMergeTree::attachPartition.
 """
@@ -43,6 +43,7 @@ from engine.replication.part_store import DetachedPart
 from engine.replication.replica.block_numbers import BlockNumber, Purpose, allocate
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Committed, Logged, commit_logged, log_op
+from engine.replication.replica.startup_check import settle_attaching
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
@@ -141,6 +142,7 @@ async def _attach_all(
     """The new parts with their entries. `fence` goes into the last multi, or into one of its own."""
     attached: list[tuple[PartName, Logged]] = []
     async with ctx.attaching:
+        await settle_attaching(ctx, ctx.session())
         parts = choose(await ctx.store.detached())
         for part in parts:
             attached.append(await _attach(ctx, part, fence if part is parts[-1] else ()))

@@ -11,8 +11,8 @@ Safety argument. The replica is read-only, and there is nothing of it in Keeper.
    time. Then it clones from the others, and takes what it has under the same checksum from `detached/`
    instead of fetching it.
 4. The replica that made the table attaches its parts as inserts do, in the order of their blocks, each with a
-   block id of its own made of its directory's name: a part that was attached by an attempt that crashed is
-   found there, and not attached twice. The directory goes after that.
+   block id of its own made of its directory's name. The directory goes after that. Of an attempt that crashed
+   before that, the next term removes it (`startup_check.settle_attaching`), so nothing is attached twice.
 
 Whether 4 is due is not remembered anywhere: a replica made the table exactly if both were created by one
 transaction. It never deletes a part that is not attached: what is left over stays in `detached/`.

@@ -72,6 +72,22 @@ async def check_parts(ctx: ReplicaContext, keeper: Keeper, *, is_forced: bool) -
     return await _fetch_missing(ctx, keeper, expected)
 
 
+async def settle_attaching(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """Of what an ATTACH that ended in the middle has left in `detached/`: what became a part of this replica
+    goes, or it would be attached once more. To be called before anything takes parts away."""
+    noted = {each: part for each, part in ctx.store.attaching.items() if part not in ctx.in_flight}
+    if not noted:
+        return
+    listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
+    there = ActivePartSet([*ctx.store.active, *(name for name in listed if name is not None)])
+    for directory, part in sorted(noted.items()):
+        if there.get_containing(part) is None:
+            await ctx.store.forget_attaching(directory)
+        else:
+            log.info("replica.attached_before table=%s part=%s from=%s", ctx.name, part, directory)
+            await ctx.store.remove_detached(directory)
+
+
 async def enqueue(
     ctx: ReplicaContext, keeper: Keeper, actions: Sequence[Action], *, forgetting: Sequence[PartName] = ()
 ) -> None:

@@ -172,6 +172,7 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         if not is_forced:
             startup_check.check_broken(ctx, startup.broken, startup.broken_bytes)
         ctx.metadata_version = peers.number((await keeper.get(ctx.me.metadata_version)).data)
+        await startup_check.settle_attaching(ctx, keeper)
         await give_up_restoring(ctx, keeper)
         await clone.clone_if_lost(ctx, keeper)
         await queue_loader.load(ctx, keeper)
