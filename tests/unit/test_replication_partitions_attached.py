@@ -33,6 +33,7 @@ def test_what_was_detached_comes_back_on_all_replicas() -> None:
         replicas = await live.cluster(3)
         for value in range(3):
             await replicas[0].insert(value)
+        await live.quiet()  # what is dropped is not fetched any more
         await partitions.drop_partition(replicas[0].ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
         check_equal(*replicas)
         assert replicas[2].parts() == []
@@ -98,6 +99,7 @@ def test_what_a_killed_attach_has_attached_is_not_there_to_be_attached_again() -
     async def main(live: Live) -> None:
         first, second = await live.cluster(2)
         await first.insert(1)
+        await live.quiet()
         await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
 
         async def dies(directory: str) -> None:
