@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from engine.errors import Code, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.node.config_reload import ConfigReload
 from engine.node.distributed.failover import BegunAnswer, Failover
 from engine.node.replicated.statements import ReplicatedStatements, done
@@ -52,6 +52,10 @@ class Replicated(ReplicatedStatements, Protocol):
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         """The request as it has to be given to chDB."""
+        ...
+
+    def note_error(self, error: OnclusterError) -> None:
+        """A statement has failed."""
         ...
 
     def changed(self) -> None:
@@ -110,6 +114,11 @@ class StatementRouter:
         self._config_reload = config_reload
         self._replicated = replicated
         self._distributed = distributed
+
+    def note_error(self, error: OnclusterError) -> None:
+        """Tell of a statement that has failed, also late, in the middle of its answer."""
+        if self._replicated is not None:
+            self._replicated.note_error(error)
 
     @asynccontextmanager
     async def run(self, asked: Asked) -> AsyncIterator[Answer]:

@@ -23,6 +23,7 @@ from engine.part_storage.part_files import link_part, read_part, remove_tree
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
 from engine.part_storage.workers import Connection, Workers
+from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
 from engine.storage.errors import mutation_error
@@ -167,9 +168,9 @@ class Producer:
             try:
                 sources = [(directory, None) for directory in directories()]
                 return self._scratch.filled(connection, purpose, partition_id, sources)
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if tries == _MAX_TRIES:
-                    raise
+                    raise PartDiffers(f"of partition {partition_id}", f"{error.filename} is gone") from None
 
     @contextmanager
     def _held(self, name: PartName) -> Iterator[Path]:
@@ -181,9 +182,9 @@ class Producer:
             try:
                 link_part(self._local(name).directory, held, name=None)
                 break
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if tries == _MAX_TRIES:
-                    raise
+                    raise PartDiffers(str(name), f"{error.filename} is gone") from None
         try:
             yield held
         finally:

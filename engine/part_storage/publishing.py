@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -51,10 +52,14 @@ from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.producing import Producer
 from engine.part_storage.scratch_tables import Scratch, ScratchTables
 from engine.part_storage.table_state import PASSING_MARK, TEMPORARY_PREFIX, LocalPart, TableState
+from engine.part_storage.transfer import check_files
 from engine.part_storage.workers import Connection, Workers
+from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Fate, Part
+from engine.replication.part_store import Fate, Part, PartsBroken
 from engine.storage import DiskReserve
+
+log = logging.getLogger(__name__)
 
 _ROOM_OF_MARK = 64
 """Bytes of one more mark, beside the partition's id."""
@@ -230,9 +235,7 @@ class Publisher:
             + [(state.staged[name], *self._forms(connection, name)) for name in coming],
             key=lambda each: each[0].name,
         )
-        scratch = self._table_of_merged(final) or self._scratch.filled(
-            connection, "swap", partition_id, [(directory, part.name) for part, directory, _ in final]
-        )
+        scratch = self._table_of_merged(final) or self._linked(connection, partition_id, final)
         try:
             marks = live_marks(state)
             have_room(_marks_file(state), len(_marks_text(marks)) + len(partition_id) + _ROOM_OF_MARK)
@@ -252,6 +255,19 @@ class Publisher:
         )
         for name in (*going, *own):
             remove_tree(state.originals_root / str(name))
+
+    def _linked(
+        self, connection: Connection, partition_id: str, final: Sequence[tuple[Part, Path, Path | None]]
+    ) -> Scratch:
+        sources = [(directory, part.name) for part, directory, _ in final]
+        try:
+            return self._scratch.filled(connection, "swap", partition_id, sources)
+        except (SqlError, FileNotFoundError) as error:
+            active = self._state.active
+            broken = [name for directory, name in sources if name in active and not _is_whole(directory)]
+            if broken:
+                raise PartsBroken(self._state.table, broken) from error
+            raise
 
     def _table_of_merged(self, final: Sequence[tuple[Part, Path, Path | None]]) -> Scratch | None:
         """The scratch table in which the only part of the partition was merged, if that is what is to be
@@ -281,6 +297,9 @@ class Publisher:
     def _keep_detached(self, name: PartName, prefix: str) -> None:
         state = self._state
         source = state.active[name].directory
+        if not source.is_dir():
+            log.error("part_storage.part_is_gone table=%s part=%s", state.table, name)
+            return
         directory = f"{prefix}_{name}" if prefix else str(name)
         # A process that was killed behind this step does it again: twice kept would be twice attached.
         if is_linked(source, state.detached / directory):
@@ -292,6 +311,14 @@ class Publisher:
         link_part(source, unfinished, name=None)
         unfinished.rename(target)
         force_to_disk(target, state.durability, parent=state.detached)
+
+
+def _is_whole(directory: Path) -> bool:
+    try:
+        check_files(directory, directory.name)
+    except (PartDiffers, OSError):
+        return False
+    return True
 
 
 def free_detached(state: TableState, directory: str) -> Path:

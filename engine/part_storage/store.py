@@ -43,6 +43,7 @@ from engine.replication.part_store import (
     NewPart,
     OutgoingPart,
     Part,
+    PartsBroken,
     PartStore,
 )
 from engine.replication.table_definition import TableDefinition
@@ -81,6 +82,8 @@ class ChdbPartStore:
         """Held while what readers see changes, which is done by the table's name, and while that changes."""
         self.altered: Callable[[], None] = lambda: None
         """Called when the table's columns may be others than before."""
+        self.found_broken: Callable[[PartName], None] = lambda part: None
+        """Called for a part that readers see, and that a step has found damaged on the disk."""
         self._waiting: list[_Waiting] = []
         self._publishing: asyncio.Task[None] | None = None
 
@@ -152,6 +155,13 @@ class ChdbPartStore:
             if local.visible.name.count("_") == _UNDERSCORES_OF_A_MUTATED_PART
         }
         return altering | made
+
+    def part_at(self, directory: Path) -> PartName | None:
+        """The part that readers read there."""
+        if directory.parent != self._state.data:
+            return None
+        active = self._state.active.items()
+        return next((name for name, local in active if local.visible.name == directory.name), None)
 
     def directories(self) -> Collection[str]:
         """Names, in the table's directory, of the parts that readers see."""
@@ -329,6 +339,7 @@ class ChdbPartStore:
         try:
             await self._workers.run(lambda connection: self._publisher.publish(connection, changes))
         except (OnclusterError, OSError) as error:
+            self._note_broken(error)
             await self._failed(batch, error)
         except Exception as error:  # nobody else would tell those who wait
             log.exception("part_storage.defect table=%s", self._state.table)
@@ -346,9 +357,18 @@ class ChdbPartStore:
 
     async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
         async with self._changing:
-            await self._workers.run(
-                lambda connection: self._publisher.remove(connection, names, fate, prefix)
-            )
+            try:
+                await self._workers.run(
+                    lambda connection: self._publisher.remove(connection, names, fate, prefix)
+                )
+            except PartsBroken as error:
+                self._note_broken(error)
+                raise
+
+    def _note_broken(self, error: Exception) -> None:
+        if isinstance(error, PartsBroken):
+            for part in error.parts:
+                self.found_broken(part)
 
     async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
         return await self._workers.run(lambda connection: self._alterer.plan(connection, commands, allowed))
@@ -393,7 +413,14 @@ class ChdbPartStore:
             check_files(directory, str(name))
             self._checker.check(connection, directory, name)
 
-        await self._workers.run(verify, length=Length.LONG)
+        try:
+            await self._workers.run(verify, length=Length.LONG)
+        except FileNotFoundError as error:
+            async with self._changing:  # a swap may have moved it meanwhile
+                directory = self._state.directory_of(name)
+            if directory is None or not directory.is_dir():
+                raise PartDiffers(str(name), f"{error.filename} is gone") from None
+            await self._workers.run(verify, length=Length.LONG)
 
     async def detached(self) -> Sequence[DetachedPart]:
         return await self._workers.run(lambda connection: self._detached.list())

@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
+from engine.errors import Code, SqlError
+from engine.names import TableName
 from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDigest
 from engine.replication.part_header import PartHeader
@@ -209,6 +211,18 @@ class IncomingPart(Protocol):
         active already the new copy is thrown away.
         """
         ...
+
+
+class PartsBroken(SqlError):
+    """Parts that readers see, and that should stay, are not whole on the disk: nothing was changed."""
+
+    def __init__(self, table: TableName, parts: Sequence[PartName]) -> None:
+        super().__init__(
+            Code.CHECKSUM_DOESNT_MATCH,
+            f"Parts {', '.join(map(str, parts))} of {table} are broken on the disk",
+            hint="They are checked, and fetched from another replica.",
+        )
+        self.parts = tuple(parts)
 
 
 class PartStore(Protocol):

@@ -512,11 +512,26 @@ def test_optimize_waits_for_a_part_that_keeper_does_not_know_yet() -> None:
         header = (await keeper.get(path)).data
         await keeper.remove(path)
         optimizing = asyncio.create_task(optimize(replica.ctx, FINAL))
-        await live.env.sleep(60)
+        await live.env.sleep(5)
         assert not optimizing.done() and not live.actions(MergeParts)
         await keeper.create(path, header)
         await optimizing
         assert replica.parts() == ["all_0_1_1"]
+
+    run(main)
+
+
+def test_optimize_does_not_wait_long_for_a_part_whose_node_somebody_has_removed() -> None:
+    async def main(live: Live) -> None:
+        (replica,) = await live.cluster(1)
+        for value in range(2):
+            await replica.insert(value)
+        await (await live.keeper()).remove(replica.ctx.me.part(P("all_0_0_0")))
+        began_s = live.env.monotonic_s()
+        with pytest.raises(SqlError, match="not in Keeper") as said:
+            await optimize(replica.ctx, replace(FINAL, throw_if_noop=True))
+        assert said.value.code == Code.CANNOT_ASSIGN_OPTIMIZE
+        assert live.env.monotonic_s() - began_s < 30
 
     run(main)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from engine.keeper.session import RequestKind
 from engine.replication.commands.drop import drop_replica
 from engine.replication.log_actions import DropRange, GetPart, MergeParts, RangeFate
 from engine.replication.part_name import PartName, drop_range
-from engine.replication.part_store import MergeOptions
+from engine.replication.part_store import MergeOptions, PartsBroken
 from engine.replication.replica import log_puller, part_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
@@ -347,6 +348,29 @@ async def test_a_broken_part_is_moved_aside_and_fetched_again(bench: Bench) -> N
     assert (await part_check.check_part(two.ctx, P("all_0_0_0"))).verdict is Verdict.FETCHED
     await bench.quiet(one, two)
     assert two.values == [1] and two.detached == ["broken_all_0_0_0"]
+
+
+@simulated
+async def test_broken_parts_of_which_none_can_go_without_the_other_go_together(bench: Bench) -> None:
+    """To take one away the store has to read those that stay."""
+    one, two = await bench.cluster(2, loops=WITHOUT_MERGES)
+    parts = [await one.insert(value) for value in (1, 2, 3)]
+    await bench.quiet(one, two)
+    remove = two.store.remove
+
+    async def remove_all_broken(names: Sequence[PartName], **options: Any) -> None:
+        if missing := [part for part in parts[:2] if part not in names]:
+            raise PartsBroken(two.ctx.name, missing)
+        await remove(names, **options)
+
+    two.disk.damage(parts[0], Damage.BIT_FLIP, 5)
+    two.disk.damage(parts[1], Damage.BIT_FLIP, 5)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(two.store, "remove", remove_all_broken)
+        assert (await part_check.check_part(two.ctx, parts[0])).verdict is Verdict.FETCHED
+    await bench.quiet(one, two)
+    assert two.values == [1, 2, 3]
+    assert sorted(two.detached) == [f"broken_{part}" for part in parts[:2]]
 
 
 @simulated

@@ -292,6 +292,7 @@ class HttpServer:
             answer = await self._router.insert(asked, text.insert, text.rows)
             return await sender.finish(await answer.finish())
         except OnclusterError as error:
+            self._router.note_error(error)
             return await _failed(sender, asked.query_id, error)
         except (ConnectionError, TimeoutError):  # the client is gone
             raise

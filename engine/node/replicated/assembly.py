@@ -14,13 +14,14 @@ from pathlib import Path
 from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity
 from engine.env import Env
-from engine.errors import Busy
+from engine.errors import Busy, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
 from engine.node.replicated.alter import AlterStatements
 from engine.node.replicated.attach_as import AttachAsStatements
 from engine.node.replicated.attach_definition import AttachDefinitionStatements
+from engine.node.replicated.broken_reads import check_what_cannot_be_read
 from engine.node.replicated.catalog import TableCatalog, TableRecord
 from engine.node.replicated.check import CheckStatements
 from engine.node.replicated.consistent_reads import ConsistentReads
@@ -195,6 +196,10 @@ class ReplicatedNode:
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
         return await self._reads.prepare(asked, statement)
 
+    def note_error(self, error: OnclusterError) -> None:
+        """A statement has failed: a part that could not be read is checked, as in ClickHouse."""
+        check_what_cannot_be_read(self.tables, error)
+
     def changed(self) -> None:
         """A definition may be another one than before: by a statement in chDB, or by an ALTER in the log."""
         self._graph.changed()
@@ -305,4 +310,5 @@ class TableMaker:
             queue=ReplicaQueue(),
             other_table=self._node.store_of,
         )
+        store.found_broken = ctx.check_later
         return RunningTable(record, ctx, ReplicatedTable(ctx), store)

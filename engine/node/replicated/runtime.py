@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
@@ -51,6 +52,10 @@ class NodePartStore(PartStore, Protocol):
     """What the node needs of a store beside what replication needs."""
 
     def insert_stage(self) -> AbstractAsyncContextManager[InsertStage]: ...
+
+    def part_at(self, directory: Path) -> PartName | None:
+        """The part that readers read there."""
+        ...
 
     def renaming(self) -> AbstractAsyncContextManager[None]:
         """Held while chDB gives the table another name, and until `renamed`."""

@@ -40,6 +40,9 @@ from engine.replication.table_metadata import MergingMode
 
 log = logging.getLogger(__name__)
 
+_PATIENCE_WITH_KEEPER_S = 10.0
+"""How long a part may be here and not in Keeper. Longer, somebody has removed its node: the part check, not
+OPTIMIZE, sees to that."""
 _PATIENCE_S = 600.0
 _RECHECK_S = 1.0
 _PAUSE_S = 0.2
@@ -155,7 +158,8 @@ async def _assign(
     """Assign what can be assigned: in the partitions `wanted`; without them with FINAL in some of those that
     are not `done`, and otherwise the best merge anywhere."""
     is_patient = options.extent is Extent.FINAL
-    give_up_at_s = ctx.env.monotonic_s() + _PATIENCE_S
+    began_s = ctx.env.monotonic_s()
+    give_up_at_s = began_s + _PATIENCE_S
     while True:
         keeper = ctx.session()
         try:
@@ -200,7 +204,7 @@ async def _assign(
             case NotAssigned.LOG_CHANGED:
                 continue
             case NotAssigned.PART_MISSING:
-                if ctx.env.monotonic_s() >= give_up_at_s:
+                if ctx.env.monotonic_s() >= began_s + _PATIENCE_WITH_KEEPER_S:
                     return _Found((), ("a part is not in Keeper yet",), tuple(partitions), is_more)
                 await _next_change(ctx)
 

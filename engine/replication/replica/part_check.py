@@ -28,7 +28,7 @@ from engine.keeper.base import Keeper, Op, SetData
 from engine.replication.log_actions import Action, GetPart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Fate, Part
+from engine.replication.part_store import Fate, Part, PartsBroken
 from engine.replication.replica import cleanup_blocks, log_puller, peers, queue_loader, quorum, startup_check
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.commit_part import commit_produced
@@ -142,13 +142,29 @@ async def _check_local(ctx: ReplicaContext, keeper: Keeper, local: Part) -> Chec
         if part not in ctx.store.active or _is_in_use(ctx, part):
             return Checked(part, Verdict.AGAIN)
         log.error("replica.part_broken table=%s part=%s reason=%s", ctx.name, part, differs.reason)
-        await ctx.store.remove([part], fate=Fate.DETACH, prefix="broken")
-        await _enqueue_fetch(ctx, keeper, part)
+        for broken in await _set_aside(ctx, part):
+            await _enqueue_fetch(ctx, keeper, broken)
         return Checked(part, Verdict.FETCHED, differs.reason)
     except SqlError as error:
         if error.code != Code.NO_SUCH_DATA_PART:
             raise
     return Checked(part, Verdict.FINE)
+
+
+async def _set_aside(ctx: ReplicaContext, part: PartName) -> Sequence[PartName]:
+    """Take a broken part away from readers; returns also those that had to go with it, since it could not be
+    without reading them. Raises PartsBroken where one of these is in use."""
+    broken = [part]
+    while True:
+        try:
+            await ctx.store.remove(broken, fate=Fate.DETACH, prefix="broken")
+            return broken
+        except PartsBroken as found:
+            others = [each for each in found.parts if each not in broken and not _is_in_use(ctx, each)]
+            if not others:
+                raise
+            log.error("replica.part_broken table=%s part=%s reason=%s", ctx.name, others, found.message)
+            broken += others
 
 
 async def _enqueue_fetch(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> None:
