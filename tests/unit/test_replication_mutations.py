@@ -9,6 +9,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from engine.keeper.session import RequestKind
+from engine.node.replicated.parts_view import mutation_rows
 from engine.replication.commands.mutate import create_mutation, kill_mutation, wait_for_mutation
 from engine.replication.commands.partitions import clear_column
 from engine.replication.commands.waiting import Sync
@@ -366,11 +367,17 @@ def test_a_restart_remembers_what_is_done() -> None:
     async def main(live: Live) -> None:
         (replica,) = await live.cluster(1)
         await replica.insert(1)
+        await live.env.sleep(100)
+        before_s = live.env.now_s()
         number = await mutate(replica, "UPDATE v = 1 WHERE 1")
+        (row,) = mutation_rows(replica.ctx)
+        assert before_s - 1 <= row["finish_time"] <= live.env.now_s()  # type: ignore[operator]
+        await live.env.sleep(100)
         await replica.stop()
         await replica.start()
         assert replica.ctx.queue.mutations[number].is_done
         assert not replica.ctx.queue.parts_to_do(number)
+        assert list(mutation_rows(replica.ctx)) == [row]
 
     run(main)
 

@@ -210,7 +210,7 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "mutation_id": f"{number:010}",
             "command": state.entry.commands,
             "create_time": int(unix_s(state.entry.create_time)),
-            "finish_time": 0,
+            "finish_time": int(state.finished_s),
             "block_numbers.partition_id": [partition_id for partition_id, _ in numbers],
             "block_numbers.number": [block for _, block in numbers],
             "parts_in_progress_names": [

@@ -154,7 +154,10 @@ async def _pull(
     fresh = log_now.names[bisect.bisect_left(log_now.names, f"log-{int(text):010}") :]
     names = [name for name in fresh if sequence_number(name) is not None]
     if names and sequence_number(names[0]) != int(text):
-        raise TermOver(f"The log begins at {names[0]}; this replica has copied it up to {text} only")
+        raise TermOver(
+            f"The log begins at {names[0]}; this replica has copied it up to {text} only: entries were "
+            f"removed by hand. With 1 in {ctx.me.is_lost} it makes itself a copy of another replica."
+        )
     known = {likely: found} if isinstance(found, Node) else {}
     at = 0
     if direct is not None and 0 < len(names) <= direct_fetch.MOST:

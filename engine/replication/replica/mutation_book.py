@@ -22,6 +22,9 @@ class MutationState:
     number: int
     entry: MutationEntry
     is_done: bool = False
+    finished_s: float = 0.0
+    """Unix time at which this replica found it done, 0 while it is not; of what an earlier process or term
+    has found, when the last of these was."""
     latest_failed_part: str = ""
     latest_fail_s: float = 0.0
     latest_fail_reason: str = ""

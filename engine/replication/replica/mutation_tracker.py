@@ -90,7 +90,7 @@ async def finish_mutations(ctx: ReplicaContext) -> bool:
         last = finished[-1].number
         await ctx.session().set(ctx.me.mutation_pointer, f"{last:010}".encode())
         for state in finished:
-            state.is_done = True
+            state.is_done, state.finished_s = True, ctx.env.now_s()
             state.forget_failure()
         log.info("replica.mutations_done table=%s last=%d", ctx.name, last)
         ctx.queue_changed.set()

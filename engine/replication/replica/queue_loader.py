@@ -33,10 +33,11 @@ async def load(ctx: ReplicaContext, keeper: Keeper) -> None:
     ctx.queue.reset(PartName.parse(name) for name in names)
     await add_new_entries(ctx, keeper)
     await load_mutations(ctx, keeper)
-    pointer = (await keeper.get(ctx.me.mutation_pointer)).data
-    done = mutation_number(pointer.decode("utf-8", "replace"))
+    pointer = await keeper.get(ctx.me.mutation_pointer)
+    done = mutation_number(pointer.data.decode("utf-8", "replace"))
     for number, state in ctx.queue.mutations.items():
-        state.is_done = state.is_done or (done is not None and number <= done)
+        if done is not None and number <= done:
+            state.is_done, state.finished_s = True, pointer.stat.mtime_ms / 1e3
 
 
 async def add_new_entries(ctx: ReplicaContext, keeper: Keeper) -> int:
