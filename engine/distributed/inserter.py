@@ -99,4 +99,4 @@ def _failure(failed: Sequence[_Progress], status: str) -> SqlError:
         if is_unknown
         else "What was written stays. The same INSERT with its insert_deduplication_token writes the rest."
     )
-    return SqlError(first.code or Code.NETWORK_ERROR, f"{said}. Insertion status: {status}", hint=hint)
+    return SqlError(first.code or Code.NETWORK_ERROR, f"{said}. Insertion status: {status}.", hint=hint)

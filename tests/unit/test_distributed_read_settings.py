@@ -16,6 +16,7 @@ def test_what_changes_the_meaning_of_an_expression_goes_to_the_shards() -> None:
     assert forwarded({"max_rows_to_read": "9", "read_overflow_mode": "break"}) == (
         "&max_rows_to_read=9&read_overflow_mode=break"
     )
+    assert forwarded({"max_rows_to_read": "0", "read_overflow_mode_leaf": "throw"}) == "", "what is no limit"
     assert forwarded({"use_variant_as_common_type": "0"}) == "&use_variant_as_common_type=0"
 
 

@@ -90,6 +90,13 @@ _FORWARDED = frozenset(
 )
 """ClickHouse passes on everything that was changed; servers of another version do not know everything."""
 
+_NO_LIMITS = frozenset(
+    (f"{name}{leaf}", value)
+    for name, value in (("max_rows_to_read", "0"), ("max_bytes_to_read", "0"), ("read_overflow_mode", "throw"))
+    for leaf in ("", "_leaf")
+)
+"""A user with `readonly = 1` refuses settings, whatever they say."""
+
 _JOIN_WORDS = frozenset(
     {"ANY", "ALL", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI", "ASOF", "PASTE"}
 )
@@ -117,7 +124,7 @@ def forwarded(settings: Mapping[str, str]) -> str:
     return "".join(
         f"&{name}={quote(value, safe='')}"
         for name, value in sorted(settings.items())
-        if name in _FORWARDED and value
+        if name in _FORWARDED and value and (name, value) not in _NO_LIMITS
     )
 
 
