@@ -94,9 +94,14 @@ def test_views_over_distributed_tables_are_read_through(cluster: Cluster) -> Non
     cluster.n1.query("CREATE VIEW by_city AS SELECT city, count() AS n FROM events_d GROUP BY city")
     cluster.n1.query("CREATE VIEW over_view AS SELECT sum(n) AS total FROM by_city")
     assert cluster.n1.query("SELECT total FROM over_view") == "2000\n"
-    assert cluster.n1.query("SELECT v.n FROM by_city AS v WHERE v.city = 'Rome'") == "667\n"
+    for alias in ("AS v", "v", "AS `v`"):
+        assert cluster.n1.query(f"SELECT v.n FROM by_city {alias} WHERE v.city = 'Rome'") == "667\n"
+    for name in ("default.by_city", "by_city"):
+        assert cluster.n1.query(f"SELECT {name}.n FROM default.by_city WHERE {name}.city = 'Rome'") == "667\n"
+    assert cluster.n1.query("SELECT default.by_city.n FROM by_city AS v WHERE v.city = 'Rome'") == "667\n"
     cluster.n1.query("CREATE VIEW from_id AS SELECT count() AS n FROM events_d WHERE id >= {lo:UInt64}")
     assert cluster.n1.query("SELECT n FROM from_id(lo = 1990)") == "10\n"
+    assert cluster.n1.query("SELECT default.from_id.n FROM default.from_id(lo = 1990)") == "10\n"
     assert cluster.n1.query("SELECT count() FROM merge(default, '^events_d$')") == "2000\n"
     cluster.n1.query("CREATE TABLE merged (id UInt64) ENGINE = Merge(default, '^events_d$')")
     assert cluster.n1.query("SELECT max(id), any(_table) FROM merged") == "1999\tevents_d\n"

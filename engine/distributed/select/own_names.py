@@ -6,7 +6,7 @@ name of another query is called like it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine.names import TableName
 from engine.sql.cursor import Cursor
@@ -41,3 +41,22 @@ def _is_table(cursor: Cursor, at: int, name: TableName) -> bool:
         return True
     is_whole = at >= 2 and tokens[at - 2].kind in _NAMES and literal_value(tokens[at - 2]) == name.database
     return is_whole and (at == 2 or words[at - 3] != ".")
+
+
+def database_edits(
+    cursor: Cursor, names: Collection[TableName], taken: Collection[tuple[int, int]]
+) -> list[Edit]:
+    """`db.t.column` loses `db.`: a subquery has no database."""
+    tokens, words = cursor.tokens, cursor.words
+    whole = {(name.database, name.table) for name in names}
+    edits = []
+    for at in range(len(tokens) - 3):
+        if words[at + 1] != "." or words[at + 3] != "." or (at and words[at - 1] == "."):
+            continue
+        if tokens[at].kind not in _NAMES or tokens[at + 2].kind not in _NAMES:
+            continue
+        if (literal_value(tokens[at]), literal_value(tokens[at + 2])) not in whole:
+            continue
+        if not any(start <= tokens[at].start < end for start, end in taken):
+            edits.append(Edit(tokens[at].start, tokens[at + 2].start, ""))
+    return edits

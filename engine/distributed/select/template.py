@@ -10,7 +10,7 @@ leaves it out as it would have done.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
@@ -22,7 +22,7 @@ from engine.distributed.select.model import (
     SourceTable,
     virtual_columns,
 )
-from engine.distributed.select.own_names import own_name_edits
+from engine.distributed.select.own_names import database_edits, own_name_edits
 from engine.distributed.select.prewhere_text import (
     CLAUSE_ENDS,
     Candidate,
@@ -220,7 +220,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
             slots[slot] = replace(slots[slot], has_prewhere=True, prewhere=written)
         edits += prewhere.edits(cursor, is_final=slot is not None)
     edits += [one for one in own_names if not any(e.start <= one.start < e.end for e in edits)]
-    edits += _qualifiers(cursor, databases.values(), {(e.start, e.end) for e in edits})
+    edits += database_edits(cursor, databases.values(), {(e.start, e.end) for e in edits})
     edits += asterisk_edits(cursor, hidden)
     return Template(with_moved(apply_edits(sql, edits)), tuple(slots))
 
@@ -270,20 +270,3 @@ def _ratio(cursor: Cursor, at: int) -> int:
     if at < len(cursor.words) and cursor.words[at] == "/":
         at += 2
     return at
-
-
-def _qualifiers(cursor: Cursor, names: Collection[TableName], taken: set[tuple[int, int]]) -> list[Edit]:
-    """`db.t.column` loses `db.`: a subquery has no database."""
-    tokens, words = cursor.tokens, cursor.words
-    whole = {(name.database, name.table) for name in names}
-    edits = []
-    for at in range(len(tokens) - 3):
-        if words[at + 1] != "." or words[at + 3] != "." or (at and words[at - 1] == "."):
-            continue
-        if tokens[at].kind not in _NAMES or tokens[at + 2].kind not in _NAMES:
-            continue
-        if (literal_value(tokens[at]), literal_value(tokens[at + 2])) not in whole:
-            continue
-        if not any(start <= tokens[at].start < end for start, end in taken):
-            edits.append(Edit(tokens[at].start, tokens[at + 2].start, ""))
-    return edits

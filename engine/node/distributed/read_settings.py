@@ -92,7 +92,11 @@ _FORWARDED = frozenset(
 
 _NO_LIMITS = frozenset(
     (f"{name}{leaf}", value)
-    for name, value in (("max_rows_to_read", "0"), ("max_bytes_to_read", "0"), ("read_overflow_mode", "throw"))
+    for name, value in (
+        ("max_rows_to_read", "0"),
+        ("max_bytes_to_read", "0"),
+        ("read_overflow_mode", "throw"),
+    )
     for leaf in ("", "_leaf")
 )
 """A user with `readonly = 1` refuses settings, whatever they say."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from engine.distributed.select.own_names import database_edits, own_name_edits
 from engine.distributed.select.template import alias_behind, table_names
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -68,6 +69,7 @@ class DistributedViews:
                 if name in views
             ]
             edits += await self._called(asked, sql)
+            edits += _whole_names(sql, [(ref, name) for ref, name in others if name in views])
             if not edits:
                 return sql
             sql = apply_edits(sql, edits)
@@ -81,7 +83,8 @@ class DistributedViews:
         }
         views = await self._views(list(calls.values()))
         settings = settings_of_statement(asked, sql)
-        return [
+        taken = [(call.start, call.end) for call in calls]
+        return database_edits(Cursor(sql), list(views), taken) + [
             _put(
                 sql,
                 call.start,
@@ -170,13 +173,28 @@ def _filtered(
     return f"SELECT * FROM ({select}) WHERE {condition}" if condition else select
 
 
+def _whole_names(sql: str, views: Sequence[tuple[NameRef, TableName]]) -> list[Edit]:
+    """`db.view.column` and `view.column` of `view AS x` get the name that the subquery has."""
+    cursor = Cursor(sql)
+    edits: list[Edit] = []
+    for ref, name in views:
+        alias = alias_behind(sql, ref.end)
+        if alias and [one for _, one in views].count(name) == 1:
+            within = range(_token(cursor, ref.start), _token(cursor, ref.end))
+            edits += own_name_edits(cursor, name, table=within, alias=quote_identifier(alias), columns=())
+    taken = [(ref.start, ref.end) for ref, _ in views]
+    return edits + database_edits(cursor, [name for _, name in views], taken)
+
+
+def _token(cursor: Cursor, offset: int) -> int:
+    """The first token at or behind an offset."""
+    return next((i for i, token in enumerate(cursor.tokens) if token.start >= offset), len(cursor.tokens))
+
+
 def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
     return _put(sql, ref.start, ref.end, select, ref.name.table)
 
 
 def _put(sql: str, start: int, end: int, select: str, name: str) -> Edit:
-    cursor = Cursor(sql)
-    at = next((i for i, token in enumerate(cursor.tokens) if token.start >= end), len(cursor.tokens))
-    has_alias = cursor.words[at : at + 1] == ["AS"]
-    own = "" if has_alias else f" AS {quote_identifier(name)}"
+    own = "" if alias_behind(sql, end) else f" AS {quote_identifier(name)}"
     return Edit(start, end, f"({select}){own}")
