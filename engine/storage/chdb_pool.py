@@ -28,6 +28,7 @@ from engine.storage.chdb_session import ChdbSession
 from engine.storage.disk_reserve import DiskReserve
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
+from engine.storage.insert_failures import InsertFailures
 from engine.storage.job import Job
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
@@ -58,6 +59,7 @@ class ChdbPool:
         self._max_threads = 1
         self.idle = IdleConnections()
         """Connections of INSERTs and SELECTs that are over."""
+        self.insert_failures = InsertFailures()
         self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -234,6 +236,10 @@ class ReservedThreads:
     @property
     def idle(self) -> IdleConnections:
         return self._pool.idle
+
+    @property
+    def insert_failures(self) -> InsertFailures:
+        return self._pool.insert_failures
 
     def connect(self) -> Any:
         return self._pool.connect()

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from engine.errors import Code, SqlError
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
+from engine.storage.insert_failures import InsertFailures
 from engine.storage.insert_pieces import PIECE_BYTES, PiecedInsert, in_pieces
 from engine.storage.job import Job
 from engine.storage.pipe import open_pipe
@@ -29,6 +30,8 @@ from engine.storage.values_rows import without_files
 T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
+_START = 1000
+"""Of a statement: what kind it is stands here, if comments are not longer."""
 
 _Run = Callable[[Any, str], QueryResult]
 """Of a connection, and of the clause that is to be put behind the statement."""
@@ -39,6 +42,9 @@ class Threads(Protocol):
 
     @property
     def idle(self) -> IdleConnections: ...
+
+    @property
+    def insert_failures(self) -> InsertFailures: ...
 
     def connect(self) -> Any: ...
 
@@ -124,7 +130,8 @@ class ChdbSession:
             text = sendable(sql + clause) if isinstance(sql, str) else sql
             if may_be_several and connection.classify_query(text)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            return _result(connection.query(text, format, params=dict(params)))
+            with self._pool.insert_failures.told() if _may_insert(sql) else nullcontext():
+                return _result(connection.query(text, format, params=dict(params)))
 
         async with self._lock:
             return await self._run(
@@ -210,7 +217,14 @@ class ChdbSession:
             first: list[bytes] = await anext(pieces, [])
             # What holds for this statement alone stands in its text, unless there is such a clause already.
             is_open = "SETTINGS" not in head.upper()
-            insert = PiecedInsert(self._local.harmless(scope, takes_settings=is_open), head, format)
+            insert = PiecedInsert(
+                self._local.harmless(scope, takes_settings=is_open),
+                head,
+                format,
+                connect=self._pool.connect,
+                failures=self._pool.insert_failures,
+                settings={**self._local.settings, **scope.settings},
+            )
             if sum(map(len, first)) < PIECE_BYTES:  # that was all
                 result = await self._uninterrupted(lambda: ended(partial(insert.whole, first)))
             else:
@@ -325,6 +339,11 @@ class ChdbSession:
         except asyncio.CancelledError:
             await job.end()
             raise
+
+
+def _may_insert(sql: str | bytes) -> bool:
+    start = sql[:_START]
+    return b"INSERT" in (start if isinstance(start, bytes) else start.encode("utf-8", "replace")).upper()
 
 
 def _translated(function: Callable[[], T]) -> T:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from engine.storage.insert_failures import InsertFailures, Mark
+from engine.storage.insert_whole import fits_whole, insert_whole
 from engine.storage.statement_text import sendable
 
 PIECE_BYTES = 1 << 20
@@ -30,20 +32,35 @@ async def in_pieces(chunks: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
 
 class PiecedInsert:
     """An INSERT that gets its rows piece by piece. Calls are made on worker threads, one at a time: `begin`,
-    any number of `append`, `finish`; and `abort` when one of them has failed or is not going to come.
-    `connected` gives a connection, and a clause for the end of `head`."""
+    any number of `append`, `finish`; and `abort` when one of them has failed or is not going to come; or
+    `whole` alone. `connected` gives a connection, and a clause for the end of `head`; `connect` another
+    connection. `settings` are those of the statement beside its text."""
 
-    def __init__(self, connected: AbstractContextManager[tuple[Any, str]], head: str, format: str) -> None:
+    def __init__(
+        self,
+        connected: AbstractContextManager[tuple[Any, str]],
+        head: str,
+        format: str,
+        *,
+        connect: Callable[[], Any],
+        failures: InsertFailures,
+        settings: Mapping[str, str],
+    ) -> None:
         self._connected = connected
         self._head = head
         self._format = format
+        self._connect = connect
+        self._failures = failures
+        self._settings = settings
         self._stack = contextlib.ExitStack()
         self._connection: Any = None
         self._handle: Any = None
+        self._mark = Mark(0, 0, {})
 
     def begin(self, piece: list[bytes]) -> None:
         """Connect, and hand over the first rows."""
         self._connection, clause = self._stack.enter_context(self._connected)
+        self._mark = self._failures.mark(self._connection)
         self._handle = self._connection.send_insert(sendable(self._head + clause), self._format)
         self.append(piece)
 
@@ -56,14 +73,18 @@ class PiecedInsert:
                 self._connection.insert_append(self._handle, chunk)
 
     def finish(self) -> Any:
-        """chDB's account of what was written."""
+        """chDB's account of what was written. Raises RuntimeError and SqlError."""
         handle, self._handle = self._handle, None
         result = self._connection.insert_done(handle)
+        self._failures.require_none_since(self._mark, self._connect)
         self._stack.close()
         return result
 
     def whole(self, piece: list[bytes]) -> Any:
-        """All of it at once."""
+        """All of it at once. Raises as `finish`."""
+        if piece and fits_whole(self._head, self._settings):
+            with self._connected as (connection, clause), self._failures.told():
+                return insert_whole(connection, self._head, clause, self._format, piece)
         try:
             self.begin(piece)
             return self.finish()
