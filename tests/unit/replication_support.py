@@ -119,6 +119,7 @@ class Bench:
         settings: Mapping[str, float] | None = None,
         create: bool = True,
         node: str = "",
+        address: str = "",
     ) -> Replica:
         """A process with this replica, by default on a new disk of a replica just made."""
         if disk is None:
@@ -138,7 +139,7 @@ class Bench:
             holder=holder,
             store=store,
             fetcher=self.network.fetcher(node),
-            host=ReplicaHost(node, 9009, 9000, "d", "t"),
+            host=ReplicaHost(address or node, 9009, 9000, "d", "t"),
             server_uuid=str(UUID(int=server_uuid or int(name[1:]))),
             settings=replace(self.settings, **(settings or {})),  # type: ignore[arg-type]
             queue=ReplicaQueue(),

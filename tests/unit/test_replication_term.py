@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from copy import deepcopy as copy_of
 from dataclasses import replace
 from typing import Any
 
@@ -98,9 +99,25 @@ async def test_what_an_earlier_session_of_the_same_server_left_is_taken_over(ben
     (one,) = await bench.cluster(1)
     await one.insert(1)
     await bench.crash(one)
-    again = await bench.start("r1", one.disk, node="r1b", is_awaited=False)
+    again = await bench.start("r1", one.disk, node="r1b", address="r1", is_awaited=False)
     await bench.until(lambda: not again.ctx.is_readonly, timeout_s=SESSION_TIMEOUT_S / 2)
     assert again.values == [1]
+
+
+@simulated
+async def test_of_a_server_and_one_with_a_copy_of_its_data_directory_one_is_active(bench: Bench) -> None:
+    """They have the same identity, too, and would take the replica from each other again and again, each with
+    rows that the other does not have."""
+    (one,) = await bench.cluster(1)
+    await one.insert(1)
+    copy = await bench.start("r1", copy_of(one.disk), node="r9", is_awaited=False)
+    began = asyncio.ensure_future(one.ctx.term_began.wait())
+    await bench.env.sleep(60)
+    assert not began.done() and not one.ctx.is_readonly
+    assert copy.ctx.is_readonly and "(REPLICA_IS_ALREADY_ACTIVE)" in copy.ctx.readonly_reason
+    await bench.crash(one)
+    await bench.until(lambda: not copy.ctx.is_readonly)
+    began.cancel()
 
 
 @simulated

@@ -3,8 +3,9 @@
 Safety argument. A replica acts only while the ephemeral `is_active` is its own session's.
 
 1. Activation: `is_active` and the address in one multi. What an earlier session of this server left there is
-   removed first, by content and version; another server's node means that somebody else runs this replica: it
-   stays read-only (224) and tries again.
+   removed first, by content, address and version; another server's node, or that of a server with a copy of
+   this one's data directory, means that somebody else runs this replica: it stays read-only (224) and tries
+   again.
 2. Then, still read-only: let go of what a RESTORE has put aside and will not attach, clone if lost, load the
    queue, copy the log, compare parts on disk with Keeper.
    Each of these may be repeated; a crash or a lost session leads back to 1.
@@ -28,6 +29,7 @@ from uuid import UUID
 from engine.errors import (
     Code,
     ConnectionLoss,
+    MalformedEntry,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -43,6 +45,7 @@ from engine.keeper.recipes import try_remove
 from engine.replication.commands.create import complete_table
 from engine.replication.commands.restore import give_up_restoring
 from engine.replication.creation import NewReplica
+from engine.replication.host import ReplicaHost
 from engine.replication.replica import clone, log_puller, peers, queue_loader, startup_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import TermOver
@@ -217,7 +220,7 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
             if node.stat.ephemeral_owner == keeper.session_id:
                 await keeper.set(ctx.me.host, ctx.host.to_bytes())
                 return
-            if node.data != identity:
+            if node.data != identity or await _is_elsewhere(ctx, keeper):
                 break
             await try_remove(keeper, ctx.me.is_active, version=node.stat.version)
         try:
@@ -250,6 +253,17 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
             f"{ctx.me.is_active} by hand; otherwise give each server a replica name of its own."
         ),
     )
+
+
+async def _is_elsewhere(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether whoever was activated last answers at another address: a copy of this server's data directory,
+    which has its identity, too. If it was this server, before its address changed, its session ends soon."""
+    try:
+        node = await keeper.get(ctx.me.host)
+        active = ReplicaHost.from_bytes(node.data, where=ctx.me.host)
+    except (NoNode, MalformedEntry):
+        return False
+    return (active.host, active.port) != (ctx.host.host, ctx.host.port)
 
 
 async def retire(ctx: ReplicaContext, keeper: Keeper) -> None:
