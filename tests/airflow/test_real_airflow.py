@@ -173,7 +173,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert "DROP TABLE IF EXISTS shop.old" in question.body
     assert await place.entries() == 0
     await api.answer(question, "Approve")
-    assert await api.wait(DAG, run_id, timeout_s=240) == "success"
+    assert await api.wait(DAG, run_id, timeout_s=600) == "success"
     assert await place.tables("node01") == await place.tables("node02") == ["orders"]
     assert {v: r.state for v, r in place.ledger.records("shop_cluster").items()} == {
         1: MigrationState.APPLIED,
@@ -195,7 +195,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     await _until_known(api, "up.v0004_note.submit_1")
     run_id = await api.trigger(DAG, {"timeout": 4, "rehearse": False})
     check_id = await api.trigger(HEALTH_DAG, {"cluster": "shop_cluster"})
-    assert await api.wait(DAG, run_id, timeout_s=240) == "failed"
+    assert await api.wait(DAG, run_id, timeout_s=600) == "failed"
     failed = await place.until(run_id, wait_id, ["failed"])
     assert failed.try_number == 1
     assert await api.xcom(DAG, run_id, wait_id, key="ddl_state") == "timeout"
@@ -208,7 +208,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     assert "What to do" in log
 
     # Meanwhile the health check has said so, too; it succeeds whatever it finds.
-    assert await api.wait(HEALTH_DAG, check_id, timeout_s=240) == "success"
+    assert await api.wait(HEALTH_DAG, check_id, timeout_s=600) == "success"
     findings = place.records.open_findings("shop_cluster")
     found = {(record.finding.kind, record.finding.host) for record in findings}
     assert (FindingKind.HOST_DOWN, "node02:9000") in found
@@ -216,7 +216,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     # 3. The node comes back, the task is cleared: it attaches to the same entry, and the run ends well.
     up(place.home, place.given)
     await api.clear(DAG, run_id, [wait_id])
-    assert await api.wait(DAG, run_id, timeout_s=240) == "success"
+    assert await api.wait(DAG, run_id, timeout_s=600) == "success"
     assert await place.entries() == 5
     record = place.ledger.records("shop_cluster")[4]
     assert record.state is MigrationState.APPLIED
@@ -230,7 +230,7 @@ async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and
     await place.until(run_id, "approve", ["awaiting_input"])
     (question,) = await api.questions(DAG, run_id)
     await api.answer(question, "Reject")
-    await api.wait(DAG, run_id, timeout_s=240)
+    await api.wait(DAG, run_id, timeout_s=600)
     states = {item.task_id: item.state for item in await api.task_instances(DAG, run_id)}
     assert states["begin"] == states["down.v0004_note.submit_1"] == "skipped"
     assert await place.entries() == 5
@@ -286,7 +286,7 @@ async def test_a_replica_that_keeper_forgot_is_restored_after_approval(place: Pl
 
     # 3. Approved, it is made, proven and recorded.
     await api.answer(question, "Approve")
-    assert await api.wait(HEALTH_DAG, run_id, timeout_s=240) == "success"
+    assert await api.wait(HEALTH_DAG, run_id, timeout_s=600) == "success"
     report = await api.xcom(HEALTH_DAG, run_id, "shop_cluster.act", key="report")
     assert report["states"] == {"done": 1}
     (run,) = [run for run in place.records.runs("shop_cluster") if run_id in run.run_id]
@@ -311,7 +311,7 @@ async def test_the_stack_is_there_once_for_this_machine_only_and_another_object_
     check = {"cluster": "shop_cluster"}
     run_id = await api.trigger(HEALTH_DAG, check, run_id="once")
     assert await api.trigger(HEALTH_DAG, check, run_id="once") == run_id == "once"
-    assert await api.wait(HEALTH_DAG, run_id, timeout_s=240) == "success"
+    assert await api.wait(HEALTH_DAG, run_id, timeout_s=600) == "success"
     (done,) = [
         item.task_id
         for item in await api.task_instances(HEALTH_DAG, run_id)

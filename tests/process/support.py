@@ -20,6 +20,8 @@ from engine.local.state import StackState, read_state
 from engine.testing.processes import ProcessId, marked
 
 ONCLUSTER = [sys.executable, "-m", "engine.cli"]
+PATIENCE_S = 600.0
+"""After this long something hangs; no machine is so slow."""
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Home:
         return kept | {"ONCLUSTER_HOME": str(self.path)} | more
 
     def run(
-        self, *arguments: str, timeout_s: float = 180, **environ: str
+        self, *arguments: str, timeout_s: float = PATIENCE_S, **environ: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*ONCLUSTER, *arguments],

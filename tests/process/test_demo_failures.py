@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.support import Home, cluster_file_in, home_in, interrupt, until
+from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, interrupt, until
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +66,7 @@ async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
 
     os.kill(found[0], signal.SIGKILL)
 
-    output, _ = demo.communicate(timeout=120)
+    output, _ = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode != 0
     assert victim.split()[-1] in errors(output)[0], output
     assert "Traceback" not in output
@@ -80,7 +80,7 @@ async def test_a_demo_that_is_interrupted_takes_everything_back(home: Home, clus
 
     interrupt(demo)
 
-    output, _ = demo.communicate(timeout=120)
+    output, _ = demo.communicate(timeout=PATIENCE_S)
     assert demo.returncode == 130, output
     assert "Traceback" not in output
     assert home.left() == []
@@ -131,7 +131,7 @@ async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(
             except OSError as error:
                 assert "No space" in str(error)
 
-        output, _ = demo.communicate(timeout=180)
+        output, _ = demo.communicate(timeout=PATIENCE_S)
 
         assert demo.returncode not in (0, None)
         assert len(errors(output)) == 1, output

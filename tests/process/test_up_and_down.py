@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.process.support import Home, cluster_file_in, home_in, until, until_gone
+from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, until, until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ async def test_up_that_is_terminated_takes_everything_back(home: Home) -> None:
 
     up.terminate()
 
-    output, _ = up.communicate(timeout=120)
+    output, _ = up.communicate(timeout=PATIENCE_S)
     assert up.returncode == 143, output
     assert "Traceback" not in output
     assert home.left() == []
