@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -141,6 +142,15 @@ class Incoming:
         self._held: dict[str, list[bytes]] = {}
         self._held_bytes = 0
 
+    def have_room(self, size_bytes: int) -> None:
+        """See `IncomingPart.have_room`."""
+        free = shutil.disk_usage(self._state.staged_root).free
+        if size_bytes > free:
+            raise SqlError(
+                Code.NOT_ENOUGH_SPACE,
+                f"Not enough space for part {self._name}: {size_bytes} bytes are to come, {free} are free",
+            )
+
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         """See `IncomingPart.write`."""
         if not is_file_name(file.name):
@@ -154,6 +164,7 @@ class Incoming:
         if self._held_bytes + file.size_bytes <= _MAX_HELD_BYTES:
             await self._hold(file, content)
             return
+        self.have_room(file.size_bytes)
         path = self._directory / file.name
         size = 0
         try:

@@ -200,6 +200,11 @@ class OutgoingPart(Protocol):
 class IncomingPart(Protocol):
     """A part that is being received, in a temporary directory that is removed unless `finish` succeeds."""
 
+    def have_room(self, size_bytes: int) -> None:
+        """Called before anything of so many bytes is written: a part that does not fit would fill the disk
+        for everybody each time that it is tried. Raises SqlError 243."""
+        ...
+
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         """Raises PartDiffers for a hostile name, a repeated file or another size than declared."""
         ...

@@ -44,6 +44,9 @@ class Incoming:
         self._stage = stage
         self._files: dict[str, bytes] = {}
 
+    def have_room(self, size_bytes: int) -> None:
+        """There is."""
+
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         name = file.name
         if not name or name in (".", "..") or set(name) & set("/\\\0") or name in self._files:

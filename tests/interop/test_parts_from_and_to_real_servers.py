@@ -72,6 +72,8 @@ class _Incoming:
     def __init__(self, store: Directory, name: PartName, directory: Path) -> None:
         self._store, self._name, self._directory = store, name, directory
 
+    def have_room(self, size_bytes: int) -> None: ...
+
     async def write(self, file: PartFile, content: AsyncIterator[bytes]) -> None:
         (self._directory / file.name).write_bytes(b"".join([piece async for piece in content]))
 

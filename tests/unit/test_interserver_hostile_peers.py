@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from engine.env import SystemEnv
-from engine.errors import OnclusterError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.node.interserver import FetchLimits, HttpPartFetcher
 from engine.replication.fetching import PartUnavailable
 from engine.replication.file_hash import file_hash
@@ -21,6 +21,7 @@ from engine.replication.paths import ReplicaPaths
 from engine.replication.varint import write_varint
 from engine.testing.replication_disk import StoreDisk, model_definition
 from engine.testing.replication_store import MemoryPartStore
+from engine.testing.replication_transfer import Incoming
 
 ENV = SystemEnv()
 PART = PartName.parse("all_0_0_0")
@@ -237,6 +238,19 @@ async def test_another_size_than_allowed_is_refused_by_the_part_s_own_declaratio
         http(head, cookie="1", length=1 << 40), limits=FetchLimits(part_bytes=1000), stays_silent=True
     )
     assert "declares 2000 bytes" in str(reason(store))
+
+
+async def test_a_part_for_which_there_is_no_room_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def have_room(_incoming: object, size: int) -> None:
+        raise SqlError(Code.NOT_ENOUGH_SPACE, f"no room for {size} bytes")
+
+    monkeypatch.setattr(Incoming, "have_room", have_room)
+    store = MemoryPartStore(StoreDisk(model_definition()), ENV)
+    head = http(u64(2000), cookie="1", length=1 << 20)
+    async with peer(head, stays_silent=True) as host, HttpPartFetcher() as fetcher:
+        with pytest.raises(SqlError, match="no room for 2000 bytes"):
+            await fetcher.fetch(host, REPLICA, PART, into=store, expected=None)
+    assert not store.disk.temporary
 
 
 async def test_a_peer_that_falls_silent_is_given_up() -> None:

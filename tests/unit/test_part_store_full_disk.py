@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import Code, SqlError
 from engine.part_storage import ChdbPartStore
-from engine.replication.part_store import MergeOptions
+from engine.replication.part_store import MergeOptions, PartFile
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
@@ -74,6 +74,23 @@ async def test_what_makes_room_is_possible_and_what_takes_room_says_so(disk: Sma
         await store.publish(named("1_1_1_1"), named("1_1_1_0"))
         await add(pool, store, "SELECT 100, 'x'", "0_2_2_0")
         assert await rows(pool) == "5 7 100"
+
+
+async def test_of_a_part_that_does_not_fit_not_a_byte_is_received(disk: SmallDisk) -> None:
+    async def content() -> AsyncIterator[bytes]:
+        raise AssertionError("it was read")
+        yield b""
+
+    async with opened(disk.place, CREATE) as (_, store):
+        await store.load()
+        async with store.receive(named("0_0_0_0")[0]) as incoming:
+            incoming.have_room(1 << 20)
+            for refused in (lambda: incoming.have_room(1 << 30), lambda: None):
+                with pytest.raises(SqlError, match="are free") as said:
+                    refused()
+                    await incoming.write(PartFile("data.bin", 1 << 30), content())
+                assert said.value.code == Code.NOT_ENOUGH_SPACE
+        assert not store.staged
 
 
 async def test_wherever_the_disk_ends_a_swap_is_made_or_has_changed_nothing(disk: SmallDisk) -> None:

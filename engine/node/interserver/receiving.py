@@ -77,7 +77,7 @@ class PartReading:
 
     async def receive(self, incoming: IncomingPart) -> None:
         """All files, up to the end of the stream. Raises PartDiffers, TruncatedStream."""
-        projections = await self._head()
+        projections = await self._head(incoming)
         seen: set[str] = set()
         for _ in range(projections):
             name = (await self._string(_MAX_TTL_BYTES)).decode("utf-8", "surrogateescape")
@@ -89,10 +89,13 @@ class PartReading:
         if await self._source.read(1):
             raise self._differs("more bytes came than it has")
 
-    async def _head(self) -> int:
+    async def _head(self, incoming: IncomingPart) -> int:
         """What stands before the files; the number of projections."""
-        if self._has(WITH_SIZE) and (size := await self._number()) > self._bytes_left:
-            raise self._differs(f"it declares {size} bytes, more than the {self._bytes_left} allowed")
+        if self._has(WITH_SIZE):
+            size = await self._number()
+            if size > self._bytes_left:
+                raise self._differs(f"it declares {size} bytes, more than the {self._bytes_left} allowed")
+            incoming.have_room(size)
         if self._has(WITH_TTL) and not (await self._string(_MAX_TTL_BYTES)).startswith(
             b"ttl format version: "
         ):
