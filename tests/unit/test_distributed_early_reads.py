@@ -14,9 +14,10 @@ from aiohttp import web
 
 from engine.config.model import Cluster, NodeConfig, Replica, Shard, Topology, User
 from engine.env import SystemEnv
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.early_reads import integers_of
+from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
@@ -234,6 +235,46 @@ async def test_nothing_waits_any_more_when_the_client_has_gone(tmp_path: Path) -
         assert not awaited_values._awaited
         other.early = None
         assert await ask(COUNT) == f"{2 * OWN_ROWS}\n"
+
+
+@pytest.mark.parametrize("how", ["receive_timeout", "max_execution_time"])
+async def test_a_shard_that_is_silent_is_given_up_as_soon_as_the_statement_says(
+    tmp_path: Path, how: str
+) -> None:
+    other = Other()
+
+    async def never(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    other.early = never
+    async with node_beside(other, tmp_path) as ask:
+        with pytest.raises(SqlError, match="Timeout: no answer from") as late:
+            await ask(f"{COUNT} SETTINGS {how} = 0.2")
+        assert late.value.code == Code.SOCKET_TIMEOUT
+
+
+PATIENCE = (
+    ({}, "", USUAL_S, None),
+    ({"receive_timeout": "2"}, "", 2, "2"),
+    ({"max_execution_time": "2.5"}, "", 2.5, "3"),
+    ({"max_execution_time": "0", "receive_timeout": "600"}, "", 600, "600"),
+    ({"http_receive_timeout": "7", "max_execution_time": "9"}, "", 7, "7"),
+    ({}, " SETTINGS receive_timeout = 4", 4, "4"),
+)
+
+
+@pytest.mark.parametrize(("settings", "clause", "wait_s", "of_chdb"), PATIENCE)
+async def test_how_long_a_silent_shard_is_waited_for(
+    tmp_path: Path, settings: dict[str, str], clause: str, wait_s: float, of_chdb: str | None
+) -> None:
+    pool = await ChdbPool.open(tmp_path / "data")
+    try:
+        asked = Asked(f"SELECT 1{clause}", User("u"), pool.session(one_shot=True), settings=settings)
+        assert patience_s(asked) == wait_s
+        assert with_patience(asked, wait_s).settings.get("http_receive_timeout") == of_chdb
+    finally:
+        await pool.close()
 
 
 def test_an_answer_is_one_row_of_integers_of_its_types() -> None:

@@ -30,8 +30,7 @@ from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 
 _INTEGER = re.compile(r"-?[0-9]{1,20}\Z")
 _MAX_BYTES = 1 << 15
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=1.0, sock_read=300.0)
-"""As chDB has it (`engine.storage.layout`)."""
+_CONNECT_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +76,18 @@ class EarlyClient:
     def new_awaited(self) -> Awaited:
         return Awaited(lambda: self._env.new_uuid().int)
 
-    async def ask(self, peer: Peer, url: str) -> bytes | None:
-        """The answer; None for one that is none. Raises aiohttp.ClientError, OSError."""
+    async def ask(self, peer: Peer, url: str, *, wait_s: float) -> bytes | None:
+        """The answer; None for one that is none. Raises aiohttp.ClientError, OSError.
+
+        `wait_s` of silence are too much. It is one row, which does not come in pieces for as long again.
+        """
+        timeout = aiohttp.ClientTimeout(total=2 * wait_s, sock_connect=_CONNECT_S, sock_read=wait_s)
         has_credentials = peer.password or peer.user not in ("", "default")
         auth = aiohttp.BasicAuth(peer.user, peer.password, "utf-8") if has_credentials else None
         where = URL(url, encoded=True)
-        async with self._open_session().get(where, auth=auth, allow_redirects=False) as reply:
+        async with self._open_session().get(
+            where, auth=auth, allow_redirects=False, timeout=timeout
+        ) as reply:
             body = b""
             while chunk := await reply.content.readany():
                 body += chunk
@@ -99,7 +104,6 @@ class EarlyClient:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
-                timeout=_TIMEOUT,
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("Accept-Encoding", "Accept", "User-Agent"),
             )
@@ -109,9 +113,10 @@ class EarlyClient:
 class EarlyStatement:
     """Implements `engine.node.statement.Early` for one statement."""
 
-    def __init__(self, client: EarlyClient, reads: EarlyReads) -> None:
+    def __init__(self, client: EarlyClient, reads: EarlyReads, *, wait_s: float) -> None:
         self._client = client
         self._reads = reads
+        self._wait_s = wait_s
         self._has_failed = False
         self._late: Peer | None = None
 
@@ -143,9 +148,11 @@ class EarlyStatement:
     async def _ask(self, peer: Peer, url: str, awaited: Awaited) -> None:
         values = None
         try:
-            answer = await self._client.ask(peer, url)
+            answer = await self._client.ask(peer, url, wait_s=self._wait_s)
             values = None if answer is None else integers_of(answer, self._reads.columns)
-        except aiohttp.SocketTimeoutError:
+        except aiohttp.ConnectionTimeoutError:
+            pass  # it was not asked: another replica may be
+        except TimeoutError:
             self._late = peer
         except (aiohttp.ClientError, OSError):
             pass

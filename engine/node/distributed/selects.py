@@ -35,6 +35,7 @@ from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.distributed.merges import Merges
+from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
@@ -106,10 +107,12 @@ class DistributedSelects:
     async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
         prepared = await self._prepared(asked, statement, failover)
+        wait_s = patience_s(asked) if failover.reads else USUAL_S
+        prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
             return prepared
         if failover.early is not None and prepared.has_one_row:
-            return replace(prepared, early=EarlyStatement(self._early, failover.early))
+            return replace(prepared, early=EarlyStatement(self._early, failover.early, wait_s=wait_s))
         return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
 
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
