@@ -27,6 +27,7 @@ from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
 from engine.storage.layout import private_directory
 from engine.storage.scope import set_statement
+from engine.storage.statement_text import sendable
 
 log = logging.getLogger(__name__)
 
@@ -89,7 +90,7 @@ class Connection:
 
     def execute(self, sql: str) -> None:
         try:
-            self._connection.query(sql, "Null")
+            self._connection.query(sendable(sql), "Null")
         except RuntimeError as error:
             raise sql_error(str(error)) from None
 
@@ -105,7 +106,7 @@ class Connection:
     def rows(self, sql: str) -> list[list[Any]]:
         """Rows of JSON values; numbers of 64 bits come as text."""
         try:
-            data: bytes = self._connection.query(sql, "JSONCompactEachRow").bytes()
+            data: bytes = self._connection.query(sendable(sql), "JSONCompactEachRow").bytes()
         except RuntimeError as error:
             raise sql_error(str(error)) from None
         return [json.loads(line) for line in data.decode("utf-8", "surrogateescape").splitlines() if line]
@@ -113,7 +114,7 @@ class Connection:
     def text(self, sql: str) -> str:
         """The one value of a result, unescaped; empty for no row."""
         try:
-            data: bytes = self._connection.query(sql, "TSVRaw").bytes()
+            data: bytes = self._connection.query(sendable(sql), "TSVRaw").bytes()
         except RuntimeError as error:
             raise sql_error(str(error)) from None
         return data.decode("utf-8", "surrogateescape").removesuffix("\n")

@@ -14,11 +14,13 @@ from engine.errors import SqlError
 from engine.names import TableName
 from engine.part_storage import (
     HIDDEN_SETTINGS,
+    ChdbPartStore,
     settings_of,
     with_hidden_settings,
     with_settings,
     without_hidden_settings,
 )
+from engine.part_storage.disk import Durability
 from engine.part_storage.part_files import is_file_name
 from engine.part_storage.part_uuid import part_of, part_of_text, uuid_of
 from engine.replication.part_name import PartName
@@ -175,3 +177,26 @@ def test_what_is_published_while_tables_exchange_their_names_comes_to_its_own_ta
             assert texts(store.active) == [str(merged)]
 
     asyncio.run(main())
+
+
+async def test_names_of_any_bytes(tmp_path: Path) -> None:
+    """Such a table was made, stayed without a store, and kept its node from starting."""
+    table = TableName("default", "t\udcff")
+    async with opened(tmp_path, "CREATE TABLE t (k UInt8) ENGINE = MergeTree ORDER BY k") as (pool, _):
+        await pool.query(
+            with_hidden_settings(
+                f"CREATE TABLE {table.quoted} (`c\udcfe` UInt8) ENGINE = MergeTree ORDER BY ()"
+            )
+        )
+        uuid_text = (
+            await pool.query("SELECT uuid FROM system.tables WHERE database = 'default' AND name != 't'")
+        ).text.strip()
+        store = await ChdbPartStore.open(pool, table, uuid_text, durability=Durability.PROCESS)
+        try:
+            assert not (await store.load()).active
+            assert list((await store.definition()).columns.by_name) == ["c\udcfe"]
+            empty = await store.stage_empty(PartName.parse("all_0_0_0"))
+            await store.publish([empty.name])
+            await store.verify(empty.name)
+        finally:
+            await store.close()

@@ -350,6 +350,17 @@ def test_a_partition_that_is_not_all_here_does_not_move() -> None:
     run(main)
 
 
+def test_a_partition_does_not_move_between_two_replicas_of_one_table() -> None:
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(2)
+        replicas[1].ctx.holder = replicas[0].ctx.holder  # of one node
+        with pytest.raises(SqlError, match="both are the table at /") as refused:
+            await partitions.move_partition(replicas[0].ctx, "all", replicas[1].ctx)
+        assert refused.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
 def test_what_is_moved_has_its_mutations_done() -> None:
     async def main(live: Live) -> None:
         sources, destinations = await two_tables(live)

@@ -141,13 +141,20 @@ async def move_partition(
 ) -> list[PartName]:
     """Move a partition to another replicated table with a replica on this node; returns the new parts.
 
-    Raises SqlError 48 NOT_IMPLEMENTED for tables of two Keepers, 384 PART_IS_TEMPORARILY_LOCKED while parts
-    of the partition do not come or mutations do not finish, and as `replace_partition`.
+    Raises SqlError 48 NOT_IMPLEMENTED for tables of two Keepers, 36 for two replicas of one table, 384
+    PART_IS_TEMPORARILY_LOCKED while parts of the partition do not come or mutations do not finish, and as
+    `replace_partition`.
     """
-    if destination.holder is not ctx.holder or destination.paths == ctx.paths:
+    if destination.holder is not ctx.holder:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
-            f"Cannot move a partition from {ctx.name} to {destination.name}: not two tables of one Keeper",
+            f"Cannot move a partition from {ctx.name} to {destination.name}: they are not of one Keeper",
+        )
+    if destination.paths == ctx.paths:
+        raise SqlError(
+            Code.BAD_ARGUMENTS,
+            f"Cannot move a partition from {ctx.name} to {destination.name}: both are the table at "
+            f"{ctx.paths.root} in Keeper, and have the same parts",
         )
     check_same_structure(await ctx.store.definition(), await destination.store.definition())
     for _ in range(ATTEMPTS):
