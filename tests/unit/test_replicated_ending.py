@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError
-from engine.keeper.base import Op, OpResult, Remove
+from engine.errors import Code, ConnectionLoss, KeeperUnavailable, SqlError, UnknownOutcome
+from engine.keeper.base import Create, Op, OpResult
 from engine.node.replicated.catalog import TableRecord
 from engine.node.replicated.runtime import NodePartStore, RunningTable
 from engine.replication.commands.alter import alter_table
@@ -113,12 +113,12 @@ def test_without_keeper_a_restore_is_refused_and_keeps_nobody_waiting() -> None:
 
 
 def lose_the_commit(live: Live, table: RunningTable) -> None:
-    """The next transaction of an insert gets no answer, and from then on nobody reaches Keeper."""
+    """The next entry of the log gets no answer, and from then on nobody reaches Keeper."""
     keeper = table.ctx.session()
     plain = keeper.multi
 
     async def multi(ops: Sequence[Op]) -> list[OpResult]:
-        if any(isinstance(op, Remove) and "/block_numbers/" in op.path for op in ops):
+        if any(isinstance(op, Create) and op.path.endswith("/log/log-") for op in ops):
             live.server.stop()
             raise ConnectionLoss("no answer")
         return await plain(ops)
@@ -181,6 +181,19 @@ def test_an_insert_that_waits_for_its_quorum_ends_with_the_table() -> None:
         said = await refusal_once_ended(live, table, inserting)
         assert said.code == Code.UNKNOWN_STATUS_OF_INSERT and "quorum" in said.message
         assert live.env.monotonic_s() - began_s < LONGEST_S
+
+    run(main)
+
+
+def test_an_alter_that_looks_for_its_outcome_without_keeper_ends_with_the_table() -> None:
+    async def main(live: Live) -> None:
+        table = await running(live)
+        lose_the_commit(live, table)
+        altering = asyncio.ensure_future(alter_table(table.ctx, "ADD COLUMN w UInt8"))
+        await live.env.sleep(20)
+        with pytest.raises(UnknownOutcome, match="not known what became of") as said:
+            await asyncio.gather(altering, table.end(timeout_s=LONGEST_S))
+        assert said.value.code == Code.KEEPER_EXCEPTION
 
     run(main)
 

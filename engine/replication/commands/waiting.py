@@ -115,9 +115,9 @@ async def wait_on_replicas(
 
 async def with_session(ctx: ReplicaContext, read: Callable[[Keeper], Awaitable[T]]) -> T:
     """The result of `read`, which changes nothing: again after a lost connection, on a new session if the
-    old one is over."""
+    old one is over. Raises UnknownOutcome when the table ends while Keeper does not answer."""
     while True:
-        keeper = await ctx.holder.get()
+        keeper = await ctx.any_session_until_end()
         try:
             return await read(keeper)
         except (ConnectionLoss, OperationTimeout):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from engine.env import Env
-from engine.errors import Code, SqlError
+from engine.errors import Code, SqlError, UnknownOutcome
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
@@ -208,6 +208,20 @@ class ReplicaContext:
             for task in (working, ending):
                 task.cancel()
             await asyncio.gather(working, ending, return_exceptions=True)
+
+    async def any_session_until_end(self) -> Keeper:
+        """A session of the node, whether or not there is a term, for looking what became of something.
+
+        Raises UnknownOutcome when the table ends before there is one.
+        """
+        keeper = await self.unless_ending(self.holder.get())
+        if keeper is None:
+            raise UnknownOutcome(
+                f"Keeper does not answer, and table {self.name} is being detached, dropped or replaced: "
+                "it is not known what became of the statement",
+                code=Code.KEEPER_EXCEPTION,
+            )
+        return keeper
 
     def check_not_ending(self) -> None:
         """Raises SqlError 242 TABLE_IS_READ_ONLY when the table ends: nobody would stop what begins now."""

@@ -96,7 +96,7 @@ async def find_entries(keeper: Keeper, directory: str, raws: AbstractSet[bytes])
 
 async def _look(ctx: ReplicaContext, made: Sequence[Create]) -> Committed | None:
     while True:
-        keeper = await ctx.holder.get()
+        keeper = await ctx.any_session_until_end()
         try:
             found: list[Logged] = []
             for op in made:
