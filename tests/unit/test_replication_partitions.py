@@ -276,12 +276,39 @@ def test_a_drop_does_not_wait_for_a_part_on_its_way(waiting_for: Activity, other
     run(main)
 
 
+@pytest.mark.parametrize("waiting_for", [Activity.PULLING, Activity.FETCHES], ids=["from log", "from queue"])
+def test_a_fetch_ends_when_fetches_are_stopped_and_begins_again_afterwards(waiting_for: Activity) -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        two.ctx.fetcher = fetcher = EndlessFetcher(two.ctx.fetcher, ["a_0_0_0"])
+        two.ctx.switches.stop(waiting_for)
+        await one.insert(1, partition="a")
+        await live.env.sleep(1)
+        two.ctx.switches.start(waiting_for)
+        two.ctx.log_changed.set()
+        await fetcher.begun.wait()
+        await live.env.sleep(1)
+        two.ctx.switches.stop(Activity.FETCHES)
+        two.ctx.fetches.stop()
+        await live.env.sleep(1)
+        assert fetcher.ended == ["a_0_0_0"]
+        (queued,) = two.ctx.queue.entries
+        assert "fetches are stopped" in queued.postpone_reason and not queued.is_executing
+        fetcher.endless.clear()
+        two.ctx.switches.start(Activity.FETCHES)
+        two.ctx.queue_changed.set()
+        await live.quiet(two)
+        assert two.keys() == [1]
+
+    run(main)
+
+
 class EndlessFetcher:
     """Parts of these names never come."""
 
     def __init__(self, fetcher: PartFetcher, endless: Sequence[str]) -> None:
         self._fetcher = fetcher
-        self._endless = endless
+        self.endless = list(endless)
         self.begun = asyncio.Event()
         self.ended: list[str] = []
 
@@ -294,7 +321,7 @@ class EndlessFetcher:
         into: PartReceiver,
         expected: PartHeader | None,
     ) -> Part:
-        if str(part) not in self._endless:
+        if str(part) not in self.endless:
             return await self._fetcher.fetch(source, replica, part, into=into, expected=expected)
         async with into.receive(part):
             self.begun.set()

@@ -267,6 +267,8 @@ async def _sync(asked: Asked, ctx: ReplicaContext) -> None:
 def _set(ctx: ReplicaContext, verb: str, activity: Activity) -> None:
     if verb == "STOP":
         ctx.switches.stop(activity)
+        if activity is Activity.FETCHES:
+            ctx.fetches.stop()
     else:
         ctx.switches.start(activity)
     for signal in (ctx.queue_changed, ctx.merge_wanted, ctx.log_changed):

@@ -111,11 +111,16 @@ async def fetch_result(ctx: ReplicaContext, part: PartName) -> None:
     await fetch_and_commit(ctx, queued, part)
 
 
+def _check_not_stopped(ctx: ReplicaContext, part: PartName) -> None:
+    """Raises Postponed while fetches are."""
+    if ctx.switches.is_stopped(Activity.FETCHES):
+        raise Postponed(f"Not fetching part {part} because fetches are stopped now")
+
+
 async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> None:
     """As `fetch_result`, for an entry that is known. After it, every part of the queue that what was fetched
     covers is here, too."""
-    if ctx.switches.is_stopped(Activity.FETCHES):
-        raise Postponed(f"Not fetching part {part} because fetches are stopped now")
+    _check_not_stopped(ctx, part)
     keeper = ctx.session()
     holders = await peers.active_holders(ctx, keeper, part)
     if not holders:
@@ -137,6 +142,7 @@ async def fetch_and_commit(ctx: ReplicaContext, queued: QueuedEntry, part: PartN
                 failed,
             )
             error = failed
+            _check_not_stopped(ctx, part)
             continue
         log.info("replica.fetched table=%s part=%s from=%s", ctx.name, holder.part, holder.replica.name)
         return

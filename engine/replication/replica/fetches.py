@@ -1,10 +1,11 @@
-"""Transfers of parts that are under way to a replica. What is dropped is not waited for.
+"""Transfers of parts that are under way to a replica. What is dropped is not waited for, and SYSTEM STOP
+FETCHES ends them.
 
 Safety argument. A transfer that is given up leaves nothing (see `PartFetcher`), and whoever had it under way
 is told that the part is unavailable, as when its connection breaks. Parts that are staged already are not
 touched.
 
-Source: ClickHouse cancels fetches of a partition that is dropped.
+Source: ClickHouse cancels fetches of a partition that is dropped, and all when they are stopped.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ class Fetches:
     def __init__(self) -> None:
         self._under_way: dict[asyncio.Task[Part], PartName] = {}
         self._dropped: list[PartName] = []
+        self._stopped: set[asyncio.Task[Part]] = set()
 
     async def of(self, part: PartName, transfer: Coroutine[Any, Any, Part]) -> Part:
         """The result of `transfer`, which brings `part`. Raises what it raises, and PartUnavailable when the
-        part is dropped meanwhile."""
+        part is dropped meanwhile, or fetches are stopped."""
         if self._is_dropped(part):
             transfer.close()
             raise _dropped(part)
@@ -38,11 +40,22 @@ class Fetches:
             return await task
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if self._is_dropped(part) and caller is not None and not caller.cancelling():
+            if caller is None or caller.cancelling():
+                raise
+            if self._is_dropped(part):
                 raise _dropped(part) from None
+            if task in self._stopped:
+                raise PartUnavailable(f"Fetching of part {part} was cancelled") from None
             raise
         finally:
             del self._under_way[task]
+            self._stopped.discard(task)
+
+    def stop(self) -> None:
+        """End all that are under way."""
+        for task in self._under_way:
+            self._stopped.add(task)
+            task.cancel()
 
     @contextmanager
     def given_up_inside(self, span: PartName) -> Iterator[None]:
