@@ -15,6 +15,8 @@ from engine.replication.commands.partitions import clear_column
 from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import MutatePart
 from engine.replication.mutation_entry import MutationEntry
+from engine.replication.part_name import PartName
+from engine.replication.part_store import Part
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
@@ -359,6 +361,36 @@ def test_a_new_replica_mutates_what_it_has_fetched() -> None:
         await wait_for_mutation(second.ctx, 0, sync=Sync.ALL)
         assert second.rows() == [(1, 3)]
         assert second.parts() == ["all_0_0_0_1"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_what_reading_a_damaged_part_ends_with_is_no_failure_of_the_mutation(is_damaged: bool) -> None:
+    """1. One replica cannot read the part: another one's result is taken, and the part is checked. 2. Where
+    the part is whole, the same error is the mutation's own."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        makes = second.store.mutate
+
+        async def unreadable(source: PartName, result: PartName, commands: str) -> Part:
+            if source == P("all_0_0_0"):
+                raise SqlError(33, "Cannot read all data", name="CANNOT_READ_ALL_DATA")
+            return await makes(source, result, commands)
+
+        second.store.mutate = unreadable  # type: ignore[method-assign]
+        if not is_damaged:
+            with pytest.raises(SqlError, match="Cannot read all data") as said:
+                await mutate(second, "UPDATE v = 5 WHERE 1")
+            assert said.value.code == Code.UNFINISHED
+            return
+        second.store.disk.damage(P("all_0_0_0"), Damage.BIT_FLIP, 0)
+        await mutate(second, "UPDATE v = 5 WHERE 1")
+        await live.quiet()
+        assert first.rows() == second.rows() == [(1, 5)]
 
     run(main)
 

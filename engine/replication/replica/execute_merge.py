@@ -63,14 +63,16 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             await suspect(ctx, action.sources, action.result, error)
             return
         except SqlError as error:
-            if error.code not in _DAMAGED:
+            if error.code not in DAMAGED:
                 raise
             await suspect(ctx, action.sources, action.result, error)
             return
     await commit_or_fetch(ctx, action.result)
 
 
-_DAMAGED = (Code.CHECKSUM_DOESNT_MATCH, Code.NO_SUCH_DATA_PART)
+DAMAGED = frozenset({32, 33, 107, 246, 271, 432, Code.CHECKSUM_DOESNT_MATCH, Code.NO_SUCH_DATA_PART})
+"""ATTEMPT_TO_READ_AFTER_EOF, CANNOT_READ_ALL_DATA, FILE_DOESNT_EXIST, CORRUPTED_DATA, CANNOT_DECOMPRESS and
+UNKNOWN_CODEC: what reading a damaged part may end with."""
 
 
 async def have_already(ctx: ReplicaContext, result: PartName) -> bool:

@@ -19,10 +19,17 @@ from typing import Any
 from engine.errors import OnclusterError, SqlError
 from engine.replication.log_actions import MutatePart
 from engine.replication.part_checksums import PartDiffers
+from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
 from engine.replication.replica import execute_get
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.execute_merge import commit_or_fetch, have_already, suspect, why_fetch
+from engine.replication.replica.execute_merge import (
+    DAMAGED,
+    commit_or_fetch,
+    have_already,
+    suspect,
+    why_fetch,
+)
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.mutation_tracker import refresh_mutations
 from engine.replication.replica.newer_columns import why_too_early
@@ -63,11 +70,22 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     except PartDiffers as error:
         await suspect(ctx, [action.source], action.result, error)
     except SqlError as error:
-        _note_failure(ctx, states, action, error)
-        raise
+        if error.code not in DAMAGED or await _is_whole(ctx, action.source):
+            _note_failure(ctx, states, action, error)
+            raise
+        await suspect(ctx, [action.source], action.result, error)
     else:
         await commit_or_fetch(ctx, action.result)
     _note_success(states, action)
+
+
+async def _is_whole(ctx: ReplicaContext, part: PartName) -> bool:
+    """Whether every byte of a part is as it should be: the error is the mutation's own then."""
+    try:
+        await ctx.store.verify(part)
+    except PartDiffers:
+        return False
+    return True
 
 
 async def _unless_killed(
