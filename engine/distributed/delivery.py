@@ -12,6 +12,7 @@ Never: a new token for a block that was sent before; two replicas of one shard a
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -129,13 +130,18 @@ class Deliveries:
             found.sort(key=lambda peer: not peer.is_local)
         return found
 
-    async def to_any(self, peers: Sequence[Peer], block: Block, policy: Policy) -> Peer:
-        """Deliver to one of them, and say to which. Raises AllReplicasFailed, ReplyLost, SqlError."""
+    async def to_any(
+        self, peers: Sequence[Peer], block: Block, policy: Policy, *, until_s: float | None = None
+    ) -> Peer:
+        """Deliver to one of them, and say to which. Raises AllReplicasFailed, ReplyLost, SqlError.
+
+        `until_s` is when an answer of another node is waited for no longer, monotonic.
+        """
         tried: list[str] = []
         code = 0
         for peer in self.in_order(peers, policy):
             try:
-                await self.to(peer, block)
+                await self.to(peer, block, until_s=until_s)
                 return peer
             except NodeUnavailable as error:
                 tried.append(f"{peer.name.readable}: {error.message}")
@@ -148,18 +154,33 @@ class Deliveries:
             raise SqlError(code, tried[0])
         raise AllReplicasFailed(f"All connection tries failed. Log: {'; '.join(tried)}", code=code or None)
 
-    async def to(self, peer: Peer, block: Block) -> None:
+    async def to(self, peer: Peer, block: Block, *, until_s: float | None = None) -> None:
         """Deliver to this one. Raises NodeUnavailable, ReplyLost, SqlError."""
-        with_token = bool(block.token) and peer.name not in self._without_token
+        is_limited = until_s is not None and not peer.is_local  # what chDB writes here runs to its end
+        left_s = max(0.0, until_s - self._env.monotonic_s()) if is_limited and until_s is not None else None
         try:
-            try:
-                await self._sink.write(peer, block, with_token=with_token)
-            except SqlError as error:
-                if error.code != Code.UNKNOWN_SETTING or not with_token:
-                    raise
-                # A server of before 2021. It knows a block by the hash of its rows, which are the same.
-                self._without_token.add(peer.name)
-                await self._sink.write(peer, block, with_token=False)
+            async with asyncio.timeout(left_s) as limit:
+                await self._write(peer, block)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            self.failures.failed(peer.name)
+            raise ReplyLost(
+                f"{peer.name.readable} did not answer in time.",
+                code=Code.TIMEOUT_EXCEEDED,
+                hint="The block may have been written.",
+            ) from None
         except (NodeUnavailable, ReplyLost):
             self.failures.failed(peer.name)
             raise
+
+    async def _write(self, peer: Peer, block: Block) -> None:
+        with_token = bool(block.token) and peer.name not in self._without_token
+        try:
+            await self._sink.write(peer, block, with_token=with_token)
+        except SqlError as error:
+            if error.code != Code.UNKNOWN_SETTING or not with_token:
+                raise
+            # A server of before 2021. It knows a block by the hash of its rows, which are the same.
+            self._without_token.add(peer.name)
+            await self._sink.write(peer, block, with_token=False)

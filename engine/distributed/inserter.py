@@ -1,9 +1,9 @@
 """Where the blocks of one INSERT go: which replicas of a shard, and what is said when one failed.
 
 Foreground: blocks are delivered shard by shard at once, the blocks of one shard in their order, and the
-INSERT ends when every replica that has to have its rows has them. What was written before a failure stays
-written, and the error says what that is. Repeating the statement with its `insert_deduplication_token` writes
-only what is missing.
+INSERT ends when every replica that has to have its rows has them, or when its time is over: nobody waits any
+longer for other nodes then. What was written before a failure stays written, and the error says what that is.
+Repeating the statement with its `insert_deduplication_token` writes only what is missing.
 
 Source: ClickHouse's DistributedSink.
 """
@@ -64,7 +64,8 @@ class ForegroundInsert:
         begun_s = self._env.monotonic_s()
         async with asyncio.TaskGroup() as group:
             for progress, peers, blocks in jobs:
-                group.create_task(self._one(progress, peers, blocks))
+                until_s = begun_s + self._timeout_s if self._timeout_s else None
+                group.create_task(self._one(progress, peers, blocks, until_s))
         failed = [progress for progress, _, _ in jobs if progress.failure is not None]
         status = "; ".join(str(progress) for progress, _, _ in jobs)
         if failed:
@@ -75,10 +76,12 @@ class ForegroundInsert:
                 f"Synchronous distributed insert timeout exceeded. Insertion status: {status}",
             )
 
-    async def _one(self, progress: _Progress, peers: Sequence[Peer], blocks: Sequence[Block]) -> None:
+    async def _one(
+        self, progress: _Progress, peers: Sequence[Peer], blocks: Sequence[Block], until_s: float | None
+    ) -> None:
         for block in blocks:
             try:
-                peer = await self._deliveries.to_any(peers, block, self._policy)
+                peer = await self._deliveries.to_any(peers, block, self._policy, until_s=until_s)
             except OnclusterError as error:
                 progress.failure = error
                 return

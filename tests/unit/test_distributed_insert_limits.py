@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -116,14 +117,19 @@ class SlowSink:
 def test_a_foreground_insert_has_a_timeout(timeout_s: float, is_late: bool) -> None:
     async def main(env: SimulationEnv) -> None:
         sink = SlowSink(env)
-        insert = ForegroundInsert(
-            Deliveries(sink, env, own_host="me"), env, policy=Policy(), timeout_s=timeout_s
-        )
+        deliveries = Deliveries(sink, env, own_host="me")
+        insert = ForegroundInsert(deliveries, env, policy=Policy(), timeout_s=timeout_s)
         work = [ShardBlocks(PeerShard(1, 1, True, (PEER,)), [Block("d", "t", ("k",), "token", rows)])]
         if is_late:
-            with pytest.raises(SqlError, match="Wrote 1 blocks") as late:
+            with pytest.raises(SqlError, match=r"did not answer in time.*Wrote 0 blocks") as late:
                 await insert.write(work)
             assert late.value.code == Code.TIMEOUT_EXCEEDED == 159
+            assert deliveries.failures.count(PEER.name) == 1
+            # Rows for this node itself are waited for: they are written, and said to be.
+            here = [replace(work[0], shard=replace(work[0].shard, peers=(replace(PEER, is_local=True),)))]
+            with pytest.raises(SqlError, match=r"timeout exceeded.*Wrote 1 blocks") as late:
+                await insert.write(here)
+            assert late.value.code == Code.TIMEOUT_EXCEEDED
         else:
             await insert.write(work)
         assert sink.written == 1
