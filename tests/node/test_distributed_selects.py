@@ -257,6 +257,31 @@ def test_what_a_node_refuses_it_refuses_to_other_nodes_too(cluster: Cluster) -> 
     assert "Received from n1:9000" in refused(cluster.n1, "SELECT * FROM cluster('c', nosuch(1))").text
 
 
+@pytest.mark.parametrize("engine", ["MergeTree", "ReplicatedMergeTree('/t/kept', 'r')"])
+def test_mutations_do_not_take_a_distributed_table_for_an_empty_one(cluster: Cluster, engine: str) -> None:
+    """`NOT IN` deleted every row of the table, and said nothing."""
+    ask = cluster.n1.query
+    ask("CREATE VIEW IF NOT EXISTS seen AS SELECT id FROM events_d")
+    settings = "enable_block_number_column = 1, enable_block_offset_column = 1"
+    ask(f"CREATE TABLE kept (id UInt64, s UInt8) ENGINE = {engine} ORDER BY id SETTINGS {settings}")
+    ask("INSERT INTO kept SELECT number, 0 FROM numbers(10)")
+    for source in ("events_d", "default.events_d", "seen", "merge('^events_d$')"):
+        for statement in (
+            f"ALTER TABLE kept DELETE WHERE id NOT IN (SELECT id FROM {source})",
+            f"ALTER TABLE kept ON CLUSTER c UPDATE s = 1 WHERE id IN (SELECT id FROM {source})",
+            f"DELETE FROM kept WHERE id NOT IN (SELECT id FROM {source})",
+            f"UPDATE kept SET s = 1 WHERE id NOT IN (SELECT id FROM {source})",
+        ):
+            said = refused(
+                cluster.n1, statement
+            ).text  # ON CLUSTER it may be that of a host without the table
+            assert "read Distributed tables" in said or "ON CLUSTER" in statement, said
+    assert ask("SELECT count(), sum(s) FROM kept") == "10\t0\n"
+    ask("DELETE FROM kept WHERE id IN (SELECT id FROM one WHERE id < 3)")
+    assert ask("SELECT count(), sum(s) FROM kept") == "7\t0\n"
+    ask("DROP TABLE kept SYNC")
+
+
 def test_unused_shards_are_skipped_by_the_sharding_key(cluster: Cluster) -> None:
     skip = {"optimize_skip_unused_shards": "1", "force_optimize_skip_unused_shards": "1"}
     sql = "SELECT groupUniqArray(_shard_num), count() FROM events_d WHERE id IN (3, 5, 7)"

@@ -131,7 +131,7 @@ class DistributedNode:
                     views=CreateViews(self.tables, others, has_views=views is not None),
                     run_other=others,
                 ),
-                DistributedGuard(self.tables),
+                DistributedGuard(self.tables, self._selects.reads_distributed),
                 ShowDistributed(self.tables),
                 DistributedSystemStatements(self.tables, self._spools),
                 self._inserts,

@@ -7,7 +7,7 @@ another table would read nothing, or lose rows, and nobody would be told.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from engine.distributed.definition import argument_name, engine_arguments
 from engine.errors import Code, SqlError
@@ -17,8 +17,10 @@ from engine.node.merged_tables import literal
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind, TokenKind, literal_value
 from engine.sql.cursor import Cursor
+from engine.sql.kinds import AlterCommand
 
 _K = StatementKind
+_MUTATIONS = frozenset({_K.DELETE, _K.UPDATE})
 _CREATES = frozenset({_K.CREATE_TABLE, _K.ATTACH_TABLE})
 _ENGINES = frozenset({"Alias", "Buffer", "Merge"})
 _DICTIONARIES = frozenset({_K.CREATE_DICTIONARY, _K.ATTACH_DICTIONARY})
@@ -28,19 +30,37 @@ _BEFORE = ("FROM", "JOIN", ",", "(")
 
 def concerns_guard(statement: Statement) -> bool:
     """Whether the guard has to see the statement."""
-    return statement.kind in _DICTIONARIES or (
-        statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
+    is_made = statement.kind in _CREATES and statement.engine is not None and statement.engine in _ENGINES
+    return is_made or statement.kind in _DICTIONARIES or _is_mutation(statement)
+
+
+def _is_mutation(statement: Statement) -> bool:
+    return statement.kind in _MUTATIONS or any(
+        command in (AlterCommand.DELETE, AlterCommand.UPDATE) for command in statement.alter_commands
     )
 
 
 class DistributedGuard:
     """Refuses, and answers nothing."""
 
-    def __init__(self, tables: DistributedTables) -> None:
+    def __init__(
+        self, tables: DistributedTables, reads_distributed: Callable[[str, str], Awaitable[bool]]
+    ) -> None:
+        """`reads_distributed`: whether a text, in a database, reads such tables, however indirectly."""
         self._tables = tables
+        self._reads_distributed = reads_distributed
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if not concerns_guard(statement) or not (names := await self._tables.names()):
+            return None
+        if _is_mutation(statement):
+            if await self._reads_distributed(asked.sql, asked.current_database):
+                raise SqlError(
+                    Code.NOT_IMPLEMENTED,
+                    "DELETE and UPDATE cannot read Distributed tables in their conditions: chDB would read "
+                    "no rows from them.",
+                    hint="Write what is read into a table of this node first, and read that.",
+                )
             return None
         if statement.kind in _DICTIONARIES:
             found = _named_by_dictionary(asked, names)

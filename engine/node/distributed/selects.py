@@ -100,6 +100,10 @@ class DistributedSelects:
         self._views.forget()
         self._health.forget_here()
 
+    async def reads_distributed(self, sql: str, database: str) -> bool:
+        """Whether a text, in a database, reads Distributed tables, however indirectly."""
+        return await self._views.select_reads_distributed(sql, database)
+
     def failover(self, asked: Asked, statement: Statement) -> Failover:
         """What `prepare` needs to know of a statement that it may be given more than once."""
         return Failover(self._health, asked, statement)

@@ -50,6 +50,10 @@ class DistributedViews:
         """Whether a view of this name reads, however indirectly, a Distributed table."""
         return bool(await self._views([name]))
 
+    async def select_reads_distributed(self, sql: str, database: str) -> bool:
+        """The same of a text with subqueries."""
+        return await self._reads_distributed(sql, database, 0)
+
     async def replaced(self, asked: Asked) -> str:
         """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
         sql = asked.sql
