@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
+
+from engine.errors import ConfigError
+
+_MARK = "\ufeff"
+"""Of the order of bytes, which some programs put before a file."""
 
 _NUMBERS = {
     "year": "smallint", "month": "tinyint", "day": "tinyint", "dep_time": "int", "sched_dep_time": "int",
@@ -24,14 +29,30 @@ COLUMNS = (
 
 
 def raw_flights(spark: SparkSession, file: str) -> DataFrame:
-    """Every line but the header, with its number (the header has 1), cut at commas."""
-    lines = spark.read.text(file).select(F.col("value").alias("line"), "_metadata.file_block_start")
+    """Every line but the header, with its number (the header has 1), cut at commas.
+
+    Raises ConfigError where the first line is no header of these columns: a file that came empty would empty
+    whole months, and fields in another order would stand in each other's columns.
+    """
+    text = spark.read.text(file)
+    _require_header(text.head(), file)
+    lines = text.select(F.col("value").alias("line"), "_metadata.file_block_start")
     # Cut beside the number, past which Spark moves no condition: one would cut for each mention of a field.
     cut = lines.select("line", _line_number(lines), F.split("line", ",", -1).alias("fields"))
     columns = [_field(F.col("fields"), number).alias(name) for number, name in enumerate(COLUMNS)]
     return cut.where("line_number > 1").select(
         "line_number", "line", F.size("fields").alias("width"), *columns
     )
+
+
+def _require_header(first: Row | None, file: str) -> None:
+    found = [name.strip(' "') for name in ("" if first is None else first.value).lstrip(_MARK).split(",")]
+    if found != list(COLUMNS):
+        raise ConfigError(
+            f"{file} begins with {'nothing' if first is None else repr(first.value[:200])}, "
+            "not with the header of the flights.",
+            hint=f"Its columns are {','.join(COLUMNS)}, in this order.",
+        )
 
 
 def _line_number(lines: DataFrame) -> Column:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 import urllib.parse
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,13 @@ class Placement(enum.Enum):
 
     BY_KEY = "by key"
     EVERY_SHARD = "every shard"
+
+
+class Views(enum.Enum):
+    """What becomes of a load where materialized views would not see its rows."""
+
+    REFUSED = "refused"
+    LEFT_OUT = "left out"
 
 
 class Delivery(enum.Enum):
@@ -55,6 +63,7 @@ class Options:
     pushdown: Pushdown = Pushdown.OFF
     placement: Placement = Placement.BY_KEY
     delivery: Delivery = Delivery.STAGED
+    materialized_views: Views = Views.REFUSED
     shards: tuple[tuple[int, tuple[Server, ...]], ...] = ()
     sharding_key: str = ""
     cluster_file: str = ""
@@ -97,9 +106,10 @@ class Options:
             servers=urls or tuple(one for _, servers in shards for one in servers),
             job_id=values.get("job_id", ""),
             filter=values.get("filter", ""),
-            partitions=tuple(one.strip() for one in values.get("partitions", "").split(",") if one.strip()),
+            partitions=_partitions(values.get("partitions", "")),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
             delivery=_one_of(Delivery, values, "delivery", Delivery.STAGED),
+            materialized_views=_one_of(Views, values, "materialized_views", Views.REFUSED),
             placement=_one_of(Placement, values, "placement", Placement.BY_KEY),
             shards=shards,
             sharding_key=values.get("sharding_key", ""),
@@ -112,10 +122,11 @@ class Options:
         )
 
 
+_PARTITION_ID = re.compile(r"[A-Za-z0-9_-]+\Z")
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
     "block_rows", "filter", "pushdown", "placement", "delivery", "partitions", "table", "path",
-    "replicas_wait_s",
+    "replicas_wait_s", "materialized_views",
     "checkpointlocation",
 }  # fmt: skip
 
@@ -136,6 +147,18 @@ def _number(values: Mapping[str, str], name: str, default: int, *, least: int = 
     if not text.isdigit() or int(text) < least:
         raise ConfigError(f"{name} is a whole number from {least}, not {text!r}.")
     return int(text)
+
+
+def _partitions(text: str) -> tuple[str, ...]:
+    """Raises ConfigError: a server would refuse another id when the load is decided."""
+    ids = tuple(one.strip() for one in text.split(",") if one.strip())
+    wrong = [one for one in ids if not _PARTITION_ID.match(one)]
+    if wrong:
+        raise ConfigError(
+            f"partitions has ids that no partition has: {', '.join(map(repr, wrong))}.",
+            hint="Take the column partition_id of system.parts, such as 201301.",
+        )
+    return ids
 
 
 def _server(text: str, *, user: str, password: str) -> Server:

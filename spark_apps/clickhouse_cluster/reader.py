@@ -36,6 +36,7 @@ _ARROW = {
     "output_format_arrow_low_cardinality_as_dictionary": "0",
     "output_format_arrow_compression_method": "none",
 }
+_READ_UNASKED_BYTES = 256 << 10
 _COMPARED = {
     ds.EqualTo: "=",
     ds.EqualNullSafe: "=",
@@ -104,7 +105,7 @@ class ClusterReader(DataSourceReader):
         names = column_list([column.name for column in columns])
         chosen = select_list(columns, binary=self._binary)
         sql = f"SELECT {chosen} FROM (SELECT {names} FROM {table}{where}) FORMAT ArrowStream"
-        with server.open(sql, settings=_ARROW) as answer:
+        with server.open(sql, settings=_ARROW | _long(sql)) as answer:
             yield from pa.ipc.open_stream(_Stream(answer))
 
     def _read_old(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
@@ -113,7 +114,7 @@ class ClusterReader(DataSourceReader):
         sql = f"SELECT {names} FROM {self._target.table.quoted}{where} FORMAT Native"
         with tempfile.TemporaryDirectory(prefix="oncluster-spark-") as directory:
             file = Path(directory) / "rows.native"
-            with server.open(sql) as answer, file.open("wb") as out:
+            with server.open(sql, settings=_long(sql)) as answer, file.open("wb") as out:
                 while piece := answer.read(1 << 20):
                     out.write(piece)
             if not file.stat().st_size:
@@ -126,6 +127,12 @@ class ClusterReader(DataSourceReader):
                 "ArrowStream",
             )
             yield from pa.ipc.open_stream(pa.py_buffer(found))
+
+
+def _long(sql: str) -> dict[str, str]:
+    """A filter may be an IN of thousands of values: longer than a server reads unasked."""
+    size = 4 * len(sql)
+    return {"max_query_size": str(size)} if size > _READ_UNASKED_BYTES else {}
 
 
 def _as_wanted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

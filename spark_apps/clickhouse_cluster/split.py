@@ -54,8 +54,9 @@ def close_chdb() -> None:
         connection.close()
 
 
-def chdb_query(sql: str, form: str, rows: pa.Table | None = None) -> bytes:
-    """The whole answer. `rows` is what `Python(rows)` means in the statement. Raises RuntimeError."""
+def chdb_query(sql: str, form: str, _oncluster_rows: pa.Table | None = None) -> bytes:
+    """The whole answer. chDB finds the rows by the name that they have here, and would take a column of the
+    same name for the table. Raises RuntimeError."""
     try:
         return bytes(chdb_connection().query(sql, form).bytes())
     except RuntimeError:
@@ -118,7 +119,7 @@ class Splitter:
         import numpy as np
 
         key = self._target.sharding_key
-        inner = f"(SELECT {self._casts} FROM Python(rows))"
+        inner = f"(SELECT {self._casts} FROM Python(_oncluster_rows))"
         slot = slot_expression(key, self._key_type(key, inner, rows), len(slots))
         answer = self._query(f"SELECT {slot} AS slot FROM {inner} {self._settings}", "ArrowStream", rows)
         found = pa.ipc.open_stream(pa.py_buffer(answer)).read_all()["slot"].to_numpy()
@@ -131,7 +132,9 @@ class Splitter:
         return _key_types[asking]
 
     def _encode(self, rows: pa.Table) -> bytes:
-        return self._query(f"SELECT {self._casts} FROM Python(rows) {self._settings}", self.format, rows)
+        return self._query(
+            f"SELECT {self._casts} FROM Python(_oncluster_rows) {self._settings}", self.format, rows
+        )
 
     def _query(self, sql: str, form: str, rows: pa.Table) -> bytes:
         try:

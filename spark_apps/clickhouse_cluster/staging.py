@@ -86,14 +86,18 @@ def create(
 ) -> None:
     """Make a staging table of the structure of the target, or of `like`. It must not exist."""
     keys = [f"PARTITION BY {_clause(target.partition_key)}"] if target.partition_key else []
-    keys.append(f"ORDER BY {_clause(target.sorting_key) if target.sorting_key else 'tuple()'}")
-    if target.primary_key and target.primary_key != target.sorting_key:
+    # Servers list a version as the last of the sorting key, where the engine has put it.
+    sorting_key = target.sorting_key.removesuffix(f", {target.sign_and_version.rpartition(', ')[2]}")
+    keys.append(f"ORDER BY {_clause(sorting_key) if sorting_key else 'tuple()'}")
+    if target.primary_key and target.primary_key != sorting_key:
         keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
     settings = f"{target.settings}, {_NO_MERGES}"
+    versioned = target.sign_and_version
+    engine = f"VersionedCollapsingMergeTree({versioned})" if versioned else "MergeTree"
     if target.version >= _CODECS_OF_MARKS_SINCE:
         settings += f", compress_marks = 1, marks_compression_codec = {quote_string(_codecs(job))}"
     server.execute(
-        f"CREATE TABLE {name.quoted} AS {(like or target.table).quoted} ENGINE = MergeTree {' '.join(keys)} "
+        f"CREATE TABLE {name.quoted} AS {(like or target.table).quoted} ENGINE = {engine} {' '.join(keys)} "
         f"SETTINGS {settings}",
         # A column's codec is one that nobody would choose.
         settings={} if target.is_old else _ALLOWED,

@@ -7,7 +7,6 @@ table's columns and engine from one replica of each shard.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,13 +17,10 @@ from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import tokenize
+from spark_apps.clickhouse_cluster.engine_text import deduplicates, settings, sign_and_version
 from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answer
-from spark_apps.clickhouse_cluster.options import Options, Placement
+from spark_apps.clickhouse_cluster.options import Delivery, Options, Placement, Views
 
-_SETTING = re.compile(r"\b(\w+) = (\d+|true|false|'\w*')")
-_IS_COPIED = re.compile(
-    r"(index_granularity(_bytes)?|enable_mixed_granularity_parts|storage_policy|allow_\w+)\Z"
-)
 _ONE_STRUCTURE = "Bring the table to one structure on all shards first."
 _KEYS = ("partition_key", "sorting_key", "primary_key")
 
@@ -40,6 +36,11 @@ class Column:
     @property
     def is_stored_as_given(self) -> bool:
         return self.default in ("", "DEFAULT")
+
+    @property
+    def is_taken(self) -> bool:
+        """An INSERT may give it. EPHEMERAL is what others are made of."""
+        return self.is_stored_as_given or self.default == "EPHEMERAL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,10 @@ class Target:
     """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated.
     `settings` are those of its own that decide what it may look like.
 
-    `deduplicates`: a block with a token that the table knows is not stored again.
+    `deduplicates`: a block with a token that the table knows is not stored again. `sign_and_version` are
+    the columns of a VersionedCollapsingMergeTree, whose parts only its like takes. `views` are the
+    materialized views that read what is inserted into the local tables, and `views_over_distributed` those
+    of the Distributed one.
     """
 
     name: TableName
@@ -77,6 +81,9 @@ class Target:
     keeper_paths: tuple[str, ...]
     timezone: str
     deduplicates: bool
+    sign_and_version: str = ""
+    views: str = ""
+    views_over_distributed: str = ""
 
     @property
     def is_replicated(self) -> bool:
@@ -113,6 +120,28 @@ class Target:
                     "with the option shards.",
                 )
 
+    def require_parts(self) -> None:
+        """Raises ConfigError where the local table does not consist of parts: nothing could be moved in."""
+        for shard in self.shards:
+            if not shard.engine.endswith("MergeTree"):
+                raise ConfigError(
+                    f"{self.table} on {shard.replica} is a {shard.engine} table, which has no parts.",
+                    hint="Write to a table of the MergeTree family.",
+                )
+
+    def require_no_views(self, options: Options) -> None:
+        """Raises ConfigError where a materialized view would miss the rows."""
+        passed_by = [self.views_over_distributed] if self.views_over_distributed else []
+        if self.views and options.delivery is Delivery.STAGED:
+            passed_by.append(self.views)
+        if passed_by and options.materialized_views is Views.REFUSED:
+            raise ConfigError(
+                f"Materialized views of {self.name} would miss the rows, which are no INSERT into it: "
+                f"{', '.join(passed_by)}.",
+                hint="Views of the local tables see what delivery=direct appends. With "
+                'materialized_views="left out" the rows are written, and the views stay as they are.',
+            )
+
     def with_coordinator(self, server: Server) -> Target:
         """With this replica of the first shard chosen."""
         return replace(self, shards=(replace(self.shards[0], replica=server), *self.shards[1:]))
@@ -147,10 +176,10 @@ class Target:
         """
         if options.shards:
             shards = options.shards
-            local, key = options.table, options.sharding_key
+            local, key, over = options.table, options.sharding_key, ""
         else:
             asked = first_to_answer(options.servers)
-            definition = _definition(asked, options.table)
+            definition, over = _definition(asked, options.table)
             key = options.sharding_key or definition.sharding_key
             shards, databases = _shards(asked, definition.cluster, options)
             local = TableName(
@@ -189,10 +218,13 @@ class Target:
             partition_key=facts["partition_key"],
             sorting_key=facts["sorting_key"],
             primary_key=facts["primary_key"],
-            settings=_settings(facts["engine_full"]),
+            settings=settings(facts["engine_full"]),
             keeper_paths=tuple(one.keeper_path for one in seen),
             timezone=facts["timezone"],
-            deduplicates=_deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
+            deduplicates=deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
+            sign_and_version=sign_and_version(facts["engine_full"]),
+            views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
+            views_over_distributed=over,
         )
 
 
@@ -218,14 +250,16 @@ def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server
     return _Seen(replica, facts, columns, keeper_path)
 
 
-def _definition(server: Server, name: TableName) -> DistributedDefinition:
+def _definition(server: Server, name: TableName) -> tuple[DistributedDefinition, str]:
+    """And the materialized views over it."""
     _, facts = _facts([server], name)
     if facts["engine"] != "Distributed":
         raise ConfigError(
             f"{name} on {server} is a {facts['engine']} table, not a Distributed one.",
             hint="Name the Distributed table, or list the shards with the options shards and sharding_key.",
         )
-    return DistributedDefinition.parse(facts["engine_full"], current_database=name.database)
+    parsed = DistributedDefinition.parse(facts["engine_full"], current_database=name.database)
+    return parsed, facts["views"]
 
 
 def _facts(servers: Sequence[Server], name: TableName) -> tuple[Server, dict[str, str]]:
@@ -233,7 +267,9 @@ def _facts(servers: Sequence[Server], name: TableName) -> tuple[Server, dict[str
     server, rows = first_rows(
         servers,
         "SELECT version() AS version, timezone() AS timezone, "
-        "engine, engine_full, partition_key, sorting_key, primary_key FROM system.tables "
+        "engine, engine_full, partition_key, sorting_key, primary_key, arrayStringConcat(arrayMap("
+        "(d, t) -> concat(d, '.', t), dependencies_database, dependencies_table), ', ') AS views "
+        "FROM system.tables "
         f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}",
     )
     if not rows:
@@ -343,20 +379,6 @@ def _keeper_path(server: Server, name: TableName) -> str:
         f"WHERE database = {quote_string(name.database)} AND table = {quote_string(name.table)}"
     )
     return str(rows[0]["zookeeper_path"]) if rows else ""
-
-
-def _deduplicates(engine_full: str, *, is_replicated: bool) -> bool:
-    """Whether the table stores blocks with a known token once."""
-    name = "replicated_deduplication_window" if is_replicated else "non_replicated_deduplication_window"
-    found = re.search(rf"\b{name} = (\d+)", engine_full)
-    return int(found.group(1)) > 0 if found else is_replicated
-
-
-def _settings(engine_full: str) -> str:
-    """Those that tables need to have in common with this one, as they may follow SETTINGS."""
-    tail = engine_full.rpartition(" SETTINGS ")[2]
-    found = {name: value for name, value in _SETTING.findall(tail) if _IS_COPIED.match(name)}
-    return ", ".join(f"{name} = {value}" for name, value in ({"index_granularity": "8192"} | found).items())
 
 
 def column_list(names: Sequence[str]) -> str:

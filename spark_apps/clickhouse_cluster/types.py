@@ -184,7 +184,7 @@ def check_schema(schema: StructType, target: Target) -> None:
     for field in schema:
         column = target.column(field.name)
         assert column is not None
-        if not column.is_stored_as_given:
+        if not column.is_taken:
             wrong.append(f"{field.name} is {column.default}, nobody can write it")
         else:
             reason = _misfit(field.dataType, column.type, target.timezone)

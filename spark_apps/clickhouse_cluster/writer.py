@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 _MANY_ROWS = 8_192
 """A task with so many has some for every shard."""
-_INSERT_SETTINGS = {"max_partitions_per_insert_block": "0"}
+_INSERT_SETTINGS = {"max_partitions_per_insert_block": "0", "optimize_on_insert": "0"}
 
 
 @dataclass
@@ -69,6 +69,8 @@ class Job:
         spare_the_modules()
         target = Target.find(options, beside=records.prepare)
         target.require_replication()
+        target.require_parts()
+        target.require_no_views(options)
         check_schema(schema, target)
         epoch = staging.new_epoch()
         key = staging.job_key(options.job_id or epoch, target)

@@ -20,6 +20,7 @@ from pyspark.errors import SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from engine.errors import ConfigError
 from engine.etl.launch import SparkSettings, command_line, spark_environment
 from engine.etl.request import LoadRequest
 from engine.testing.local_cluster import LocalCluster
@@ -184,6 +185,24 @@ def test_every_line_is_a_flight_or_in_quarantine_and_repeating_changes_nothing(
 
 
 @pytest.mark.usefixtures("january")
+@pytest.mark.parametrize("header", ["", "year,month", ",".join(reversed(COLUMNS))])
+def test_a_file_without_the_header_of_flights_is_refused(
+    spark: SparkSession, tmp_path: Path, header: str
+) -> None:
+    """One that came empty would empty the months that it is loaded for."""
+    (tmp_path / "flights.csv").write_text(header and f"{header}\n")
+    with pytest.raises(ConfigError, match=r"flights\.csv begins with .* not with the header of the flights"):
+        raw_flights(spark, str(tmp_path / "flights.csv"))
+
+
+def test_a_header_may_have_a_byte_order_mark_quotes_and_line_ends_of_two_characters(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    header = ",".join(f'"{name}"' for name in COLUMNS)
+    (tmp_path / "flights.csv").write_bytes(f"\ufeff{header}\r\n".encode())
+    assert raw_flights(spark, str(tmp_path / "flights.csv")).count() == 0
+
+
 def test_a_line_is_cut_once_however_many_conditions_are_about_its_fields(
     spark: SparkSession, source: Path
 ) -> None:

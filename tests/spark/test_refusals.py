@@ -20,7 +20,7 @@ from spark_apps.clickhouse_cluster.source import ClickHouseClusterSource
 from spark_apps.clickhouse_cluster.target import Target, _shards
 from spark_apps.clickhouse_cluster.types import spark_schema
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, give_up
-from tests.spark.conftest import Servers
+from tests.spark.conftest import MADE, Servers
 from tests.spark.test_faults import SCHEMA, attempt, begin, finish, is_once, make_table
 
 pytestmark = pytest.mark.slow
@@ -193,3 +193,45 @@ def test_a_shard_without_any_replica_that_answers_stops_the_load(nodes: Servers)
     away = replace(nodes, shards=[nodes.shards[0], [NOBODY, NOBODY]])
     with pytest.raises(NodeUnavailable, match=r"No replica answers: .*127\.0\.0\.1:1"):
         begin(away, make_table(nodes))
+
+
+def test_a_table_that_has_no_parts_is_refused_before_anything_is_decided(servers: Servers) -> None:
+    server = servers.shards[0][0]
+    server.execute("CREATE TABLE d.lines (a UInt32, s String) ENGINE = Log")
+    MADE.append((server, "DROP TABLE d.lines"))
+    alone = replace(servers, shards=[[server]])
+    with pytest.raises(ConfigError, match=r"d\.lines on .* is a Log table, which has no parts"):
+        begin(alone, "d.lines")
+
+
+def test_rows_that_a_materialized_view_would_miss_are_refused_unless_they_may_be_missed(
+    servers: Servers,
+) -> None:
+    table = make_table(servers)
+    server = servers.shards[-1][0]
+    server.execute(
+        f"CREATE MATERIALIZED VIEW {table}_seen ENGINE = MergeTree ORDER BY a AS SELECT a FROM {table}"
+    )
+    MADE.insert(len(MADE) - len(servers.all), (server, f"DROP TABLE {table}_seen"))
+    with pytest.raises(ConfigError, match=rf"would miss the rows.*: {table}_seen\.") as refused:
+        begin(servers, table)
+    assert "delivery=direct" in refused.value.hint
+    begin(servers, table, delivery="direct")
+    job = begin(servers, table, materialized_views="left out")
+    finish(job, [attempt(job, task=0, number=1)])
+    assert is_once(servers, table)
+    assert server.text(f"SELECT count() FROM {table}_seen") == "0"
+
+
+def test_a_view_over_the_distributed_table_misses_every_load(nodes: Servers, local: LocalCluster) -> None:
+    table = make_table(nodes)
+    server = nodes.shards[0][0]
+    for sql in (
+        f"CREATE TABLE {table}_all AS {table} ENGINE = Distributed(two, d, {table[2:]}, a)",
+        f"CREATE MATERIALIZED VIEW {table}_seen ENGINE = MergeTree ORDER BY a AS SELECT a FROM {table}_all",
+    ):
+        server.execute(sql)
+    MADE.extend((server, f"DROP TABLE {table}_{name}") for name in ("seen", "all"))
+    given = {"url": str(server), "cluster_file": str(local.config_file), "table": f"{table}_all"}
+    with pytest.raises(ConfigError, match=f"{table}_seen"):
+        Job.begin(Options.parse({**given, "delivery": "direct"}), SCHEMA, Mode.APPEND)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from engine.names import TableName, quote_string
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.writer import Job, stage
 from tests.spark.conftest import MADE, Servers
 from tests.spark.test_faults import attempt, begin, finish, is_once
 
@@ -42,3 +49,28 @@ def test_parts_of_staging_are_parts_of_the_table(nodes: Servers, rest: str) -> N
     job = begin(nodes, table)
     finish(job, [attempt(job, task=0, number=1, last=6)])
     assert is_once(nodes, table, rows=6)
+
+
+def test_only_its_like_gives_parts_to_a_table_that_collapses_by_version(servers: Servers) -> None:
+    """Its sorting key has the version in it, which its definition does not say."""
+    alone = replace(servers, shards=[[servers.shards[0][0]]])
+    server, table = alone.shards[0][0], "d.versions"
+    server.execute(
+        f"CREATE TABLE {table} (a UInt32, s String, sign Int8 DEFAULT 1, v UInt8 DEFAULT 1) "
+        "ENGINE = VersionedCollapsingMergeTree(sign, v) PARTITION BY a % 2 ORDER BY s"
+    )
+    MADE.append((server, f"DROP TABLE {table}"))
+    job = begin(alone, table)
+    finish(job, [attempt(job, task=0, number=1)])
+    assert is_once(alone, table)
+
+
+def test_columns_that_others_are_made_of_are_written_and_one_may_have_any_name(nodes: Servers) -> None:
+    alone = replace(nodes, shards=[nodes.shards[1]])
+    table = alone.table("`rows` UInt32, e String EPHEMERAL, s String DEFAULT upper(e)", replicated=False)
+    given = {"table": table, "shards": alone.option}
+    schema = StructType([StructField("rows", LongType()), StructField("e", StringType())])
+    job = Job.begin(Options.parse(given), schema, Mode.APPEND)
+    rows = pa.record_batch({"rows": pa.array([7], pa.int64()), "e": ["x"]})
+    finish(job, [stage(job, ("rows", "e"), iter([rows]), task=0, attempt=1)])
+    assert alone.ask(f"SELECT rows, s FROM {table}") == ["7\tX"]
