@@ -33,6 +33,7 @@ class Node(BaseHTTPRequestHandler):
         answer = {"meta": [{"name": "n", "type": "UInt64"}], "data": [[number]]}
         body = json.dumps(answer).encode()
         self.send_response(200)
+        self.send_header("X-ClickHouse-Server-Display-Name", "stand-in")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -256,14 +256,15 @@ async def become_active(ctx: ReplicaContext, keeper: Keeper) -> None:
 
 
 async def _is_elsewhere(ctx: ReplicaContext, keeper: Keeper) -> bool:
-    """Whether whoever was activated last answers at another address: a copy of this server's data directory,
-    which has its identity, too. If it was this server, before its address changed, its session ends soon."""
+    """Whether whoever was activated last answers on another host: a copy of this server's data directory,
+    which has its identity, too. If it was this server, before its name changed, its session ends soon. Its
+    port may be another one at every start."""
     try:
         node = await keeper.get(ctx.me.host)
         active = ReplicaHost.from_bytes(node.data, where=ctx.me.host)
     except (NoNode, MalformedEntry):
         return False
-    return (active.host, active.port) != (ctx.host.host, ctx.host.port)
+    return active.host != ctx.host.host
 
 
 async def retire(ctx: ReplicaContext, keeper: Keeper) -> None:
