@@ -422,6 +422,11 @@ class ChdbPartStore:
                 raise PartDiffers(str(name), f"{error.filename} is gone") from None
             await self._workers.run(verify, length=Length.LONG)
 
+    async def gone(self, names: Sequence[PartName]) -> Sequence[PartName]:
+        async with self._changing:
+            active = self._state.active
+            return [name for name in names if name in active and not active[name].directory.is_dir()]
+
     async def detached(self) -> Sequence[DetachedPart]:
         return await self._workers.run(lambda connection: self._detached.list())
 

@@ -131,6 +131,8 @@ class StoreDisk:
     shadow: dict[str, dict[PartName, StoredPart]] = field(default_factory=dict)
     temporary: dict[str, StoredPart] = field(default_factory=dict)
     broken: dict[str, StoredPart] = field(default_factory=dict)
+    gone: set[PartName] = field(default_factory=set)
+    """Active parts whose directories somebody has removed."""
     handles: int = 0
 
     def damage(self, name: PartName, damage: Damage, at: int, *, file: str = DATA) -> None:

@@ -243,9 +243,10 @@ class MemoryPartStore(StoredDefinition):
             going = [name for name in names if name.partition_id == partition_id]
             if fate is Fate.DETACH:
                 for name in going:
-                    if name in self.disk.active:
+                    if name in self.disk.active and name not in self.disk.gone:
                         self.disk.detach(f"{prefix}_{name}" if prefix else str(name), self.disk.active[name])
             self._switch([], going)
+            self.disk.gone.difference_update(going)
             await self._after()
 
     # -- the rest ------------------------------------------------------------------------------------------
@@ -269,7 +270,12 @@ class MemoryPartStore(StoredDefinition):
         stored = self.disk.active.get(name) or self.disk.staged.get(name)
         if stored is None:
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in the table")
+        if name in self.disk.gone:
+            raise PartDiffers(str(name), "its directory is gone")
         stored.check(str(name))
+
+    async def gone(self, names: Sequence[PartName]) -> Sequence[PartName]:
+        return [name for name in names if name in self.disk.gone]
 
     async def detached(self) -> Sequence[DetachedPart]:
         return self.disk.list_detached()

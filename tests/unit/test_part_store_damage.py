@@ -61,6 +61,7 @@ async def test_what_happens_beside_a_part_that_is_gone_tells_of_it_and_goes_on_w
         with pytest.raises((PartDiffers, SqlError)) as said:
             await store.merge(named("0_0_0_0", "0_1_1_0"), named("0_0_1_1")[0], MergeOptions())
         assert isinstance(said.value, PartDiffers) or said.value.code == Code.CHECKSUM_DOESNT_MATCH
+        assert await store.gone(list(store.active)) == (found if damage is lose_directory else [])
         await store.remove(found, fate=Fate.DETACH, prefix="broken")
         await store.remove(named("0_2_2_0"))
         assert await rows(pool) == "1"

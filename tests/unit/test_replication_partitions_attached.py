@@ -12,6 +12,7 @@ from engine.replication.commands import partitions
 from engine.replication.commands.mutate import create_mutation
 from engine.replication.commands.partitions import Placement, RangeFate, Sync
 from engine.replication.log_actions import AttachPart, DropRange, GetPart, ReplaceRange
+from engine.replication.part_store import PartsBroken
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import COLUMNS, Damage
 from tests.unit.replication_live_support import (
@@ -79,6 +80,30 @@ def test_attached_parts_are_not_deduplicated() -> None:
         with pytest.raises(SqlError) as missing:
             await partitions.attach_part(replica.ctx, "all_0_0_0")
         assert missing.value.code == Code.BAD_DATA_PART_NAME
+
+    run(main)
+
+
+def test_a_part_whose_directory_is_gone_is_fetched_before_it_can_be_detached() -> None:
+    """Each replica keeps its own parts in `detached/`: this one would come back without these rows."""
+
+    async def main(live: Live) -> None:
+        first, second = await live.cluster(2)
+        await first.insert(1)
+        await first.insert(2)
+        await live.quiet()
+        first.disk.gone.add(P("all_0_0_0"))
+        with pytest.raises(PartsBroken, match="all_0_0_0"):
+            await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH)
+        assert live.actions(DropRange) == []
+        while first.disk.gone:
+            await live.env.sleep(0.1)
+        await live.quiet()
+        await partitions.drop_partition(first.ctx, "all", fate=RangeFate.DETACH, sync=Sync.ALL)
+        assert len(await partitions.attach_partition(first.ctx, "all")) == 2
+        await live.quiet()
+        check_equal(first, second)
+        assert sorted(first.keys()) == [1, 2]
 
     run(main)
 

@@ -49,6 +49,7 @@ from engine.replication.commands.waiting import (
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
+from engine.replication.part_store import PartsBroken
 from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.block_numbers import BlockNumber, allocate, cancel_committing
 from engine.replication.replica.cleanup_blocks import removals_of_blocks
@@ -85,9 +86,12 @@ async def drop_partition(
 ) -> None:
     """Drop or detach all rows of a partition that were inserted before. Nothing if there never were any.
 
-    Raises SqlError 517 if other commands keep coming first, 242, 341; MultiFailed if an operation of `fence`,
-    which goes into the same multi, is refused.
+    Raises SqlError 517 if other commands keep coming first, 242, 341; PartsBroken if a part that is to be kept
+    is gone from this replica's disk; MultiFailed if an operation of `fence`, which goes into the same multi,
+    is refused.
     """
+    if fate is RangeFate.DETACH:
+        await _require_files(ctx, [part for part in ctx.store.active if part.partition_id == partition_id])
     entry = await _log_drop(ctx, partition_id, fate, fence)
     if entry is None:
         if fence:
@@ -133,6 +137,8 @@ async def drop_part(
     Raises SqlError 232 NO_SUCH_DATA_PART, 384 PART_IS_TEMPORARILY_LOCKED if it is being merged or mutated, 48
     NOT_IMPLEMENTED if it is the last part of its partition with a quorum, and as `drop_partition`.
     """
+    if fate is RangeFate.DETACH:
+        await _require_files(ctx, [part])
     for _ in range(ATTEMPTS):
         keeper = ctx.session()
         try:
@@ -157,6 +163,14 @@ async def drop_part(
             await wait_for_entry(ctx, entry, sync=sync, inactive_timeout_s=inactive_timeout_s)
             return
     raise cannot_assign(ctx, f"DROP PART {part}")
+
+
+async def _require_files(ctx: ReplicaContext, parts: Sequence[PartName]) -> None:
+    """Raises PartsBroken for parts that somebody has removed from the disk, and has them fetched again."""
+    if gone := await ctx.store.gone(parts):
+        for part in gone:
+            ctx.check_later(part)
+        raise PartsBroken(ctx.name, gone)
 
 
 async def _refuse_last_quorum_part(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> None:
