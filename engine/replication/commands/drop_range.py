@@ -86,9 +86,9 @@ async def drop_partition(
 ) -> None:
     """Drop or detach all rows of a partition that were inserted before. Nothing if there never were any.
 
-    Raises SqlError 517 if other commands keep coming first, 242, 341; PartsBroken if a part that is to be kept
-    is gone from this replica's disk; MultiFailed if an operation of `fence`, which goes into the same multi,
-    is refused.
+    Raises SqlError 517 if other commands keep coming first, 242, 341; PartsBroken if a part that is to be
+    kept is gone from this replica's disk; MultiFailed if an operation of `fence`, which goes into the same
+    multi, is refused.
     """
     if fate is RangeFate.DETACH:
         await _require_files(ctx, [part for part in ctx.store.active if part.partition_id == partition_id])
