@@ -53,7 +53,7 @@ down: $(STAMP) ## stop what `make up` started
 status: $(STAMP) ## show what runs
 	@"$(BIN)/oncluster" status
 
-test: check ## every test (about 16 minutes on two cores)
+test: check ## every test (16 minutes on two fast cores, up to 40 on slow ones)
 	@echo "== slow tests"
 	@"$(BIN)/python" -m pytest -m slow $(PARALLEL) $(PYTEST_ARGS)
 

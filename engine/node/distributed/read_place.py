@@ -13,6 +13,19 @@ from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.statement import Asked
 
 _PARAMETER = re.compile(r"\{\s*`?(\w+)`?\s*:")
+_NAME_NO_TABLES = (
+    "NUMBERS",
+    "NUMBERS_MT",
+    "ZEROS",
+    "ZEROS_MT",
+    "GENERATE_SERIES",
+    "GENERATESERIES",
+    "GENERATERANDOM",
+    "PRIMES",
+    "NULL",
+    "VALUES",
+    "URL",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +71,6 @@ def place_of(asked: Asked, table: TableName, inner: InnerCalls) -> ReadPlace:
     if asked.current_database != "default" and _may_name_tables(text):
         request.append(("database", asked.current_database))
     return ReadPlace(TableName("", ""), text, tuple(request))
-
-
-_NAME_NO_TABLES = (
-    "NUMBERS",
-    "NUMBERS_MT",
-    "ZEROS",
-    "ZEROS_MT",
-    "GENERATE_SERIES",
-    "GENERATESERIES",
-    "GENERATERANDOM",
-    "PRIMES",
-    "NULL",
-    "VALUES",
-    "URL",
-)
 
 
 def _may_name_tables(text: str) -> bool:
