@@ -290,6 +290,9 @@ def seed_records(records: Records, env: Env) -> None:
 # --- servers that only answer -----------------------------------------------------------------------------
 
 
+_SERVER = {"X-ClickHouse-Server-Display-Name": "stand-in"}
+
+
 def _servers() -> web.Application:
     """The answers of a healthy server, to whoever asks."""
 
@@ -308,7 +311,7 @@ def _servers() -> web.Application:
                 "absolute_delay": ("UInt64", 2),
             }
             return _rows(facts)
-        return web.json_response({"meta": [], "data": []})
+        return web.json_response({"meta": [], "data": []}, headers=_SERVER)
 
     application = web.Application()
     application.router.add_post("/", answer)
@@ -317,4 +320,5 @@ def _servers() -> web.Application:
 
 def _rows(row: dict[str, tuple[str, Any]]) -> web.Response:
     meta = [{"name": name, "type": type_} for name, (type_, _) in row.items()]
-    return web.json_response({"meta": meta, "data": [[value for _, value in row.values()]]})
+    data = [[value for _, value in row.values()]]
+    return web.json_response({"meta": meta, "data": data}, headers=_SERVER)

@@ -181,6 +181,9 @@ def recording(server: Server) -> Iterator[tuple[Server, list[str]]]:
             answer = reply.read()
             connection.close()
             self.send_response(reply.status)
+            for name, value in reply.getheaders():
+                if name.startswith("X-ClickHouse-"):
+                    self.send_header(name, value)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
