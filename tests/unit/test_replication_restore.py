@@ -15,9 +15,11 @@ from engine.keeper.recipes import create_ancestors, remove_recursive
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.create import Created
 from engine.replication.commands.restore import attach_restored
-from engine.replication.commands.waiting import Sync
+from engine.replication.commands.waiting import Sync, wait_for_entry
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.log_commit import Logged
+from engine.replication.replica.switches import Activity
 from engine.replication.replicated_table import LOOPS
 from engine.testing.replication_disk import StoreDisk
 from engine.testing.simulation import SimulationEnv, run_simulation
@@ -156,6 +158,23 @@ def test_a_restored_part_is_known_again_without_its_block_id() -> None:
         await bench.until(lambda: not any(name.startswith("restoring") for name in again.detached))
         await bench.quiet(again)
         assert again.values == [0, 1, 2]
+
+    run(main)
+
+
+@pytest.mark.parametrize("number", [0, 90])
+def test_an_entry_of_a_log_that_keeper_has_lost_is_not_waited_for(number: int) -> None:
+    """The new log may have another entry of this number, or may never come to it."""
+
+    async def main(bench: Bench) -> None:
+        replica = await bench.start("r1")
+        await replica.insert(1)
+        await lose_everything(bench, [replica])
+        await restored(replica)
+        replica.ctx.switches.stop(Activity.PULLING)
+        await replica.insert(2)
+        async with asyncio.timeout(3600):
+            await wait_for_entry(replica.ctx, Logged(f"log-{number:010d}", b"of the old log"))
 
     run(main)
 

@@ -1,7 +1,9 @@
 """Waiting until replicas have done what an entry of the table's log asks for.
 
 An entry is done on a replica when the replica has copied it (its log pointer has passed it) and the copy, the
-same bytes, is gone from its queue. Replicas that are not active are waited for only so long.
+same bytes, is gone from its queue. Replicas that are not active are waited for only so long. A log without
+the entry, which no replica that is not lost has copied, is that of a table that was made anew: nobody will do
+it.
 
 Nothing is changed here. Each step looks before it waits and arms its watch by the very read that looked, so a
 lost connection or session costs a look more and nothing else. A replica that was dropped has nothing left
@@ -22,7 +24,7 @@ from engine.env import Env
 from engine.errors import Code, ConnectionLoss, NoNode, OperationTimeout, SessionExpired, SqlError
 from engine.keeper.base import Keeper, Watch
 from engine.keeper.recipes import SessionHolder, Signal
-from engine.replication.paths import ReplicaPaths, sequence_number
+from engine.replication.paths import ReplicaPaths, TablePaths, sequence_number
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, find_entries
 
@@ -70,7 +72,8 @@ async def wait_for_entries(
     if not entries:
         return
     waits = [
-        (replica, _ProcessedEntries(replica, entries).are_done) for replica in await replicas_of(ctx, sync)
+        (replica, _ProcessedEntries(ctx.paths, replica, entries).are_done)
+        for replica in await replicas_of(ctx, sync)
     ]
     late = await wait_on_replicas(ctx, waits, inactive_timeout_s=inactive_timeout_s)
     if late:
@@ -151,18 +154,18 @@ async def replicas_of(ctx: ReplicaContext, sync: Sync) -> list[ReplicaPaths]:
 class _ProcessedEntries:
     """Looks whether one replica is through with entries of the log."""
 
-    def __init__(self, replica: ReplicaPaths, entries: Sequence[Logged]) -> None:
+    def __init__(self, table: TablePaths, replica: ReplicaPaths, entries: Sequence[Logged]) -> None:
+        self._table = table
         self._replica = replica
-        self._last = max(sequence_number(entry.name) or 0 for entry in entries)
+        self._newest = max(entries, key=lambda entry: sequence_number(entry.name) or 0)
         self._raws = frozenset(entry.raw for entry in entries)
         self._queued: list[str] | None = None
         """Those that were in the queue after all had been copied; None before."""
 
     async def are_done(self, keeper: Keeper, watch: Watch) -> bool:
         if self._queued is None:
-            pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
-            if not pointer or int(pointer) <= self._last:
-                return False
+            if not await self._has_copied(keeper, watch):
+                return await self._is_another_log(keeper)
             self._queued = await find_entries(keeper, self._replica.queue, self._raws)
         while self._queued:
             try:
@@ -171,6 +174,20 @@ class _ProcessedEntries:
             except NoNode:
                 self._queued.pop()
         return True
+
+    async def _has_copied(self, keeper: Keeper, watch: Watch | None = None) -> bool:
+        pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
+        return bool(pointer) and int(pointer) > (sequence_number(self._newest.name) or 0)
+
+    async def _is_another_log(self, keeper: Keeper) -> bool:
+        """Whether Keeper has lost the table meanwhile. An entry stays in the log until every replica has
+        copied it but for those that are marked as lost before."""
+        try:
+            return (await keeper.get(self._table.log_entry(self._newest.name))).data != self._newest.raw
+        except NoNode:
+            if (await keeper.get(self._replica.is_lost)).data == b"1":
+                return False
+            return not await self._has_copied(keeper)
 
 
 async def _wait_unless_ending(
