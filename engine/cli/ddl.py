@@ -9,16 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
 from engine.cli import common
+from engine.cli.ddl_place import ENTRY, open_queue, queue_option
 from engine.cli.ddl_show import cleaned_as_json, entry_row, print_cleaned, print_hosts, status_as_json
-from engine.config.model import DistributedDdl, NodeConfig
 from engine.ddl import (
     CleanReport,
     DDLCleaner,
@@ -32,42 +30,8 @@ from engine.ddl import (
 from engine.ddl.entry import DEFAULT_VERSION
 from engine.ddl.output import DEFAULT_TIMEOUT_S
 from engine.env import SystemEnv
-from engine.errors import ConfigError, OnclusterError, Refused
-from engine.keeper.base import Keeper
-from engine.names import entry_name, entry_number
-from engine.sql import expand_macros, parse_statement, redact
-
-
-class EntryName(click.ParamType[str]):
-    """`query-0000000007`, or its number. Anything else would be said to have been cleaned away long ago."""
-
-    name = "entry"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        text = str(value)
-        if text.isascii() and text.isdigit() and len(text) <= 10:
-            return entry_name(int(text))
-        if entry_number(text) is None:
-            self.fail(f"{text!r} is no entry; write query-0000000007, or 7.", param, ctx)
-        return text
-
-
-ENTRY = EntryName()
-
-
-@dataclass(frozen=True, slots=True)
-class _Queue:
-    """A session and one queue of the configuration."""
-
-    keeper: Keeper
-    config: NodeConfig
-    queue: DistributedDdl
-    client: DDLQueueClient
-
-    @property
-    def option(self) -> str:
-        """What names this queue to other commands; nothing for the one that they take by themselves."""
-        return "" if self.queue is self.config.queues[0] else f" --queue {self.queue.name}"
+from engine.errors import OnclusterError, Refused
+from engine.sql import parse_statement, redact
 
 
 @click.group(name="ddl")
@@ -79,15 +43,6 @@ def group() -> None:
     """
 
 
-def _queue_option(command: Any) -> Any:
-    return click.option(
-        "--queue",
-        "queue_name",
-        default=None,
-        help="Name of the distributed_ddl section. Default: that of the cluster named, else the first.",
-    )(command)
-
-
 def _timeout_option(command: Any) -> Any:
     return click.option(
         "--timeout",
@@ -97,31 +52,6 @@ def _timeout_option(command: Any) -> Any:
         show_default=True,
         help="Seconds to wait; 0 not at all, negative for ever. The statement goes on in any case.",
     )(command)
-
-
-@contextlib.asynccontextmanager
-async def _open(
-    config: Path | None, queue_name: str | None, *, on_cluster: str = ""
-) -> AsyncIterator[_Queue]:
-    node = common.load_config(config)
-    queue = _choose_queue(node, queue_name, expand_macros(on_cluster, node.topology.macros))
-    async with common.keeper_session(node) as keeper:
-        yield _Queue(keeper, node, queue, DDLQueueClient(keeper, SystemEnv(), queue.paths))
-
-
-def _choose_queue(config: NodeConfig, name: str | None, cluster: str) -> DistributedDdl:
-    if not config.queues:
-        raise ConfigError(
-            "There is no DistributedDDL configuration in the configuration.",
-            hint="Add <distributed_ddl><path>/clickhouse/task_queue/ddl</path></distributed_ddl>.",
-        )
-    if name is None:
-        return config.queue_of(cluster) if cluster else config.queues[0]
-    for queue in config.queues:
-        if queue.name == name:
-            return queue
-    known = ", ".join(queue.name for queue in config.queues)
-    raise ConfigError(f"There is no queue '{name}'.", hint=f"Queues of this configuration: {known}.")
 
 
 # --- submitting and waiting -------------------------------------------------------------------------------
@@ -141,7 +71,7 @@ def _choose_queue(config: NodeConfig, name: str | None, cluster: str) -> Distrib
     help="1 for ClickHouse before 21.3.",
 )
 @_timeout_option
-@_queue_option
+@queue_option
 @common.config_option
 @common.json_option
 def submit(
@@ -165,7 +95,7 @@ def submit(
 
     async def work() -> tuple[Submission, EntryStatus | None, str]:
         named = cluster or parse_statement(text).on_cluster or ""
-        async with _open(config, queue_name, on_cluster=named) as opened:
+        async with open_queue(config, queue_name, on_cluster=named) as opened:
             prepared = prepare(
                 text,
                 topology=opened.config.topology,
@@ -193,7 +123,7 @@ def submit(
 @click.argument("entry", type=ENTRY, required=False)
 @click.option("--token", default=None, help="Instead of ENTRY: whatever was submitted under this token.")
 @_timeout_option
-@_queue_option
+@queue_option
 @common.config_option
 @common.json_option
 def wait(
@@ -212,7 +142,7 @@ def wait(
         raise click.UsageError("Give an ENTRY or a --token.")
 
     async def work() -> tuple[Submission | None, EntryStatus | None, str]:
-        async with _open(config, queue_name) as opened:
+        async with open_queue(config, queue_name) as opened:
             submission = None
             if token is not None:
                 submission = await opened.client.find(token)
@@ -302,14 +232,14 @@ def _exit_code(status: EntryStatus | None, timeout_s: float) -> common.ExitCode:
 
 
 @group.command("list")
-@_queue_option
+@queue_option
 @common.config_option
 @common.json_option
 def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
     """List the queue: one line an entry, oldest first."""
 
     async def work() -> list[EntryStatus | tuple[str, OnclusterError]]:
-        async with _open(config, queue_name) as opened:
+        async with open_queue(config, queue_name) as opened:
             names = await opened.client.list()
             found = await opened.client.status_many(names)
             return [
@@ -337,7 +267,7 @@ def list_(queue_name: str | None, config: Path | None, as_json: bool) -> None:
 
 @group.command()
 @click.argument("entry", type=ENTRY)
-@_queue_option
+@queue_option
 @common.config_option
 @common.json_option
 def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool) -> None:
@@ -347,7 +277,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
     """
 
     async def work() -> EntryStatus:
-        async with _open(config, queue_name) as opened:
+        async with open_queue(config, queue_name) as opened:
             return await opened.client.status(entry)
 
     status = common.run_async(work())
@@ -378,7 +308,7 @@ def show(entry: str, queue_name: str | None, config: Path | None, as_json: bool)
 @group.command()
 @click.argument("entries", type=ENTRY, nargs=-1)
 @click.option("--yes", "is_confirmed", is_flag=True, help="Remove; without it only show what would go.")
-@_queue_option
+@queue_option
 @common.config_option
 @common.json_option
 def clean(
@@ -394,7 +324,7 @@ def clean(
     """
 
     async def work() -> CleanReport:
-        async with _open(config, queue_name) as opened:
+        async with open_queue(config, queue_name) as opened:
             cleaner = DDLCleaner(opened.keeper, SystemEnv(), opened.queue)
             if not entries:
                 return await cleaner.clean(dry_run=not is_confirmed)

@@ -30,7 +30,7 @@ from engine.keeper.base import (
     Stat,
     Watch,
 )
-from engine.testing.simulation import SimulationLoop
+from engine.testing.simulation_loop import SimulationLoop
 
 T = TypeVar("T")
 

@@ -41,7 +41,7 @@ from engine.keeper.recipes import create_ancestors, create_if_not_exists
 from engine.names import QueuePaths
 from engine.testing import ddl_process
 from engine.testing.ddl_simulation import Scenario, simulate
-from engine.testing.simulation import SimulationStuck
+from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, search
 
 BUGS = Bugs()

@@ -17,7 +17,8 @@ from engine.testing.ddl_checkers import violations
 from engine.testing.ddl_cluster import SimulatedCluster, SimulatedHost
 from engine.testing.ddl_scenario import Scenario
 from engine.testing.ddl_workload import Workload
-from engine.testing.simulation import SimulationEnv, SimulationLoop
+from engine.testing.simulation import SimulationEnv
+from engine.testing.simulation_loop import SimulationLoop
 from engine.testing.simulation_report import counting_events
 
 HOSTS = st.sampled_from(["n1", "n2", "n3"])

@@ -45,7 +45,7 @@ from engine.replication.replica.quorum_waiting import QuorumEnd
 from engine.testing import replication_transfer
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_simulation import Scenario, simulate
-from engine.testing.simulation import SimulationStuck
+from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, search
 
 BUGS = Bugs()

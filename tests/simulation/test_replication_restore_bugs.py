@@ -26,7 +26,7 @@ from engine.replication.replica.mutation_book import MutationBook, MutationState
 from engine.replication.table_definition import TableDefinition
 from engine.testing.replication_simulation import Scenario, simulate
 from engine.testing.replication_store import MemoryPartStore
-from engine.testing.simulation import SimulationStuck
+from engine.testing.simulation_loop import SimulationStuck
 from tests.simulation.deliberate_bugs import Bugs, Patch, search
 from tests.unit import test_replication_create_drop as dropping
 from tests.unit import test_replication_restore as restoring

@@ -7,12 +7,8 @@ import gc
 
 import pytest
 
-from engine.testing.simulation import (
-    START_OF_TIME_S,
-    SimulationDeadlock,
-    SimulationStuck,
-    run_simulation,
-)
+from engine.testing.simulation import START_OF_TIME_S, run_simulation
+from engine.testing.simulation_loop import SimulationDeadlock, SimulationStuck
 
 
 async def race(env):
