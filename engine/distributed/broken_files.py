@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from engine.distributed.spool_disk import SpoolDisk
 from engine.distributed.spool_file import check_file
-from engine.distributed.spool_names import BROKEN, file_name, number_of
+from engine.distributed.spool_names import BROKEN, alone_name, file_name, number_of
 from engine.errors import Corrupt
 
 
@@ -35,7 +35,7 @@ async def restore(disk: SpoolDisk, directory: str) -> Restored:
     pending = set(disk.names(directory))
     for number in _numbers(disk, directory):
         try:
-            if file_name(number) in pending:
+            if file_name(number) in pending or alone_name(number) in pending:
                 raise Corrupt(f"There is another file {number} in {directory}.")
             await check_file(disk, _broken(directory, number))
         except Corrupt:

@@ -11,6 +11,10 @@ files cannot be sent alone without the danger of writing them twice: all of them
 A batch that the receiver refuses as too large (`split_on_failure`) is sent file by file, each recorded as a
 batch of its own, with its own token. Only a batch that was never sent before: one of an earlier run, or whose
 answer was lost, may be there, and the receiver would not know its files.
+A disk too full for the record of a batch must not keep its files there: they go one by one, each renamed
+before (`alone_name`), which needs no room and says durably that it must never go with others.
+Files that were delivered and could not be removed are remembered: in this process they are not sent again.
+Nothing is sent from a directory out of which nothing can be removed.
 Never: a file removed without 4; a file sent past an earlier one that failed; a new token for an old file.
 
 Source: ClickHouse's DistributedAsyncInsertDirectoryQueue.
@@ -19,15 +23,16 @@ Source: ClickHouse's DistributedAsyncInsertDirectoryQueue.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.distributed.batches import BatchLimits, BatchRecord, can_join, is_full, token_of
 from engine.distributed.spool_disk import SpoolDisk
 from engine.distributed.spool_file import FileHead, SpoolFile, body_of, check_file
-from engine.distributed.spool_names import BROKEN, file_name
+from engine.distributed.spool_names import BROKEN, alone_name, file_name
 from engine.distributed.spool_table import TableSpool, size_of
 from engine.env import Env
 from engine.errors import Code, Corrupt, OnclusterError, SqlError
@@ -48,6 +53,7 @@ _TOO_LARGE = frozenset(
     }
 )
 """What a smaller INSERT may be spared. Source: ClickHouse's isSplittableErrorCode."""
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _KEPT_BYTES = 16 << 20
 """Of files that go together, as they are in memory between check and sending; the rest is read again."""
 
@@ -120,6 +126,7 @@ class DirectorySender:
         self._record = BatchRecord(spool.disk, directory)
         self._turn = asyncio.Lock()
         self._wake = asyncio.Event()
+        self._delivered: set[int] = set()
         self._errors = 0
         self._errors_since_s = env.monotonic_s()
         self._last_exception = ""
@@ -152,6 +159,7 @@ class DirectorySender:
         """Send what is there now. Raises the first error; what was sent until then is gone."""
         async with self._turn:
             try:
+                self._disk.check_writable(self.directory)
                 await self._settle()
                 if self._options.batch is None:
                     await self._one_by_one()
@@ -208,13 +216,18 @@ class DirectorySender:
             self._record.finish()
         elif current:
             await self._send_recorded(current)
+        for number in self._spool.alone(self.directory):
+            file = await self._checked(number, name=alone_name(number))
+            if file is not None:
+                await self._deliver_alone(number, file)
 
     async def _one_by_one(self) -> None:
         for number in self._spool.pending(self.directory):
             file = await self._checked(number)
             if file is not None:
-                await self._deliver(self._outgoing([file]))
+                await self._deliver_once([number], [file])
                 self._remove([number])
+                self._delivered.discard(number)
                 await self._forced()
 
     async def _in_batches(self, limits: BatchLimits) -> None:
@@ -235,7 +248,16 @@ class DirectorySender:
 
     async def _send_batch(self, batch: Sequence[tuple[int, SpoolFile]]) -> None:
         numbers = [number for number, _ in batch]
-        await self._record.begin(numbers)
+        try:
+            await self._record.begin(numbers)
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            log.info("distributed.no_room_for_record directory=%s files=%s", self.directory, len(batch))
+            self._record.forget()
+            for number, file in batch:
+                await self._send_alone(number, file)
+            return
         try:
             await self._deliver_batch(numbers, [file for _, file in batch])
         except SqlError as error:
@@ -263,13 +285,32 @@ class DirectorySender:
                 ) from error
         await self._deliver_batch(numbers, files)
 
+    async def _send_alone(self, number: int, file: SpoolFile) -> None:
+        path = f"{self.directory}/{alone_name(number)}"
+        self._disk.rename(self._path(number), path)
+        await self._disk.sync_directory(self.directory)
+        await self._deliver_alone(number, replace(file, path=path))
+
+    async def _deliver_alone(self, number: int, file: SpoolFile) -> None:
+        await self._deliver_once([number], [file])
+        with suppress(FileNotFoundError):
+            self._disk.remove(file.path)
+        self._delivered.discard(number)
+        await self._disk.sync_directory(self.directory)
+
     async def _deliver_batch(self, numbers: Sequence[int], files: Sequence[SpoolFile]) -> None:
-        await self._deliver(self._outgoing(files))
+        await self._deliver_once(numbers, files)
         await self._record.confirm()
         self._remove(numbers)
         # A file that comes back after a loss of power must find the proof.
         await self._disk.sync_directory(self.directory)
         self._record.finish()
+        self._delivered.difference_update(numbers)
+
+    async def _deliver_once(self, numbers: Sequence[int], files: Sequence[SpoolFile]) -> None:
+        if not self._delivered.issuperset(numbers):
+            await self._deliver(self._outgoing(files))
+            self._delivered.update(numbers)
 
     def _outgoing(self, files: Sequence[SpoolFile]) -> Outgoing:
         async def body() -> AsyncIterator[bytes]:
@@ -280,21 +321,24 @@ class DirectorySender:
         heads = [file.head for file in files]
         return Outgoing(token_of(heads), heads[0], sum(head.rows for head in heads), body)
 
-    async def _checked(self, number: int, others: Sequence[SpoolFile] = ()) -> SpoolFile | None:
+    async def _checked(
+        self, number: int, others: Sequence[SpoolFile] = (), *, name: str = ""
+    ) -> SpoolFile | None:
         """None when it is broken, and has been put aside. `others` go with it."""
+        path = f"{self.directory}/{name}" if name else self._path(number)
         try:
-            return await check_file(self._disk, self._path(number), keep_bytes=_room(others))
+            return await check_file(self._disk, path, keep_bytes=_room(others))
         except Corrupt as error:
-            self._give_up([number])
+            self._give_up([number], paths=[path])
             self._failed(error)
             return None
 
-    def _give_up(self, numbers: Sequence[int]) -> None:
+    def _give_up(self, numbers: Sequence[int], *, paths: Sequence[str] = ()) -> None:
         """Put files aside where everybody can see them."""
         self._disk.make_directory(f"{self.directory}/{BROKEN}")
-        for number in numbers:
+        for number, path in zip(numbers, paths or map(self._path, numbers), strict=True):
             with suppress(FileNotFoundError):
-                self._disk.rename(self._path(number), f"{self.directory}/{BROKEN}/{file_name(number)}")
+                self._disk.rename(path, f"{self.directory}/{BROKEN}/{file_name(number)}")
 
     def _remove(self, numbers: Sequence[int]) -> None:
         for number in numbers:

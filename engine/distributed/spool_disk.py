@@ -7,6 +7,7 @@ its directory. Until then a loss of power may forget it; the end of the process 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -36,6 +37,10 @@ class SpoolDisk(Protocol):
 
     def make_directory(self, directory: str) -> None:
         """With its parents; nothing if it is there."""
+        ...
+
+    def check_writable(self, directory: str) -> None:
+        """Raise OSError where files could not be removed; nothing if there is no such directory."""
         ...
 
     def size_bytes(self, path: str) -> int: ...
@@ -91,6 +96,13 @@ class LocalDisk:
 
     def make_directory(self, directory: str) -> None:
         (self.root / directory).mkdir(parents=True, exist_ok=True)
+
+    def check_writable(self, directory: str) -> None:
+        place = self.root / directory
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+            is_mount = os.statvfs(place).f_flag & os.ST_RDONLY
+            code = errno.EROFS if is_mount else errno.EACCES
+            raise OSError(code, os.strerror(code), str(place))
 
     def size_bytes(self, path: str) -> int:
         return (self.root / path).stat().st_size

@@ -23,8 +23,8 @@ TEMPORARY = "tmp"
 CURRENT_BATCH = "current_batch.txt"
 SENT_BATCH = "sent_batch.txt"
 
-_FILE = re.compile(r"(0|[1-9][0-9]*)\.bin\Z")
-"""What `file_name` makes of a number: no file of any other name could be opened by its number."""
+_FILE = re.compile(r"(0|[1-9][0-9]*)\.(bin|one)\Z")
+"""What `file_name` and `alone_name` make of a number: no file of any other name could be opened by it."""
 _COMPACT = re.compile(r"shard([0-9]{1,9})_(?:all_replicas|replica([0-9]{1,9}))\Z")
 _OLD = re.compile(
     r"(?P<user>[^:@]*)(?::(?P<password>[^@]*))?@(?P<host>[^:@]+):(?P<port>[0-9]{1,5})"
@@ -87,10 +87,20 @@ def file_name(number: int) -> str:
     return f"{number}.bin"
 
 
+def alone_name(number: int) -> str:
+    """Of a file that may have been sent, by itself and without a record: it must never go with others."""
+    return f"{number}.one"
+
+
 def number_of(name: str) -> int | None:
-    """The number of a file's name; None for any other name."""
+    """The number of a file's name, also if it goes alone; None for any other name."""
     match = _FILE.match(name)
     return int(match.group(1)) if match else None
+
+
+def is_alone(name: str) -> bool:
+    match = _FILE.match(name)
+    return match is not None and match.group(2) == "one"
 
 
 def _unknown(directory: str, why: str) -> SqlError:

@@ -26,6 +26,7 @@ from engine.distributed.spool_names import (
     SENT_BATCH,
     TEMPORARY,
     file_name,
+    is_alone,
     number_of,
 )
 from engine.env import Env
@@ -129,7 +130,8 @@ class TableSpool:
                 await after
             for path, number, block in written:
                 for directory in block.directories:
-                    disk.make_directory(directory)
+                    # With the place for broken files, for which a full disk would have no room.
+                    disk.make_directory(f"{directory}/{BROKEN}")
                     target = f"{directory}/{file_name(number)}"
                     disk.link(path, target)
                     placed.append(target)
@@ -156,9 +158,14 @@ class TableSpool:
             self._unacknowledged.difference_update(numbers)
 
     def pending(self, directory: str) -> Sequence[int]:
-        """Numbers of the files that are to be sent, in their order."""
-        found = (number_of(name) for name in self.disk.names(directory))
+        """Numbers of the files that are to be sent, in their order, without those of `alone`."""
+        found = (number_of(name) for name in self.disk.names(directory) if not is_alone(name))
         return sorted(n for n in found if n is not None and n not in self._unacknowledged)
+
+    def alone(self, directory: str) -> Sequence[int]:
+        """Numbers of the files that go before all others and by themselves."""
+        found = (number_of(name) for name in self.disk.names(directory) if is_alone(name))
+        return sorted(n for n in found if n is not None)
 
     def pending_bytes(self) -> int:
         """Of all directories together, without broken ones."""

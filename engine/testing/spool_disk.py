@@ -112,6 +112,9 @@ class ModelDisk:
     def make_directory(self, directory: str) -> None:
         self._change(lambda: self._directories.add(directory))
 
+    def check_writable(self, directory: str) -> None:
+        self._alive()
+
     def size_bytes(self, path: str) -> int:
         return len(self._inode(path).data)
 

@@ -27,6 +27,7 @@ from engine.distributed.spool_names import (
     TEMPORARY,
     all_replicas,
     destination_of,
+    is_alone,
     number_of,
     one_replica,
 )
@@ -206,6 +207,7 @@ class _Run:
         directory, _, name = path.rpartition("/")
         if directory not in DIRECTORIES or number_of(name) is None:
             return
+        self.report.seen["alone"] += is_alone(name)
         for row in self._rows_of(inode):
             if row in self.acknowledged[directory] and not self.receivers.rows[directory][row]:
                 self.report.violations.append(Violation("S2", f"{path} went before row {row} was delivered"))
@@ -291,8 +293,11 @@ class _Run:
         if not is_last:
             await env.sleep(env.rng.random() * 60)
             return
+        self.disk.is_full = scenario.has_full_disk  # what is there has to go, or the disk stays full
         deadline_s = env.monotonic_s() + _GIVE_UP_S
-        while any(spool.pending(d) for d in DIRECTORIES) and env.monotonic_s() < deadline_s:
+        while (
+            any([*spool.pending(d), *spool.alone(d)] for d in DIRECTORIES) and env.monotonic_s() < deadline_s
+        ):
             await env.sleep(1.0)
 
     async def _insert(self, spool: TableSpool, senders: Mapping[str, DirectorySender]) -> None:
@@ -354,7 +359,7 @@ class _Run:
             if f"/{BROKEN}/" in path:
                 self.report.seen["broken"] += 1
                 broken[directory].update(self._rows_of(inode))
-            elif path.endswith(".bin"):
+            elif number_of(path.rpartition("/")[2]) is not None:
                 violations.append(Violation("S1", f"{path} is still pending long after faults stopped"))
         for directory in DIRECTORIES:
             stored = self.receivers.rows[directory]

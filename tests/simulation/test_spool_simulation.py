@@ -23,6 +23,7 @@ SOMETIMES = (
     "refused 243",
     "refused 574",
     "split",
+    "alone",
 )
 """A simulation that never reaches these proves nothing."""
 
