@@ -32,6 +32,8 @@ from spark_apps.clickhouse_cluster.target import Target
 
 DATABASE = "oncluster_spark"
 _NO_MERGES = "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+_NO_TTL_MERGES_SINCE = (21, 1)
+_NO_TTL_MERGES = "max_number_of_merges_with_ttl_in_pool = 0"
 _WIDTHS = (
     "UInt8",
     "Int8",
@@ -92,6 +94,10 @@ def create(
     if target.primary_key and target.primary_key != sorting_key:
         keys.append(f"PRIMARY KEY {_clause(target.primary_key)}")
     settings = f"{target.settings}, {_NO_MERGES}"
+    if target.version >= _NO_TTL_MERGES_SINCE:
+        # A part says itself until when its rows are kept: one that does not is kept for ever.
+        keys += [f"TTL {target.ttl}"] if target.ttl else []
+        settings += f", {_NO_TTL_MERGES}"
     versioned = target.sign_and_version
     engine = f"VersionedCollapsingMergeTree({versioned})" if versioned else "MergeTree"
     if target.version >= _CODECS_OF_MARKS_SINCE:

@@ -17,7 +17,13 @@ from engine.distributed.sharding import slots
 from engine.errors import Code, ConfigError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.sql.tokens import tokenize
-from spark_apps.clickhouse_cluster.engine_text import deduplicates, settings, sign_and_version
+from spark_apps.clickhouse_cluster.engine_text import (
+    clauses,
+    deduplicates,
+    descending_keys,
+    settings,
+    sign_and_version,
+)
 from spark_apps.clickhouse_cluster.http import Server, first_rows, first_to_answer
 from spark_apps.clickhouse_cluster.options import Delivery, Options, Placement, Views
 
@@ -59,7 +65,8 @@ class Shard:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
     """`table` is the local one. `keeper_paths` are those of its shards, empty where it is not replicated.
-    `settings` are those of its own that decide what it may look like.
+    `sorting_key` has the directions where one is DESC. `settings` are those of its own that decide what it
+    may look like, `ttl` is what removes its rows when they are old.
 
     `deduplicates`: a block with a token that the table knows is not stored again. `sign_and_version` are
     the columns of a VersionedCollapsingMergeTree, whose parts only its like takes. `views` are the
@@ -81,6 +88,7 @@ class Target:
     keeper_paths: tuple[str, ...]
     timezone: str
     deduplicates: bool
+    ttl: str = ""
     sign_and_version: str = ""
     views: str = ""
     views_over_distributed: str = ""
@@ -91,8 +99,8 @@ class Target:
 
     @property
     def keeps_every_row(self) -> bool:
-        """Merges remove none, as those of the table's relatives do."""
-        return self.engine in ("MergeTree", "ReplicatedMergeTree")
+        """Merges remove none, as those of the table's relatives do, and of tables whose rows get too old."""
+        return self.engine in ("MergeTree", "ReplicatedMergeTree") and not self.ttl
 
     @property
     def version(self) -> tuple[int, ...]:
@@ -221,6 +229,7 @@ class Target:
             settings=settings(facts["engine_full"]),
             keeper_paths=tuple(one.keeper_path for one in seen),
             timezone=facts["timezone"],
+            ttl=clauses(facts["engine_full"]).get("TTL", ""),
             deduplicates=deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
             sign_and_version=sign_and_version(facts["engine_full"]),
             views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
@@ -280,7 +289,8 @@ def _facts(servers: Sequence[Server], name: TableName) -> tuple[Server, dict[str
                 hint=f"Databases: {', '.join(sorted(databases))}.",
             )  # fmt: skip
         raise SqlError(Code.UNKNOWN_TABLE, f"There is no table {name} on {server}.")
-    return server, {key: str(value) for key, value in rows[0].items()}
+    facts = {key: str(value) for key, value in rows[0].items()}
+    return server, facts | descending_keys(facts["engine_full"])
 
 
 def _version(text: str) -> tuple[int, ...]:

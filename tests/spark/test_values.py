@@ -191,6 +191,8 @@ def test_a_column_that_is_there_twice_is_refused(nodes: Servers) -> None:
         "ORDER BY (a, cityHash64(s)) SAMPLE BY cityHash64(s)",
         "PARTITION BY (a % 2, s) PRIMARY KEY a ORDER BY (a, s) SETTINGS index_granularity = 1024",
         "ORDER BY tuple() SETTINGS min_bytes_for_wide_part = 0",
+        "PARTITION BY a % 2 ORDER BY (a DESC) SETTINGS allow_experimental_reverse_key = 1",
+        "PRIMARY KEY a ORDER BY (a, s DESC) SETTINGS allow_experimental_reverse_key = 1",
     ],
 )
 def test_tables_of_many_kinds_are_written(nodes: Servers, rest: str) -> None:
@@ -202,6 +204,24 @@ def test_tables_of_many_kinds_are_written(nodes: Servers, rest: str) -> None:
     rows = {"a": pa.array(range(20), pa.int64()), "s": pa.array(["x", "y"] * 10)}
     load(nodes, table, {**rows, "n": pa.array([None, 1] * 10, pa.int32())})
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(20)))
+
+
+def test_rows_of_tables_with_a_ttl_say_until_when_they_are_kept(nodes: Servers) -> None:
+    """A part that does not say it is kept for ever."""
+    table = nodes.table(
+        "a UInt32, t DateTime('UTC'), v UInt32 TTL t + INTERVAL 1 MONTH",
+        rest="PARTITION BY a % 2 ORDER BY a TTL t + INTERVAL 1 YEAR",
+    )
+    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
+    for _ in range(2):
+        times = pa.array([now] * 8, pa.timestamp("us", "UTC"))
+        load(nodes, table, {"a": pa.array(range(8), pa.int64()), "t": times})
+    a_year_later = f"toDateTime('{now:%F %T}', 'UTC') + toIntervalYear(1)"
+    until = nodes.shards[0][0].text(f"SELECT toUnixTimestamp({a_year_later})")
+    where = f"active AND database = 'd' AND table = '{table[2:]}'"
+    column = "toUnixTimestamp(delete_ttl_info_min)"
+    kept = nodes.ask(f"SELECT DISTINCT {column} FROM system.parts WHERE {where}")
+    assert set(kept) == {until}
 
 
 def test_no_rows_are_written_as_none(nodes: Servers) -> None:
