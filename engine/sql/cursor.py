@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import enum
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,7 +32,9 @@ class NameRef:
 _NAME_KINDS = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
-_LONGEST_REMEMBERED = 4096
+_SHORT = 4096
+_LONG = 1 << 16
+"""In characters: the tokens of such a text take 4 MB."""
 _END = Token(TokenKind.PUNCTUATION, "", 0)
 
 
@@ -47,7 +50,8 @@ class Cursor:
     def __init__(self, sql: str) -> None:
         self.sql = sql
         self.at = 0
-        self.tokens, self.words = _remembered(sql) if len(sql) <= _LONGEST_REMEMBERED else significant(sql)
+        read = _remembered if len(sql) <= _SHORT else _remembered_long if len(sql) <= _LONG else significant
+        self.tokens, self.words = read(sql)
         self._closing: dict[int, int] | None = None
 
     @property
@@ -67,6 +71,10 @@ class Cursor:
     def last_end(self) -> int:
         """The offset in characters behind the token before the cursor."""
         return self.tokens[self.at - 1].end if self.at else 0
+
+    def at_offset(self, offset: int) -> int:
+        """The first token at or behind an offset in characters, wherever the cursor is."""
+        return bisect.bisect_left(self.tokens, offset, key=lambda token: token.start)
 
     def looking_at(self, *words: str) -> bool:
         at = self.at
@@ -171,6 +179,12 @@ def _closing_brackets(words: list[str]) -> dict[int, int]:
 @lru_cache(maxsize=32)
 def _remembered(sql: str) -> tuple[list[Token], list[str]]:
     """As `significant`: a statement passes several hands, and each reads it. Nobody changes the lists."""
+    return significant(sql)
+
+
+@lru_cache(maxsize=3)
+def _remembered_long(sql: str) -> tuple[list[Token], list[str]]:
+    """The same of what a SELECT over many shards becomes, read once for every table that it names."""
     return significant(sql)
 
 

@@ -159,7 +159,7 @@ def table_names(sql: str, begin: int = 0) -> list[NameRef]:
 def alias_behind(sql: str, end: int) -> str:
     """What the text calls the table whose name ends at an offset; empty without an alias."""
     cursor = Cursor(sql)
-    at = next((i for i, token in enumerate(cursor.tokens) if token.start >= end), len(cursor.tokens))
+    at = cursor.at_offset(end)
     behind, _ = _alias(cursor, at, "")
     return literal_value(cursor.tokens[behind - 1]) if behind > at else ""
 

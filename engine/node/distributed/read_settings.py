@@ -158,12 +158,8 @@ def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, s
 def _has_product(sql: str, starts: Sequence[int]) -> bool:
     """A Distributed table in a subquery of IN or JOIN, without GLOBAL, of a query over another."""
     cursor = Cursor(sql)
-    found = {_place(cursor.words, _index(cursor, start)) for start in starts}
+    found = {_place(cursor.words, cursor.at_offset(start)) for start in starts}
     return "" in found and "LOCAL" in found
-
-
-def _index(cursor: Cursor, start: int) -> int:
-    return next(at for at, token in enumerate(cursor.tokens) if token.start >= start)
 
 
 def _place(words: Sequence[str], at: int) -> str:

@@ -44,7 +44,7 @@ def settings_around(sql: str, start: int, whole: Mapping[str, str]) -> Mapping[s
     cursor = Cursor(sql)
     if "SETTINGS" not in cursor.words:
         return whole
-    at = next(i for i, token in enumerate(cursor.tokens) if token.start >= start)
+    at = cursor.at_offset(start)
     found = dict(whole)
     for begin, end in _levels(cursor, at):
         of_table = next(one for one in _selects(cursor, begin, end) if one[0] <= at <= one[1])

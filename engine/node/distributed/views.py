@@ -165,7 +165,7 @@ class DistributedViews:
 def is_target(sql: str, ref: NameRef) -> bool:
     """INSERT INTO t, CREATE TABLE t: it is written."""
     cursor = Cursor(sql)
-    at = next(i for i, token in enumerate(cursor.tokens) if token.start >= ref.start)
+    at = cursor.at_offset(ref.start)
     return at > 0 and cursor.words[at - 1] in ("INTO", "TABLE")
 
 
@@ -184,15 +184,10 @@ def _whole_names(sql: str, views: Sequence[tuple[NameRef, TableName]]) -> list[E
     for ref, name in views:
         alias = alias_behind(sql, ref.end)
         if alias and [one for _, one in views].count(name) == 1:
-            within = range(_token(cursor, ref.start), _token(cursor, ref.end))
+            within = range(cursor.at_offset(ref.start), cursor.at_offset(ref.end))
             edits += own_name_edits(cursor, name, table=within, alias=quote_identifier(alias), columns=())
     taken = [(ref.start, ref.end) for ref, _ in views]
     return edits + database_edits(cursor, [name for _, name in views], taken)
-
-
-def _token(cursor: Cursor, offset: int) -> int:
-    """The first token at or behind an offset."""
-    return next((i for i, token in enumerate(cursor.tokens) if token.start >= offset), len(cursor.tokens))
 
 
 def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
