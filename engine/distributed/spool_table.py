@@ -13,6 +13,7 @@ Nothing here removes a file that was acknowledged, except `truncate`.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ from engine.distributed.spool_names import (
 )
 from engine.env import Env
 from engine.errors import Code, Corrupt, SqlError, disk_error
+
+log = logging.getLogger(__name__)
 
 _DELAY_STEP_S = 0.2
 
@@ -69,15 +72,34 @@ class TableSpool:
         self._options = options
         self._next = 1
         self._unacknowledged: set[int] = set()
+        self._unread: set[str] = set()
 
     def load(self) -> Sequence[str]:
-        """Remove what was never acknowledged; the directories there are. Raises OSError."""
-        for name in self.disk.names(TEMPORARY):
-            self.disk.remove(f"{TEMPORARY}/{name}")
-        found = [name for name in self.disk.directories() if name not in (TEMPORARY,)]
-        for directory in found:
-            self._next = max([self._next, *(number + 1 for number in self._used(directory))])
-        return found
+        """Remove what was never acknowledged; the directories there are. Raises OSError for all of them.
+
+        One of them that cannot be read keeps none of the others from being sent.
+        """
+        directories = self.disk.directories()
+        for directory in {TEMPORARY, *directories}:
+            try:
+                self._learn(directory)
+            except OSError as error:
+                log.error("distributed.unusable_directory directory=%s error=%s", directory, error)
+                self._unread.add(directory)
+        return [name for name in directories if name != TEMPORARY]
+
+    def _learn(self, directory: str) -> None:
+        if directory == TEMPORARY:
+            for name in self.disk.names(TEMPORARY):
+                self.disk.remove(f"{TEMPORARY}/{name}")
+            return
+        self._next = max([self._next, *(number + 1 for number in self._used(directory))])
+
+    def _learn_rest(self) -> None:
+        """Numbers that are taken, and `tmp/`, are known before anything is kept. Raises OSError."""
+        for directory in sorted(self._unread):
+            self._learn(directory)
+            self._unread.discard(directory)
 
     def _used(self, directory: str) -> Sequence[int]:
         """Numbers that no new file may have. A record that outlived its files would take it for one of them,
@@ -113,6 +135,10 @@ class TableSpool:
         """
         disk = self.disk
         written: list[tuple[str, int, SpoolBlock]] = []
+        try:
+            self._learn_rest()
+        except OSError as error:
+            raise _cannot_keep(error) from error
         numbers = range(self._next, self._next + len(blocks))
         self._next += len(blocks)
         self._unacknowledged.update(numbers)
@@ -141,11 +167,7 @@ class TableSpool:
                 await disk.sync_directory(".")
             is_whole = True
         except OSError as error:
-            raise disk_error(
-                error,
-                "Cannot keep rows for a Distributed table",
-                hint="Nothing was kept. Look at the disk of the node, or insert in the foreground.",
-            ) from error
+            raise _cannot_keep(error) from error
         finally:
             if not is_whole:
                 # Nobody has been told, and senders pass over what is not acknowledged.
@@ -193,6 +215,14 @@ def size_of(disk: SpoolDisk, directory: str) -> tuple[int, int]:
                 size += disk.size_bytes(f"{directory}/{name}")
                 count += 1
     return count, size
+
+
+def _cannot_keep(error: OSError) -> SqlError:
+    return disk_error(
+        error,
+        "Cannot keep rows for a Distributed table",
+        hint="Nothing was kept. Look at the disk of the node, or insert in the foreground.",
+    )
 
 
 def _too_much(pending: int, limit: int, setting: str) -> SqlError:

@@ -29,6 +29,8 @@ from engine.storage.statement_text import INPUT_TABLE, InsertText
 log = logging.getLogger(__name__)
 
 _ALLOWED_IN_READONLY = frozenset({StatementKind.SET, StatementKind.USE, StatementKind.SET_ROLE})
+_MOST_MOVES = 5
+"""So often a statement begins anew because a name has come to mean a Distributed table."""
 _GET_IS_READONLY = (
     " For queries over HTTP, method GET implies readonly. You should use method POST for modifying queries."
 )
@@ -72,6 +74,14 @@ class Distributed(ReplicatedStatements, Protocol):
 
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced by its shards."""
+        ...
+
+    async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
+        """Whether a name in the prepared statement has become a Distributed table's meanwhile."""
+        ...
+
+    async def target_moved(self, asked: Asked, failover: Failover) -> bool:
+        """The same of what an INSERT writes to."""
         ...
 
     def turn(self, failover: Failover) -> AbstractAsyncContextManager[None]:
@@ -154,6 +164,7 @@ class StatementRouter:
                 yield answer
             return
         failover = self._distributed.failover(asked, statement)
+        moves_left = _MOST_MOVES
         while True:
             prepared = await self._distributed.prepare_read(asked, statement, failover)
             is_given = False
@@ -161,12 +172,22 @@ class StatementRouter:
                 async with self._distributed.turn(failover), self._run_once(prepared, statement) as answer:
                     if failover.can_begin_anew:
                         answer = await BegunAnswer.of(answer, failover)
+                    elif failover.watches_names and statement.kind is StatementKind.SELECT:
+                        # chDB has looked up all names when the first byte is there.
+                        answer = await BegunAnswer.of(answer, failover, held_bytes=0)
+                    if moves_left and await self._distributed.names_moved(prepared, failover):
+                        moves_left -= 1
+                        continue
                     is_given = True
                     yield answer
                     return
             except SqlError as error:
                 if is_given:
                     raise
+                is_placeholder = statement.kind is StatementKind.INSERT and error.code == Code.NOT_IMPLEMENTED
+                if is_placeholder and moves_left and await self._distributed.target_moved(asked, failover):
+                    moves_left -= 1
+                    continue
                 if await failover.begins_anew(error):
                     continue
                 explained = failover.explained(error)

@@ -18,6 +18,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolOptions, TableSpool
 from engine.env import SystemEnv
 from engine.errors import ReplyLost
 
+HEAD = FileHead("token", ("k",), 1)
 TO = "shard1_all_replicas"
 IN_BATCHES = SenderOptions(batch=BatchLimits())
 ALONE = SenderOptions()

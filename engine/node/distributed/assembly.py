@@ -6,6 +6,7 @@ Order of start: records are compared with chDB's tables, then senders begin. Ord
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -35,6 +36,7 @@ from engine.node.distributed.stage import Stages
 from engine.node.distributed.system_commands import DistributedSystemStatements
 from engine.node.distributed.system_tables import DistributionQueueTable
 from engine.node.distributed.tables import DistributedTables
+from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
@@ -46,6 +48,8 @@ from engine.sql import Statement, StatementKind, parse_statement
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.layout import private_directory
 from engine.storage.statement_text import InsertText
+
+log = logging.getLogger(__name__)
 
 RunOther = Callable[[Asked], Awaitable[None]]
 
@@ -141,7 +145,7 @@ class DistributedNode:
     # -- life ------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Raises Corrupt for a record that cannot be read."""
+        """Raises OSError when the directory of the records cannot be read."""
         self.tables.catalog.load()
         await self._reconcile()
         await self._replacing.drop_leftovers()
@@ -187,6 +191,19 @@ class DistributedNode:
     async def prepare_read(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request with every Distributed table that it reads replaced. Raises SqlError."""
         return await self._selects.prepare(asked, statement, failover)
+
+    async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
+        """Whether chDB may have met the placeholder of a table that the statement does not know."""
+        if not failover.watches_names or failover.statement.kind is not StatementKind.SELECT:
+            return False
+        return await self._selects.names_moved(prepared, failover)
+
+    async def target_moved(self, asked: Asked, failover: Failover) -> bool:
+        """Whether an INSERT, which has failed, may have met such a placeholder."""
+        if not self.tables.has_moved_since(failover.version):
+            return False
+        target = InsertSql(asked.sql).table
+        return target is not None and await self.tables.find_for(asked, target) is not None
 
     @asynccontextmanager
     async def turn(self, failover: Failover) -> AsyncIterator[None]:
@@ -273,7 +290,10 @@ class DistributedNode:
         for record in missing:
             if record.uuid not in defined:
                 await self._spools.remove(record.uuid)
-                self.tables.catalog.remove(record.uuid)
+                try:
+                    self.tables.catalog.remove(record.uuid)
+                except OSError as error:
+                    log.warning("distributed.record_stays uuid=%s error=%s", record.uuid, error)
         self.tables.changed()
 
 

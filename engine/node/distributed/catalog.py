@@ -7,13 +7,16 @@ Safety argument. A record is written before chDB's table is made and removed aft
 (temporary file, fsync, rename, fsync of the directory). A crash between leaves a record without a table: the
 next start removes it, and puts aside what its table still had to send. There is never a table without its
 record.
+A record that cannot be read keeps its table from being used, since in chDB it is an empty table; it keeps
+nothing else from being used. Its file, and what waits to be sent, stay.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -21,6 +24,8 @@ from uuid import UUID
 from engine.distributed.definition import DistributedDefinition
 from engine.errors import Corrupt, SqlError, disk_error
 from engine.names import TableName
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +58,7 @@ class DistributedRecord:
         except (ValueError, KeyError, TypeError, AttributeError, SqlError) as error:
             raise Corrupt(
                 f"The record of a Distributed table {where} cannot be read: {error}",
-                hint="Put it back from a backup, or move it away and drop its table.",
+                hint="Put the file back from a backup and start the node again, or DROP the table.",
             ) from error
 
 
@@ -63,15 +68,27 @@ class DistributedCatalog:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._records: dict[UUID, DistributedRecord] = {}
+        self._damaged: dict[UUID, Corrupt] = {}
 
     def load(self) -> Sequence[DistributedRecord]:
-        """Read the directory, making it if need be. Raises Corrupt for a record that cannot be read."""
+        """Read the directory, making it if need be. Raises OSError when that cannot be done."""
         self._directory.mkdir(parents=True, exist_ok=True)
-        self._records = {}
+        self._records, self._damaged = {}, {}
         for file in sorted(self._directory.glob("*.json")):
-            record = DistributedRecord.from_bytes(file.read_bytes(), where=str(file))
+            try:
+                record = DistributedRecord.from_bytes(_content(file), where=str(file))
+            except Corrupt as error:
+                log.error("distributed.damaged_definition file=%s error=%s", file, error)
+                if (uuid := _uuid(file.stem)) is not None:
+                    self._damaged[uuid] = error
+                continue
             self._records[record.uuid] = record
         return self.all()
+
+    @property
+    def damaged(self) -> Mapping[UUID, Corrupt]:
+        """The tables whose records cannot be read, and why."""
+        return self._damaged
 
     def all(self) -> Sequence[DistributedRecord]:
         return tuple(self._records.values())
@@ -102,6 +119,7 @@ class DistributedCatalog:
         self._file(uuid).unlink(missing_ok=True)
         self._force()
         self._records.pop(uuid, None)
+        self._damaged.pop(uuid, None)
 
     def _file(self, uuid: UUID) -> Path:
         return self._directory / f"{uuid}.json"
@@ -112,3 +130,20 @@ class DistributedCatalog:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def _content(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise Corrupt(
+            f"The record of a Distributed table {file} cannot be read: {error.strerror or error}",
+            hint="Look at the disk of the node, and start the node again.",
+        ) from error
+
+
+def _uuid(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from uuid import UUID
 
 from engine.distributed.definition import ENGINE
 from engine.errors import Code, OnclusterError, SqlError
@@ -76,10 +77,15 @@ class DistributedDdl:
 
     async def _drop_or_detach(self, asked: Asked, statement: Statement) -> bool:
         names = [TableName(t.database or asked.current_database, t.table) for t in statement.tables]
+        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
+        if statement.kind is _K.DROP_TABLE and not statement.temporary and len(names) == 1:
+            uuid = (await self._tables.damaged()).get(names[0])
+            if uuid is not None:
+                await self._drop_damaged(asked, uuid)
+                return True
         found = [await self._tables.find(name) for name in names]
         if statement.temporary or not any(found):
             return False
-        words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
         verb = statement.kind.value.split(" ")[0]
         flags = " ".join(word for word in ("PERMANENTLY", "SYNC") if word in words)
         async with self._names.hold(names):
@@ -101,6 +107,13 @@ class DistributedDdl:
             await self._in_chdb(asked)
             await self._spools.remove(table.uuid)
             self._tables.catalog.remove(table.uuid)
+
+    async def _drop_damaged(self, asked: Asked, uuid: UUID) -> None:
+        """Nobody can say any more where its pending rows were to go."""
+        await self._in_chdb(asked)
+        await self._spools.remove(uuid)
+        self._tables.catalog.remove(uuid)
+        self._tables.changed()
 
     async def _before_all_go(self, asked: Asked, database: str) -> None:
         """DROP DATABASE and TRUNCATE DATABASE drop all tables; TRUNCATE ALL TABLES is another thing."""

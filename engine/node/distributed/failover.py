@@ -86,6 +86,10 @@ class Failover:
     reads: set[Read] = field(default_factory=set)
     early: EarlyReads | None = None
     """How what the statement reads may be asked before chDB asks."""
+    version: int = -1
+    """Of the tables' names (`DistributedTables.version`), when the statement began."""
+    watches_names: bool = False
+    """Names may come to mean Distributed tables while it runs."""
     _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
     _had_unknown: bool = False
 
@@ -181,11 +185,11 @@ class BegunAnswer:
         self._failover = failover
 
     @classmethod
-    async def of(cls, answer: Answer, failover: Failover) -> BegunAnswer:
+    async def of(cls, answer: Answer, failover: Failover, *, held_bytes: int = HELD_BYTES) -> BegunAnswer:
         """Raises SqlError for a statement that fails before that."""
         held: list[bytes] = []
         size = 0
-        while size <= HELD_BYTES:
+        while size <= held_bytes:
             data = await answer.read()
             if not data:
                 return cls(answer, held, await answer.finish(), failover)

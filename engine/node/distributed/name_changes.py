@@ -38,6 +38,10 @@ class NameChanges:
         self._names: Counter[TableName] = Counter()
         self._ended = asyncio.Event()
 
+    @property
+    def are_under_way(self) -> bool:
+        return bool(self._names)
+
     def begin(self, names: Collection[TableName]) -> None:
         self._names.update(names)
 

@@ -12,6 +12,7 @@ Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
@@ -24,6 +25,8 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
 from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Asked
+
+log = logging.getLogger(__name__)
 
 _LOCK_TIMEOUT_S = 120.0
 
@@ -109,7 +112,10 @@ class Replacing:
         """At the node's start: what a crash left under a temporary name."""
         for table in await self._tables.all():
             if is_temporary(table.name):
-                await self.forget(table.uuid, table.name)
+                try:
+                    await self.forget(table.uuid, table.name)
+                except (OnclusterError, OSError) as error:
+                    log.warning("distributed.leftover_stays table=%s error=%s", table.name, error)
 
     async def _plain(self, asked: Asked, sql: str) -> None:
         limits = {"max_table_size_to_drop": "0", "max_partition_size_to_drop": "0"}

@@ -55,6 +55,8 @@ _READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
 _EXPLAIN_AST = re.compile(r"\s*EXPLAIN\s+AST\b", re.IGNORECASE)
+_MOST_MOVES = 5
+"""So often a statement begins anew because names have changed their meaning."""
 _ONE_PHASE = ("empty_result_for_aggregation_by_empty_set", "enable_named_columns_in_function_tuple")
 """Of no rows no shard may make one; and tuples have the names of what the second phase would read."""
 
@@ -110,7 +112,7 @@ class DistributedSelects:
 
     async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
-        prepared = await self._prepared(asked, statement, failover)
+        prepared = await self._prepared_at_once(asked, statement, failover)
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
@@ -118,6 +120,25 @@ class DistributedSelects:
         if failover.early is not None and prepared.has_one_row:
             return replace(prepared, early=EarlyStatement(self._early, failover.early, wait_s=wait_s))
         return with_threads(prepared, len(failover.reads), usual=self._health.pool.max_threads)
+
+    async def _prepared_at_once(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
+        """With names that mean the same from beginning to end."""
+        failover.watches_names = len(self._tables) > 0
+        for is_last in (*[False] * _MOST_MOVES, True):
+            failover.version = self._tables.version
+            try:
+                return await self._prepared(asked, statement, failover)
+            except SqlError:
+                if is_last or not self._tables.has_moved_since(failover.version):
+                    raise
+        raise AssertionError
+
+    async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
+        """Whether a name in the prepared statement has become a Distributed table's meanwhile, so that chDB
+        may have read a placeholder."""
+        if not self._tables.has_moved_since(failover.version):
+            return False
+        return await self._views.select_reads_distributed(prepared.sql, prepared.current_database)
 
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()

@@ -79,7 +79,8 @@ class Spools:
         for uuid in [uuid for uuid in self._open if uuid not in attached]:
             await self.stop(uuid)
         for table in attached.values():
-            self._opened(table)
+            with contextlib.suppress(SqlError):  # `rows` says so; it keeps nobody else from being served
+                self._opened(table)
 
     async def stop(self, uuid: UUID) -> None:
         """The table is detached, or the node stops; files stay."""
@@ -97,13 +98,20 @@ class Spools:
         LocalDisk(self._directory / str(uuid)).destroy()
 
     def _opened(self, table: DistributedTable) -> _Open:
+        """Raises SqlError 1001 and others when the table's directory cannot be used."""
         found = self._open.get(table.uuid)
         if found is None:
             definition = table.definition
             disk = LocalDisk(self._directory / str(table.uuid))
             spool = TableSpool(disk, spool_options_of(definition))
+            try:
+                directories = spool.load()
+            except OSError as error:
+                problem = disk_error(error, f"The directory of what {table.name} has to send cannot be used")
+                log.error("distributed.unusable_spool table=%s error=%s", table.name, problem)
+                raise problem from error
             found = self._open[table.uuid] = _Open(disk, spool)
-            for directory in spool.load():
+            for directory in directories:
                 if is_destination(directory):
                     self._sender(found, definition, directory)
         return found
@@ -255,14 +263,37 @@ class Spools:
                 sender.wake()
 
     async def rows(self) -> Sequence[QueueRow]:
-        """One for each directory of each table."""
+        """One for each directory of each table, and one for what cannot be used, with the reason."""
         found = []
+        for name, uuid in (await self._tables.damaged()).items():
+            error: OnclusterError | OSError = self._tables.catalog.damaged[uuid]
+            found.append(QueueRow(name, f"{self._directory / str(uuid)}/", _unusable(error)))
         for table in await self._tables.all():
-            opened = self._opened(table)
+            try:
+                opened = self._opened(table)
+            except SqlError as error:
+                found.append(QueueRow(table.name, f"{self._directory / str(table.uuid)}/", _unusable(error)))
+                continue
             for directory in sorted(opened.senders):
-                facts = opened.senders[directory][0].facts()
+                try:
+                    facts = opened.senders[directory][0].facts()
+                except OSError as error:
+                    facts = _unusable(error)
                 found.append(QueueRow(table.name, f"{opened.disk.root / directory}/", facts))
         return found
+
+
+def _unusable(error: Exception) -> QueueFacts:
+    return QueueFacts(
+        is_blocked=True,
+        error_count=1,
+        data_files=0,
+        data_bytes=0,
+        broken_files=0,
+        broken_bytes=0,
+        last_exception=str(error),
+        last_exception_s=0.0,
+    )
 
 
 def _destinations(disk: LocalDisk) -> list[str]:

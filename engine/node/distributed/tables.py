@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID
 
 from engine.distributed.definition import DistributedDefinition
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.catalog import DistributedCatalog, DistributedRecord
 from engine.node.distributed.name_changes import NameChanges
@@ -75,28 +76,44 @@ class DistributedTables:
         self.gates = TableGates()
         self.name_changes = NameChanges()
         self._by_name: Mapping[TableName, DistributedTable] = {}
+        self._damaged: Mapping[TableName, UUID] = {}
         self._version = 0
         self._known_version = -1
         self._lock = asyncio.Lock()
 
     def __len__(self) -> int:
-        return len(self.catalog.all())
+        return len(self.catalog.all()) + len(self.catalog.damaged)
 
     @property
     def version(self) -> int:
         """Another one after every statement that may have changed names or columns."""
         return self._version
 
+    def has_moved_since(self, version: int) -> bool:
+        """Whether a name may have come to mean another table since `version` was the present one, or just
+        may."""
+        return self._version != version or self.name_changes.are_under_way
+
     def changed(self) -> None:
         """A statement that may have changed names or columns is about to run, or has run."""
         self._version += 1
 
     async def find(self, name: TableName) -> DistributedTable | None:
-        """The table of this whole name."""
-        if not self.catalog.all():
+        """The table of this whole name. Raises SqlError 246 for one whose definition cannot be read."""
+        if not len(self):
             return None
         await self.name_changes.settled(name)
-        return (await self._current()).get(name)
+        table = (await self._current()).get(name)
+        if table is None and (uuid := self._damaged.get(name)) is not None:
+            error = self.catalog.damaged[uuid]
+            raise SqlError(Code.CORRUPTED_DATA, f"{name} cannot be used. {error.message}", hint=error.hint)
+        return table
+
+    async def damaged(self) -> Mapping[TableName, UUID]:
+        """Those whose definitions cannot be read."""
+        if self.catalog.damaged:
+            await self._current()
+        return self._damaged
 
     async def find_for(self, asked: Asked, name: TableName) -> DistributedTable | None:
         """The table that `name` means in a statement."""
@@ -104,9 +121,10 @@ class DistributedTables:
         return None if table is not None and await is_temporary(asked, name) else table
 
     async def names(self) -> Collection[TableName]:
-        if not self.catalog.all():
+        """Also of those whose definitions cannot be read."""
+        if not len(self):
             return ()
-        return (await self._current()).keys()
+        return {*await self._current(), *self._damaged}
 
     @asynccontextmanager
     async def to_write(self, asked: Asked, name: TableName) -> AsyncIterator[DistributedTable | None]:
@@ -132,8 +150,10 @@ class DistributedTables:
         async with self._lock:
             while self._known_version != self._version:
                 version = self._version
-                records = self.catalog.all()
-                tables = await self.local.by_uuid([record.uuid for record in records])
+                records, damaged = self.catalog.all(), tuple(self.catalog.damaged)
+                uuids = [record.uuid for record in records]
+                tables = await self.local.by_uuid([*uuids, *damaged])
+                self._damaged = {tables[uuid].name: uuid for uuid in damaged if uuid in tables}
                 columns = await self._columns(list(tables.values()))
                 self._by_name = {
                     table.name: _table(record, table, columns.get(table.name, ()))
