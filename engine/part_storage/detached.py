@@ -19,7 +19,7 @@ from engine.part_storage.publishing import free_detached
 from engine.part_storage.recovery import CHDB_BROKEN_PREFIX, broken_directory
 from engine.part_storage.table_state import PASSING_MARK, TableState
 from engine.part_storage.workers import Connection
-from engine.replication.part_store import DetachedPart
+from engine.replication.part_store import DetachedPart, PartsBroken
 
 _PREFIX = re.compile(r"[a-z][a-z-]{0,40}\Z")
 
@@ -81,17 +81,28 @@ class DetachedParts:
             (target / UUID_FILE).unlink(missing_ok=True)
         force_directory(state.detached, state.durability)
 
-    def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
-        """See `PartStore.freeze`."""
+    def freeze(self, partition_ids: Sequence[str] | None, backup_name: str, number: int) -> None:
+        """See `PartStore.freeze`; what readers see must not change meanwhile, or the backup would have both a
+        part and what it was merged into. `number` is one that no other call gets."""
         state = self._state
         escaped = escape_for_file_name(backup_name)
         if not escaped:
             raise SqlError(Code.BAD_ARGUMENTS, "A backup needs a name")
         relative = state.data.relative_to(state.pool_path)
         root = state.pool_path / "shadow" / escaped / relative
-        for name, local in sorted(state.active.items()):
-            if partition_ids is None or name.partition_id in partition_ids:
-                target = root / str(name)
-                if not target.exists():
-                    link_part(local.directory, target, name=None)
+        chosen = [
+            (name, local.directory)
+            for name, local in sorted(state.active.items())
+            if partition_ids is None or name.partition_id in partition_ids
+        ]
+        gone = [name for name, directory in chosen if not directory.is_dir()]
+        if gone:
+            raise PartsBroken(state.table, gone)
         root.mkdir(parents=True, exist_ok=True)
+        for name, directory in chosen:
+            target = root / str(name)
+            if not target.exists():
+                # Half a part, left by a kill, would be taken for a whole one by the next attempt.
+                made = state.temporary("frozen", number)
+                link_part(directory, made, name=None)
+                made.rename(target)

@@ -465,9 +465,12 @@ class ChdbPartStore:
         )
 
     async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
-        await self._workers.run(
-            lambda connection: self._detached.freeze(partition_ids, backup_name), length=Length.LONG
-        )
+        number = self._workers.next_number()
+        async with self._changing:
+            await self._workers.run(
+                lambda connection: self._detached.freeze(partition_ids, backup_name, number),
+                length=Length.LONG,
+            )
 
     def _comment(self, purpose: str) -> str:
         return f"oncluster-{purpose}-{self._state.uuid}-{self._workers.next_number()}"

@@ -389,6 +389,6 @@ class PartStore(Protocol):
         ...
 
     async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
-        """Hard links of the parts below `shadow/<backup_name>/`, under their replicated names; None for
-        all."""
+        """Hard links of the parts that readers see at one moment below `shadow/<backup_name>/`, under their
+        replicated names; None for all. Raises PartsBroken, and links nothing, where one has no directory."""
         ...

@@ -21,6 +21,7 @@ from dataclasses import replace
 
 from engine.env import Env
 from engine.errors import Code, SqlError
+from engine.names import TableName
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import (
@@ -32,6 +33,7 @@ from engine.replication.part_store import (
     NewPart,
     OutgoingPart,
     Part,
+    PartsBroken,
     PartStore,
 )
 from engine.replication.siphash import siphash128_bytes
@@ -316,11 +318,14 @@ class MemoryPartStore(StoredDefinition):
 
     async def freeze(self, partition_ids: Sequence[str] | None, backup_name: str) -> None:
         await self._step()
-        self.disk.shadow.setdefault(backup_name, {}).update(
-            (name, stored)
+        chosen = {
+            name: stored
             for name, stored in self.disk.active.items()
             if partition_ids is None or name.partition_id in partition_ids
-        )
+        }
+        if gone := sorted(self.disk.gone & chosen.keys()):
+            raise PartsBroken(TableName("", ""), gone)
+        self.disk.shadow.setdefault(backup_name, {}).update(chosen)
         await self._after()
 
     # -- inside --------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from engine.node.replicated.broken_reads import check_what_cannot_be_read
 from engine.part_storage import ChdbPartStore
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Fate, MergeOptions
+from engine.replication.part_store import Fate, MergeOptions, PartsBroken
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, texts
 
@@ -62,6 +62,10 @@ async def test_what_happens_beside_a_part_that_is_gone_tells_of_it_and_goes_on_w
             await store.merge(named("0_0_0_0", "0_1_1_0"), named("0_0_1_1")[0], MergeOptions())
         assert isinstance(said.value, PartDiffers) or said.value.code == Code.CHECKSUM_DOESNT_MATCH
         assert await store.gone(list(store.active)) == (found if damage is lose_directory else [])
+        if damage is lose_directory:
+            with pytest.raises(PartsBroken, match="0_0_0_0"):
+                await store.freeze(None, "backup")
+            assert not (tmp_path / "shadow").exists()
         await store.remove(found, fate=Fate.DETACH, prefix="broken")
         await store.remove(named("0_2_2_0"))
         assert await rows(pool) == "1"

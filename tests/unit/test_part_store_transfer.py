@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -341,6 +344,39 @@ async def test_parts_are_frozen_under_their_names(made: Made, tmp_path: Path) ->
     (directory,) = (tmp_path / "shadow").glob("*/store/*/*/all_0_0_0")
     assert (directory / "v.bin").read_bytes() == files["v.bin"]
     assert not (directory / UUID_FILE).exists()
+
+
+async def test_a_backup_has_whole_parts_only_and_those_of_one_moment(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. FREEZE links the first of two parts. 2. The second one is about to be replaced by their merge.
+    3. FREEZE goes on. At each step a kill would leave what lies in `shadow/` then."""
+    pool, store, _, _ = made
+    await add(pool, store, "SELECT 7, 'x'", "all_1_1_0")
+    await store.merge(named("all_0_0_0", "all_1_1_0"), named("all_0_1_1")[0], MergeOptions())
+    link, seen, begun, replaced = os.link, set[str](), threading.Event(), threading.Event()
+
+    def names() -> list[str]:
+        return sorted(each.name for each in tmp_path.glob("shadow/*/store/*/*/all*"))
+
+    def watched(source: str | Path, target: str | Path) -> None:
+        if "tmp_frozen" in str(target) or "shadow" in str(target):
+            seen.update(each for each in names() if Path(target).parent.name == each)
+            if not begun.is_set():
+                begun.set()
+                replaced.wait(0.3)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", watched)
+
+    async def replace_both() -> None:
+        await asyncio.to_thread(begun.wait)
+        await store.publish(named("all_0_1_1"), named("all_0_0_0", "all_1_1_0"))
+        replaced.set()
+
+    await asyncio.gather(store.freeze(None, "backup"), replace_both())
+    assert seen == set(), "a part is in the backup before all of it is"
+    assert names() in (["all_0_0_0", "all_1_1_0"], ["all_0_1_1"])
 
 
 async def test_what_chdb_took_for_broken_is_reported_and_set_aside(tmp_path: Path) -> None:

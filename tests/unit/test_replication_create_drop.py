@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from uuid import UUID
 
 import pytest
 
-from engine.errors import Code, OnclusterError, SessionExpired, SqlError, UnknownOutcome
+from engine.errors import (
+    Code,
+    KeeperUnavailable,
+    OnclusterError,
+    SessionExpired,
+    SqlError,
+    UnknownOutcome,
+)
 from engine.keeper.base import CreateMode, Keeper, Op, OpResult
 from engine.keeper.faults import FaultPlan
 from engine.keeper.recipes import create_ancestors, remove_recursive
@@ -22,7 +30,13 @@ from engine.replication.commands.create import (
     create_replica,
     open_leadership,
 )
-from engine.replication.commands.drop import Dropped, drop_dead_replica, drop_replica, remove_empty_above
+from engine.replication.commands.drop import (
+    Dropped,
+    drop_dead_replica,
+    drop_replica,
+    remove_empty_above,
+    wait_until_dropped,
+)
 from engine.replication.commands.insert import Inserter, InsertOptions
 from engine.replication.commands.restore import (
     attach_restored,
@@ -424,6 +438,48 @@ def test_a_dead_replica_is_dropped_although_messages_are_lost(what: str, lost: i
         keeper.multi = losing  # type: ignore[method-assign]
         assert await drop_dead_replica(keeper, PATHS, "r2") in (Dropped.REPLICA, Dropped.NOTHING)
         assert bench.children(PATHS.replicas) == ["r1"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("killed_at", range(1, 30, 2))
+def test_the_last_replica_of_a_dead_server_is_wholly_dropped_after_a_kill_anywhere(killed_at: int) -> None:
+    """1. SYSTEM DROP REPLICA … FROM ZKPATH on a server that is killed; its session lives on. 2. The same
+    statement on another one."""
+
+    async def main(bench: Bench) -> None:
+        dead = await bench.replica("r1")
+        await dead.holder.close()
+        killed = await bench.keeper("killed")
+
+        async def kill() -> None:
+            bench.server.crash_client("killed")
+
+        pause_before(killed, killed_at, kill)
+        with suppress(OnclusterError):
+            await drop_dead_replica(killed, PATHS, "r1")
+        fresh = await bench.keeper()
+        if bench.has(PATHS.root):
+            assert await drop_dead_replica(fresh, PATHS, "r1") is Dropped.TABLE
+            await wait_until_dropped(fresh, PATHS, timeout_s=60)
+        assert not bench.has(PATHS.root)
+
+    run(main)
+
+
+def test_a_table_that_another_session_goes_on_removing_is_not_said_to_be_gone() -> None:
+    async def main(bench: Bench) -> None:
+        slow, other = await bench.keeper(), await bench.keeper()
+        await create(slow, 1)
+
+        async def meanwhile() -> None:
+            await drop_dead_replica(other, PATHS, "r1")
+            with pytest.raises(KeeperUnavailable, match="still being removed by another session"):
+                await wait_until_dropped(other, PATHS, timeout_s=60)
+
+        pause_before(slow, 23, meanwhile)
+        await drop_replica(slow, PATHS, R1)
+        assert not bench.has(PATHS.root)
 
     run(main)
 

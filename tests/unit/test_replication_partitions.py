@@ -19,7 +19,7 @@ from engine.replication.host import ReplicaHost
 from engine.replication.log_actions import DropRange, MergeParts
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Part
+from engine.replication.part_store import Part, PartsBroken
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
@@ -366,6 +366,23 @@ def test_freeze_keeps_what_is_there() -> None:
         await partitions.freeze(replica.ctx, ["a"], "backup")
         await partitions.truncate(replica.ctx)
         assert [str(part) for part in replica.disk.shadow["backup"]] == ["a_0_0_0"]
+
+    run(main)
+
+
+def test_freeze_has_a_part_whose_directory_is_gone_fetched_first() -> None:
+    async def main(live: Live) -> None:
+        first, _ = await live.cluster(2)
+        await first.insert(1)
+        await live.quiet()
+        first.disk.gone.add(P("all_0_0_0"))
+        with pytest.raises(PartsBroken, match="all_0_0_0"):
+            await partitions.freeze(first.ctx, None, "backup")
+        while first.disk.gone:
+            await live.env.sleep(0.1)
+        await live.quiet()
+        await partitions.freeze(first.ctx, None, "backup")
+        assert [str(part) for part in first.disk.shadow["backup"]] == ["all_0_0_0"]
 
     run(main)
 

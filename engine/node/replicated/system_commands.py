@@ -23,7 +23,7 @@ from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import number, settings_of
 from engine.node.statement import Answer, Asked
 from engine.part_storage.workers import SCRATCH_DATABASE
-from engine.replication.commands.drop import drop_dead_replica
+from engine.replication.commands.drop import Dropped, drop_dead_replica, wait_until_dropped
 from engine.replication.commands.restore import attach_restored
 from engine.replication.commands.sync import SyncMode, sync_replica
 from engine.replication.paths import TablePaths
@@ -36,6 +36,8 @@ from engine.sql.parse import draft_of
 _KEEPER_WAIT_S = 10.0
 _ACTIVE_WAIT_S = 30.0
 _RESTART_WAIT_S = 10.0
+_SESSION_END_S = 60.0
+"""Twice as long as a session outlives its process, usually."""
 _HARMLESS = frozenset(
     {
         "LOAD PRIMARY KEY",
@@ -162,7 +164,8 @@ class SystemStatements:
             raise SqlError(Code.NO_ZOOKEEPER, "There is no Zookeeper configuration in server config")
         local = [t.ctx.replica for t in self._tables.all() if t.ctx.paths.root == paths.root]
         keeper = await self._keeper.get(timeout_s=_KEEPER_WAIT_S)
-        await drop_dead_replica(keeper, paths, replica, local_replicas=local)
+        if await drop_dead_replica(keeper, paths, replica, local_replicas=local) is Dropped.TABLE:
+            await wait_until_dropped(keeper, paths, timeout_s=_SESSION_END_S)
 
 
 class Scope(enum.Enum):

@@ -29,6 +29,7 @@ Source: ClickHouse's ReplicatedMergeTree.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import logging
 from collections.abc import Collection, Sequence
@@ -36,6 +37,7 @@ from collections.abc import Collection, Sequence
 from engine.errors import (
     Code,
     ConnectionLoss,
+    KeeperUnavailable,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -44,7 +46,7 @@ from engine.errors import (
     SqlError,
 )
 from engine.keeper.base import Check, Create, CreateMode, Keeper, Op, Remove, SetData
-from engine.keeper.recipes import remove_recursive, try_remove
+from engine.keeper.recipes import remove_recursive, try_remove, wait_until_gone
 from engine.replication.paths import ReplicaPaths, TablePaths
 
 log = logging.getLogger(__name__)
@@ -229,6 +231,29 @@ async def finish_dropping(keeper: Keeper, paths: TablePaths) -> bool:
         # does no harm.
     await _remove_table_nodes(keeper, paths)
     return True
+
+
+async def wait_until_dropped(keeper: Keeper, paths: TablePaths, *, timeout_s: float) -> None:
+    """For a table that has no replica: until nothing of it is left. The lock of a process that was killed
+    goes with its session, and the rest is removed here.
+
+    Raises KeeperUnavailable where another session keeps the lock for so long; otherwise as `drop_replica`.
+    """
+    for _ in range(_ROUNDS):
+        if await keeper.exists(paths.dropped) is None:
+            return
+        stat = await keeper.exists(paths.dropped_lock)
+        if stat is not None and stat.ephemeral_owner != keeper.session_id:
+            try:
+                async with asyncio.timeout(timeout_s):
+                    await wait_until_gone(keeper, paths.dropped_lock)
+            except TimeoutError:
+                break
+        await finish_dropping(keeper, paths)
+    raise KeeperUnavailable(
+        f"{paths.root} has no replica, and is still being removed by another session with Keeper",
+        hint="If that is of a process that was killed, it ends by itself: repeat the statement then.",
+    )
 
 
 async def remove_empty_above(keeper: Keeper, paths: TablePaths, uuid: str) -> None:

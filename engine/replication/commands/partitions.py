@@ -13,6 +13,7 @@ from engine.replication.commands.mutate import create_mutation, wait_for_mutatio
 from engine.replication.commands.replace_range import Placement, move_partition, replace_partition
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync
 from engine.replication.log_actions import RangeFate
+from engine.replication.part_store import PartsBroken
 from engine.replication.replica.context import ReplicaContext
 
 __all__ = [
@@ -55,5 +56,13 @@ async def clear_column(
 
 
 async def freeze(ctx: ReplicaContext, partition_ids: Sequence[str] | None, backup_name: str) -> None:
-    """Hard links of this replica's parts below `shadow/<backup_name>/`; None for all partitions."""
-    await ctx.store.freeze(partition_ids, backup_name)
+    """Hard links of this replica's parts below `shadow/<backup_name>/`; None for all partitions.
+
+    Raises PartsBroken for parts that somebody has removed from the disk, and has them fetched again.
+    """
+    try:
+        await ctx.store.freeze(partition_ids, backup_name)
+    except PartsBroken as error:
+        for part in error.parts:
+            ctx.check_later(part)
+        raise

@@ -1,5 +1,5 @@
 """What a replica tidies up by itself, every half minute to five minutes: the table's log, block ids, finished
-mutations (if it may lead), and its own leftovers.
+mutations and parts without rows (if it may lead), and its own leftovers.
 
 Each part of it is safe by itself and says why; here they only take turns. One that fails does not keep the
 others from running, and is tried again in the next round.
@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from engine.errors import SqlError
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.cleanup_blocks import BlockCleanup
+from engine.replication.replica.cleanup_empty import drop_empty_parts
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.cleanup_mutations import clean_mutations
 from engine.replication.replica.cleanup_parts import clean_parts
@@ -54,6 +55,7 @@ class Cleanup:
             entries = await self._do("log", lambda: clean_log(ctx))
             blocks = await self._do("blocks", self._blocks.run_once)
             others = await self._do("mutations", lambda: clean_mutations(ctx))
+            others += await self._do("empty parts", lambda: drop_empty_parts(ctx))
         parts = await self._do("parts", lambda: clean_parts(ctx))
         await remove_unknown_locks(ctx, ctx.session())
         return (blocks / 2 + (entries + parts) / _MERGED) / 3 + others
