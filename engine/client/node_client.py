@@ -58,6 +58,15 @@ class _Reply:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """For how long a server may take nothing of an INSERT, and may then say nothing, in seconds: ClickHouse's
+    `send_timeout` and `receive_timeout`."""
+
+    send_s: float = 300.0
+    receive_s: float = 300.0
+
+
 class NodeClient:
     """One server. Use as an asynchronous context manager, or `close` it.
 
@@ -86,6 +95,7 @@ class NodeClient:
         self._user = user
         self._password = password
         self._database = database
+        self._connect_timeout_s = connect_timeout_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)
         self._retries = retries
         self._retry_pause_s = retry_pause_s
@@ -160,13 +170,19 @@ class NodeClient:
         format: str,
         columns: Sequence[str] = (),
         settings: Mapping[str, str] = _NONE,
+        silence: Silence | None = None,
     ) -> None:
         """Insert rows that are encoded in `format`. `table` stands in SQL as it is given: quote it.
 
-        An iterator is streamed. Raises as `query_rows`; after ReplyLost the rows may be there or not.
+        An iterator is streamed; with `silence` for as long as it goes on. Raises as `query_rows`; after
+        ReplyLost the rows may be there or not.
         """
         names = f" ({', '.join(map(quote_identifier, columns))})" if columns else ""
-        reply = await self._post(data, settings=settings, query=f"INSERT INTO {table}{names} FORMAT {format}")
+        query = f"INSERT INTO {table}{names} FORMAT {format}"
+        if silence is None or isinstance(data, bytes):
+            reply = await self._post(data, settings=settings, query=query)
+        else:
+            reply = await self._post_while_it_moves(data, silence, settings=settings, query=query)
         if reply.body:  # a server that had said 200 before it failed
             raise server_error(reply.body.decode("utf-8", "replace"))
 
@@ -178,6 +194,30 @@ class NodeClient:
         """The server's version, such as (18, 16, 1)."""
         text = await self.query_text("SELECT version()")
         return tuple(int(part) for part in text.strip().split(".") if part.isdigit())
+
+    async def _post_while_it_moves(
+        self, data: AsyncIterator[bytes], silence: Silence, *, settings: Mapping[str, str], query: str
+    ) -> _Reply:
+        now_s = asyncio.get_running_loop().time
+        try:
+            async with asyncio.timeout(self._connect_timeout_s + silence.send_s) as limit:
+
+                def wait(more_s: float) -> None:
+                    if not limit.expired():
+                        limit.reschedule(now_s() + more_s)
+
+                async def watched() -> AsyncIterator[bytes]:
+                    # The next chunk is asked for when the server has taken most of the one before.
+                    async for chunk in data:
+                        wait(silence.send_s)
+                        yield chunk
+                    wait(silence.send_s + silence.receive_s)
+
+                return await self._post(watched(), settings=settings, query=query, is_bounded=True)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise self._lost(error) from error
 
     # -- requests ------------------------------------------------------------------------------------------
 
@@ -191,6 +231,7 @@ class NodeClient:
         query_id: str = "",
         format: str = "",
         headers: Mapping[str, str] = _NONE,
+        is_bounded: bool = False,
     ) -> _Reply:
         parameters = {"wait_end_of_query": "1", **settings}
         parameters |= {f"param_{name}": value for name, value in params.items()}
@@ -202,7 +243,7 @@ class NodeClient:
         }
         parameters |= {name: value for name, value in optional.items() if value}
         data = body.encode("utf-8", "surrogateescape") if isinstance(body, str) else body
-        reply = await self._request("POST", "/", parameters, data, headers)
+        reply = await self._request("POST", "/", parameters, data, headers, is_bounded=is_bounded)
         if reply.status != 200:
             code = reply.headers.get("X-ClickHouse-Exception-Code", "")
             text = reply.body.decode("utf-8", "replace")
@@ -222,11 +263,13 @@ class NodeClient:
         parameters: Mapping[str, str],
         data: bytes | AsyncIterator[bytes],
         headers: Mapping[str, str],
+        *,
+        is_bounded: bool = False,
     ) -> _Reply:
         may_repeat = isinstance(data, bytes)
         for attempt in range(self._retries + 1):
             try:
-                return await self._send(method, path, parameters, data, headers)
+                return await self._send(method, path, parameters, data, headers, is_bounded=is_bounded)
             except NodeUnavailable:
                 if attempt == self._retries or not may_repeat:
                     raise
@@ -240,7 +283,11 @@ class NodeClient:
         parameters: Mapping[str, str],
         data: bytes | AsyncIterator[bytes],
         headers: Mapping[str, str],
+        *,
+        is_bounded: bool,
     ) -> _Reply:
+        """`is_bounded`: the caller sees to it that this ends."""
+        timeout = aiohttp.ClientTimeout(connect=self._connect_timeout_s) if is_bounded else self._timeout
         own = {"X-ClickHouse-User": self._user, "X-ClickHouse-Key": self._password, **headers}
         body = bytearray()
         try:
@@ -252,6 +299,7 @@ class NodeClient:
                 headers=own,
                 ssl=self._tls,
                 allow_redirects=False,
+                timeout=timeout,
             ) as response:
                 try:
                     async for chunk in response.content.iter_any():

@@ -51,7 +51,8 @@ class Block:
     """Rows for one shard, as Native. `body` opens them anew each time it is called.
 
     `token` is the block's identity. `settings` go with the INSERT. `select` is a SELECT that gives the same
-    rows in the same order on this node, where there is one.
+    rows in the same order on this node, where there is one. For `send_timeout_s` a replica may take
+    nothing of it, and for `receive_timeout_s` then not answer.
     """
 
     database: str
@@ -62,6 +63,8 @@ class Block:
     rows: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
     select: str = ""
+    send_timeout_s: float = 300.0
+    receive_timeout_s: float = 300.0
 
     def insert_sql(self, peer: Peer) -> str:
         """The INSERT without its FORMAT."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from engine.client import NodeClient
+from engine.client import NodeClient, Silence
 from engine.client.errors import exception_block, server_error
 from engine.errors import NodeUnavailable, ReplyLost, SqlError
 
@@ -146,6 +146,36 @@ async def test_a_server_that_is_too_slow_is_a_lost_reply(serve: Serve) -> None:
     async with NodeClient(await serve(handler), timeout_s=0.2) as client:
         with pytest.raises(ReplyLost):
             await client.query_text("SELECT 1")
+
+
+async def test_an_insert_may_take_longer_than_a_request_as_long_as_it_goes_on(serve: Serve) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        return web.Response(headers=OURS) if await request.read() == b"abc" else web.Response(status=500)
+
+    async def rows() -> AsyncIterator[bytes]:
+        for row in (b"a", b"b", b"c"):
+            await asyncio.sleep(0.05)
+            yield row
+
+    async with NodeClient(await serve(handler), timeout_s=0.01) as client:
+        with pytest.raises(ReplyLost):
+            await client.insert("t", rows(), format="Native")
+        await client.insert("t", rows(), format="Native", silence=Silence())
+
+
+@pytest.mark.parametrize("size", [10, 50 << 20])
+async def test_an_insert_that_is_not_taken_or_not_answered_is_lost(serve: Serve, size: int) -> None:
+    async def handler(request: web.Request) -> web.Response:
+        await asyncio.Event().wait()
+        return web.Response(headers=OURS)
+
+    async def rows() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield bytes(size // 10)
+
+    async with NodeClient(await serve(handler)) as client:
+        with pytest.raises(ReplyLost, match="no answer in time"):
+            await client.insert("t", rows(), format="Native", silence=Silence(0.1, 0.1))
 
 
 async def test_a_result_that_breaks_off_with_an_exception_block_raises_it(serve: Serve) -> None:

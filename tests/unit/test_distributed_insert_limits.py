@@ -19,6 +19,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions
 from engine.errors import Code, NodeUnavailable, SqlError
 from engine.names import HostId
 from engine.node.distributed.inserts import _is_foreground
+from engine.node.distributed.policy import policy_settings, timeouts_of, without_policy
 from engine.testing.simulation import SimulationEnv, run_simulation
 from engine.testing.spool_disk import ModelDisk
 
@@ -151,3 +152,20 @@ def test_a_foreground_insert_has_a_timeout(timeout_s: float, is_late: bool) -> N
 )
 def test_the_old_name_of_foreground_inserts_is_known(settings: Mapping[str, str], expected: bool) -> None:
     assert _is_foreground(settings) is expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds"),
+    [
+        ({}, (300, 300)),
+        ({"send_timeout": "900", "receive_timeout": "7"}, (900, 7)),
+        ({"send_timeout": "0"}, (300, 300)),
+    ],
+)
+def test_a_block_may_be_on_its_way_as_long_as_the_statement_says(
+    settings: dict[str, str], seconds: tuple[float, float]
+) -> None:
+    assert timeouts_of(settings) == seconds
+    # What is sent later is sent as the INSERT said, and the receiver is not told.
+    assert timeouts_of(policy_settings(settings)) == seconds
+    assert without_policy(settings) == {}

@@ -32,7 +32,7 @@ from engine.node.distributed.insert_rows import (
     may_be_staged_in_memory,
 )
 from engine.node.distributed.memory_stage import MemoryStages, TooMuchForMemory
-from engine.node.distributed.policy import policy_of, policy_settings
+from engine.node.distributed.policy import policy_of, policy_settings, timeouts_of
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stage, StagedPart, Stages
 from engine.node.distributed.tables import DistributedTable, DistributedTables
@@ -242,12 +242,13 @@ class DistributedInserts:
             passed_on[DEPTH_SETTING] = str(depth - 1)
         if is_foreground:
             passed_on["insert_distributed_sync"] = "1"  # the name that servers of all versions know
+        timeouts = timeouts_of(settings)
         by_shard: dict[int, list[Block]] = {}
         for part in parts:
             blocks = by_shard.setdefault(part.shard, [])
             # Shards do not know each other's tokens, so one may serve all. A second block needs its own.
             own = f"{token}_{len(blocks)}" if blocks else token
-            blocks.append(_block(table, stage, part, own, passed_on))
+            blocks.append(_block(table, stage, part, own, passed_on, timeouts))
         work = [ShardBlocks(shards[index], blocks) for index, blocks in by_shard.items()]
         policy = policy_of(settings)
         later: list[SpoolBlock] = []
@@ -348,8 +349,14 @@ def _split(
 
 
 def _block(
-    table: DistributedTable, stage: Stage, part: StagedPart, token: str, settings: Mapping[str, str]
+    table: DistributedTable,
+    stage: Stage,
+    part: StagedPart,
+    token: str,
+    settings: Mapping[str, str],
+    timeouts: tuple[float, float],
 ) -> Block:
+    send_s, receive_s = timeouts
     return Block(
         database=table.definition.database,
         table=table.definition.table,
@@ -359,4 +366,6 @@ def _block(
         rows=part.rows,
         settings=settings,
         select=stage.select(part),
+        send_timeout_s=send_s,
+        receive_timeout_s=receive_s,
     )

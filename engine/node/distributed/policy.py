@@ -16,7 +16,9 @@ from engine.node.replicated.waiting import flag, number
 _BALANCING, _FIRST_OFFSET = "load_balancing", "load_balancing_first_offset"
 _IGNORED_ERRORS, _PREFERS_LOCAL = "distributed_replica_max_ignored_errors", "prefer_localhost_replica"
 _SKIPS, _SKIP_MODE = "skip_unavailable_shards", "skip_unavailable_shards_mode"
-POLICY_SETTINGS = (_BALANCING, _FIRST_OFFSET, _IGNORED_ERRORS, _PREFERS_LOCAL)
+_SEND, _RECEIVE = "send_timeout", "receive_timeout"
+_USUAL_TIMEOUT_S = 300.0
+POLICY_SETTINGS = (_BALANCING, _FIRST_OFFSET, _IGNORED_ERRORS, _PREFERS_LOCAL, _SEND, _RECEIVE)
 
 
 def policy_of(settings: Mapping[str, str]) -> Policy:
@@ -27,6 +29,12 @@ def policy_of(settings: Mapping[str, str]) -> Policy:
         max_ignored_errors=int(number(settings, _IGNORED_ERRORS, 0)),
         prefer_localhost=flag(settings, _PREFERS_LOCAL, True),
     )
+
+
+def timeouts_of(settings: Mapping[str, str]) -> tuple[float, float]:
+    """For how many seconds a replica may take nothing of a block, and not answer. Raises SqlError 36."""
+    send_s, receive_s = (number(settings, name, _USUAL_TIMEOUT_S) for name in (_SEND, _RECEIVE))
+    return send_s or _USUAL_TIMEOUT_S, receive_s or _USUAL_TIMEOUT_S
 
 
 def skipping_of(settings: Mapping[str, str], definition: DistributedDefinition | None) -> SkipMode | None:
@@ -41,7 +49,7 @@ def skipping_of(settings: Mapping[str, str], definition: DistributedDefinition |
 
 
 def policy_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Those that `policy_of` looks at."""
+    """Those that `policy_of` and `timeouts_of` look at."""
     return {name: settings[name] for name in POLICY_SETTINGS if name in settings}
 
 

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Protocol
 
-from engine.client import NodeClient
+from engine.client import NodeClient, Silence
 from engine.config.model import User
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block
 from engine.distributed.peers import Peer
@@ -41,10 +41,9 @@ class Here(Protocol):
 class NodeSink:
     """Implements `Sink`."""
 
-    def __init__(self, pool: ChdbPool, env: Env, *, timeout_s: float = 300.0) -> None:
+    def __init__(self, pool: ChdbPool, env: Env) -> None:
         self._pool = pool
         self._env = env
-        self._timeout_s = timeout_s
         self._clients: dict[Peer, NodeClient] = {}
         self.here: Here | None = None
         """Set when the router is there; until then this node is reached as any other."""
@@ -64,6 +63,7 @@ class NodeSink:
             format="Native",
             columns=block.columns,
             settings={**_FOR_ONE_BLOCK, **settings},
+            silence=Silence(block.send_timeout_s, block.receive_timeout_s),
         )
 
     async def _here(self, here: Here, peer: Peer, block: Block, settings: dict[str, str]) -> None:
@@ -89,7 +89,6 @@ class NodeSink:
                 peer.url,
                 user=peer.user,
                 password=peer.password,
-                timeout_s=self._timeout_s,
                 connect_timeout_s=1.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,
                 env=self._env,

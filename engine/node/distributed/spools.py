@@ -26,7 +26,7 @@ from engine.distributed.spool_table import SpoolBlock, SpoolLimits, SpoolOptions
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, disk_error
 from engine.names import TableName
-from engine.node.distributed.policy import policy_of, without_policy
+from engine.node.distributed.policy import policy_of, timeouts_of, without_policy
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 
 log = logging.getLogger(__name__)
@@ -136,6 +136,7 @@ class Spools:
         async def deliver(out: Outgoing) -> None:
             # The cluster's configuration may have changed since the file was written.
             to = destination_of(directory, self._shards_of(definition.cluster))
+            send_s, receive_s = timeouts_of(out.head.settings)
             block = Block(
                 database=definition.database,
                 table=definition.table,
@@ -144,6 +145,8 @@ class Spools:
                 body=out.body,
                 rows=out.rows,
                 settings=without_policy(out.head.settings),
+                send_timeout_s=send_s,
+                receive_timeout_s=receive_s,
             )
             try:
                 await self._deliveries.to_any(to.peers, block, policy_of(out.head.settings))
