@@ -13,7 +13,15 @@ from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import AUTO_QUORUM, Inserted, Inserter, InsertOptions
 from engine.replication.part_name import PartName
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
-from engine.replication.replica.quorum import forget_failed, give_up, is_failed, part_is_here, report_held
+from engine.replication.replica.merge_predicate import parts_awaiting_quorum
+from engine.replication.replica.quorum import (
+    forget_dropped,
+    forget_failed,
+    give_up,
+    is_failed,
+    part_is_here,
+    report_held,
+)
 from tests.unit.replica_bench import PATHS, Bench, Replica, run
 
 PARALLEL = InsertOptions(quorum=2, quorum_timeout_s=30)
@@ -191,6 +199,41 @@ def test_a_serial_quorum_that_is_pending_refuses_the_next_one_but_not_other_inse
 
 async def insert_only(replica: Replica, options: InsertOptions) -> None:
     await Inserter(replica.ctx).commit([await replica.write(77)], options)
+
+
+# --- what somebody else has written into its node ---------------------------------------------------------
+
+
+def test_a_status_that_cannot_be_read_holds_up_serial_quorums_alone_and_is_named() -> None:
+    async def main(bench: Bench) -> None:
+        one, two, _ = await trio(bench)
+        await (await bench.keeper()).create(PATHS.quorum_status, b"garbage")
+        with pytest.raises(SqlError, match=r"quorum/status in Keeper cannot be read.*Remove the node"):
+            await insert(one, 1, options=SERIAL)
+        task = asyncio.create_task(insert(one, 2, options=PARALLEL))
+        await started(bench, node_of(PARALLEL))
+        await two.fetch(FIRST, one)
+        await part_is_here(two.ctx, FIRST)
+        assert not (await task)[0].is_duplicate
+        await report_held(two.ctx)
+        await forget_dropped(two.ctx, FIRST)
+        assert await parts_awaiting_quorum(one.ctx, one.ctx.session()) == frozenset()
+        assert bench.data(PATHS.quorum_status) == b"garbage"
+
+    run(main)
+
+
+def test_an_insert_whose_quorum_is_overwritten_does_not_say_that_nothing_was_inserted() -> None:
+    async def main(bench: Bench) -> None:
+        one, _, _ = await trio(bench)
+        task = asyncio.create_task(insert(one, 1, options=SERIAL))
+        await started(bench, PATHS.quorum_status)
+        await (await bench.keeper()).set(PATHS.quorum_status, b"garbage")
+        with pytest.raises(SqlError) as caught:
+            await task
+        assert caught.value.code == Code.UNKNOWN_STATUS_OF_INSERT and one.values() == [1]
+
+    run(main)
 
 
 # --- not reaching it --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from engine.replication.part_store import MergeOptions, PartsBroken
 from engine.replication.replica import log_puller, part_check
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.part_check import Verdict
-from engine.replication.replica.queue_view import delays_s, queue_rows
+from engine.replication.replica.queue_view import delays_s, keeper_status, queue_rows
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_disk import Damage
 from tests.unit.replication_support import (
@@ -300,6 +300,31 @@ async def test_few_unexpected_parts_are_moved_aside_and_many_keep_the_replica_re
     await bench.until(lambda: not insane.ctx.is_readonly)
     assert insane.active == [] and len(insane.detached) == 3
     assert await bench.admin.exists(one.ctx.me.force_restore_data) is None
+
+
+@simulated
+async def test_a_replica_whose_parts_keeper_has_forgotten_is_forced_to_be_a_copy_of_another(
+    bench: Bench,
+) -> None:
+    """Not to be without the rows: nothing in the log would bring them again."""
+    one, two = await bench.cluster(2)
+    for key in range(3):
+        await one.insert(key)
+    await bench.quiet(one, two)
+    await two.stop()
+    for part in await bench.parts("r2"):
+        await bench.admin.remove(two.ctx.me.part(P(part)))
+    await one.insert(3)
+    again = await bench.start("r2", two.disk, is_awaited=False)
+    await bench.until(lambda: "3 rows of 3 total rows" in again.ctx.readonly_reason)
+    status = await keeper_status(again.ctx, bench.admin)
+    assert "(TOO_MANY_UNEXPECTED_DATA_PARTS)" in status.exception
+    await bench.admin.create(two.ctx.me.force_restore_data)
+    await bench.until(lambda: not again.ctx.is_readonly)
+    await bench.quiet(one, again)
+    assert again.values == one.values == [0, 1, 2, 3] and again.detached == []
+    assert await bench.parts("r2") == await bench.parts("r1")
+    assert (await bench.admin.get(two.ctx.me.is_lost)).data == b"0"
 
 
 @simulated

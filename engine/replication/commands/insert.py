@@ -45,6 +45,7 @@ from engine.errors import (
     Code,
     ConnectionLoss,
     KeeperUnavailable,
+    MalformedEntry,
     NoNode,
     OnclusterError,
     OperationTimeout,
@@ -252,7 +253,10 @@ class Inserter:
         part was given up.
         """
         deadline_s = self._ctx.env.monotonic_s() + options.quorum_timeout_s
-        end = await self._ctx.unless_ending(self._quorum_end(pending, result, quorum, deadline_s))
+        try:
+            end = await self._ctx.unless_ending(self._quorum_end(pending, result, quorum, deadline_s))
+        except MalformedEntry as error:  # by now the rows are inserted
+            raise unknown_status(self._ctx, f"Waiting for quorum: {error}") from error
         if end is None:
             raise unknown_status(self._ctx, "The table ended while waiting for quorum")
         if end is QuorumEnd.TIMEOUT:
@@ -274,7 +278,12 @@ class Inserter:
     async def _quorum_end(
         self, pending: Pending, result: Committed, quorum: Quorum, deadline_s: float
     ) -> QuorumEnd:
-        end = await wait_for_quorum(self._ctx, result.name, deadline_s=deadline_s)
+        end = await wait_for_quorum(
+            self._ctx,
+            result.name,
+            deadline_s=deadline_s,
+            is_parallel=quorum.is_parallel and not result.is_duplicate,
+        )
         if end is QuorumEnd.REACHED and result.is_duplicate:
             # The first insert may have asked for fewer replicas, or for none.
             end = await self._wait_for_holders(pending, result.name, quorum.required, deadline_s)

@@ -33,10 +33,10 @@ from engine.keeper.base import Children, Keeper
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
-from engine.replication.quorum import QuorumStatus
 from engine.replication.replica import block_numbers, log_puller
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.queue import ReplicaQueue
+from engine.replication.replica.quorum import readable_status
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +176,9 @@ async def parts_awaiting_quorum(ctx: ReplicaContext, keeper: Keeper) -> frozense
     awaiting: set[PartName] = set()
     try:
         node = await keeper.get(ctx.paths.quorum_status)
-        awaiting.add(QuorumStatus.from_bytes(node.data, where=ctx.paths.quorum_status).part)
+        status = readable_status(node.data, ctx.paths.quorum_status)
+        if status is not None:
+            awaiting.add(status.part)
     except NoNode:
         pass
     listed = await keeper.children_many([ctx.paths.quorum_parallel, ctx.paths.quorum_failed_parts])

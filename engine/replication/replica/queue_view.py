@@ -70,7 +70,7 @@ class ReplicaStatus:
 
 @dataclass(frozen=True, slots=True)
 class KeeperStatus:
-    """What Keeper says; `exception` is why it says nothing."""
+    """What Keeper says; `exception` is why it says nothing, or why the replica cannot be written to."""
 
     log_max_index: int = 0
     log_pointer: int = 0
@@ -156,6 +156,7 @@ async def keeper_status(ctx: ReplicaContext, keeper: Keeper) -> KeeperStatus:
         active_replicas=sum(stat is not None for stat in active),
         lost_part_count=0 if isinstance(lost, KeeperAnswer) else peers.number(lost.data),
         replica_is_active={name: stat is not None for name, stat in zip(names, active, strict=True)},
+        exception=ctx.readonly_reason if ctx.is_readonly else "",
     )
 
 

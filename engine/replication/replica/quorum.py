@@ -32,6 +32,7 @@ from engine.errors import (
     BadVersion,
     Code,
     KeeperAnswer,
+    MalformedEntry,
     MultiFailed,
     NodeExists,
     NoNode,
@@ -95,9 +96,30 @@ async def check_quorum(ctx: ReplicaContext, keeper: Keeper, required: int, *, is
             f"Number of alive replicas ({alive.active}) is less than requested quorum "
             f"({required}/{alive.replicas}).",
         )
-    if not is_parallel and await keeper.exists(ctx.paths.quorum_status) is not None:
-        raise pending_quorum(ctx)
+    if not is_parallel:
+        try:
+            node = await keeper.get(ctx.paths.quorum_status)
+        except NoNode:
+            return alive
+        if readable_status(node.data, ctx.paths.quorum_status) is not None:
+            raise pending_quorum(ctx)
+        raise SqlError(
+            Code.UNSATISFIED_QUORUM_FOR_PREVIOUS_WRITE,
+            f"{ctx.paths.quorum_status} in Keeper cannot be read, so nobody knows which part of {ctx.name} "
+            "waits for a quorum.",
+            hint="Remove the node by hand, or insert with insert_quorum_parallel = 1.",
+        )
     return alive
+
+
+def readable_status(data: bytes, path: str) -> QuorumStatus | None:
+    """None, and an error in the log, for what somebody else has written there: no replica can count itself
+    for that quorum, nor give it up, and nothing else has to wait for it."""
+    try:
+        return QuorumStatus.from_bytes(data, where=path)
+    except MalformedEntry as error:
+        log.error("replication.quorum_unreadable path=%s error=%s", path, error)
+        return None
 
 
 def pending_quorum(ctx: ReplicaContext) -> SqlError:
@@ -139,7 +161,7 @@ async def report_held(ctx: ReplicaContext) -> None:
 
 
 async def pending_parts(keeper: Keeper, paths: TablePaths) -> Sequence[tuple[PartName, QuorumStatus]]:
-    """The parts that wait for their quorum, parallel or not."""
+    """The parts that wait for their quorum, parallel or not, as far as their nodes can be read."""
     nodes = [paths.quorum_status]
     try:
         names = (await keeper.children(paths.quorum_parallel)).names
@@ -149,8 +171,9 @@ async def pending_parts(keeper: Keeper, paths: TablePaths) -> Sequence[tuple[Par
     found: list[tuple[PartName, QuorumStatus]] = []
     for path, node in zip(nodes, await keeper.get_many(nodes), strict=True):
         if isinstance(node, Node):
-            status = QuorumStatus.from_bytes(node.data, where=path)
-            found.append((status.part, status))
+            status = readable_status(node.data, path)
+            if status is not None:
+                found.append((status.part, status))
     return found
 
 
@@ -160,8 +183,8 @@ async def _add_replica(ctx: ReplicaContext, keeper: Keeper, path: str, part: Par
             node = await keeper.get(path)
         except NoNode:
             return
-        status = QuorumStatus.from_bytes(node.data, where=path)
-        if status.part != part:
+        status = readable_status(node.data, path)
+        if status is None or status.part != part:
             return
         if ctx.replica in status.replicas and not status.is_reached:
             return
@@ -285,7 +308,8 @@ async def _quorum_node_of(ctx: ReplicaContext, keeper: Keeper, part: PartName) -
             node = await keeper.get(path)
         except NoNode:
             continue
-        if QuorumStatus.from_bytes(node.data, where=path).part == part:
+        status = readable_status(node.data, path)
+        if status is not None and status.part == part:
             return path, node.stat.version
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from collections.abc import Sequence
 
 from engine.errors import ConnectionLoss, KeeperUnavailable, NoNode, OperationTimeout, SessionExpired
 from engine.keeper.base import Keeper
@@ -48,17 +49,23 @@ async def any_session(ctx: ReplicaContext, *, timeout_s: float | None = None) ->
     return await ctx.holder.get(timeout_s=timeout_s)
 
 
-async def wait_for_quorum(ctx: ReplicaContext, part: PartName, *, deadline_s: float) -> QuorumEnd:
+async def wait_for_quorum(
+    ctx: ReplicaContext, part: PartName, *, deadline_s: float, is_parallel: bool = False
+) -> QuorumEnd:
     """Wait, on watches, until no quorum node names `part`; `deadline_s` is of the monotonic clock.
+    `is_parallel`: its quorum is certainly one that runs in parallel.
 
-    Goes on over lost connections and sessions.
+    Goes on over lost connections and sessions. Raises MalformedEntry for a node that cannot be read.
     """
+    paths = [ctx.paths.parallel_quorum(part)]
+    if not is_parallel:
+        paths.append(ctx.paths.quorum_status)
     while (left_s := deadline_s - ctx.env.monotonic_s()) > 0:
         try:
             async with asyncio.timeout(left_s):
                 keeper = await any_session(ctx)
                 wake = Wake()
-                if not await _is_pending(ctx, keeper, part, wake):
+                if not await _is_pending(keeper, paths, part, wake):
                     return QuorumEnd.FAILED if await is_failed(ctx, part, keeper) else QuorumEnd.REACHED
                 await wake.wait()
         except TimeoutError:
@@ -68,8 +75,8 @@ async def wait_for_quorum(ctx: ReplicaContext, part: PartName, *, deadline_s: fl
     return QuorumEnd.TIMEOUT
 
 
-async def _is_pending(ctx: ReplicaContext, keeper: Keeper, part: PartName, wake: Wake) -> bool:
-    for path in (ctx.paths.parallel_quorum(part), ctx.paths.quorum_status):
+async def _is_pending(keeper: Keeper, paths: Sequence[str], part: PartName, wake: Wake) -> bool:
+    for path in paths:
         try:
             node = await keeper.get(path, watch=wake)
         except NoNode:

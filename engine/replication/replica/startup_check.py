@@ -20,17 +20,25 @@ Source: ClickHouse's StorageReplicatedMergeTree::checkParts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from engine.errors import Code, ConnectionLoss, MultiFailed, NoNode, OperationTimeout, SqlError
-from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
+from engine.errors import (
+    Code,
+    ConnectionLoss,
+    KeeperAnswer,
+    MultiFailed,
+    NoNode,
+    OperationTimeout,
+    SqlError,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Node, Op, Remove
 from engine.keeper.recipes import try_remove
 from engine.replication.log_actions import Action, GetPart, ReplaceRange
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import Fate
-from engine.replication.replica import commit_part
+from engine.replication.replica import commit_part, peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.text import time_text
 
@@ -60,8 +68,7 @@ def check_broken(ctx: ReplicaContext, broken: Sequence[str], broken_bytes: int) 
 async def check_parts(ctx: ReplicaContext, keeper: Keeper, *, is_forced: bool) -> bool:
     """Settle the differences; whether `queue/` or `parts/` were changed, so that the queue has to be loaded
     again. Raises SqlError 231 TOO_MANY_UNEXPECTED_DATA_PARTS."""
-    listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
-    expected = [name for name in listed if name is not None]
+    expected = _names((await keeper.children(ctx.me.parts)).names)
     unexpected = _unexpected(ctx, expected)
     if not is_forced:
         _check_ratio(ctx, unexpected)
@@ -72,14 +79,36 @@ async def check_parts(ctx: ReplicaContext, keeper: Keeper, *, is_forced: bool) -
     return await _fetch_missing(ctx, keeper, expected)
 
 
+async def is_known_elsewhere(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether another replica, which is not lost, has one of the parts here that Keeper does not know as this
+    one's. Then it is Keeper that has lost what it said of this replica. Moving its parts aside would leave it
+    without rows that all others have: no entry of the log brings those again. To be asked when the queue and
+    the log are known."""
+    unexpected = _unexpected(ctx, _names((await keeper.children(ctx.me.parts)).names))
+    if not unexpected:
+        return False
+    replicas = await peers.others(ctx, keeper)
+    lost = await keeper.get_many([replica.is_lost for replica in replicas])
+    listed = await keeper.children_many([replica.parts for replica in replicas])
+    for is_lost, parts in zip(lost, listed, strict=True):
+        if isinstance(parts, KeeperAnswer) or (isinstance(is_lost, Node) and is_lost.data == b"1"):
+            continue
+        if any(theirs.contains(ours) for theirs in _names(parts.names) for ours in unexpected):
+            return True
+    return False
+
+
+def _names(names: Iterable[str]) -> list[PartName]:
+    return [part for name in names if (part := PartName.try_parse(name)) is not None]
+
+
 async def settle_attaching(ctx: ReplicaContext, keeper: Keeper) -> None:
     """Of what an ATTACH that ended in the middle has left in `detached/`: what became a part of this replica
     goes, or it would be attached once more. To be called before anything takes parts away."""
     noted = {each: part for each, part in ctx.store.attaching.items() if part not in ctx.in_flight}
     if not noted:
         return
-    listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
-    there = ActivePartSet([*ctx.store.active, *(name for name in listed if name is not None)])
+    there = ActivePartSet([*ctx.store.active, *_names((await keeper.children(ctx.me.parts)).names)])
     for directory, part in sorted(noted.items()):
         if there.get_containing(part) is None:
             await ctx.store.forget_attaching(directory)

@@ -183,6 +183,11 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         ctx.own_inserts.clear()
         ctx.unsettled.clear()  # `check_parts` settles them
         await log_puller.pull_on(ctx, keeper)
+        if is_forced and await startup_check.is_known_elsewhere(ctx, keeper):
+            await keeper.set(ctx.me.is_lost, b"1")
+            await clone.clone_if_lost(ctx, keeper)
+            await queue_loader.load(ctx, keeper)
+            await log_puller.pull_on(ctx, keeper)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
         for directory in startup.broken:
