@@ -8,9 +8,8 @@ queues. Nothing is deleted.
 
 Missing: it is lost only if, after a sync and with the whole log copied, no replica, active or not, has it in
 `parts/`, nor one covering it, nor parts that will be merged into it, and no entry drops it. Then an
-empty part takes its place: staged, and committed by a multi that also asserts that still no replica has it
-and counts it in `lost_part_count`. It is never made for a part that no entry of the queue makes or needs, nor
-for one whose insert waits for a quorum, which is given up in another way.
+empty part takes its place, or it is dropped (`lost_parts`). That is never done for a part that no entry of
+the queue makes or needs, nor for one whose insert waits for a quorum, which is given up in another way.
 
 Source: ClickHouse's ReplicatedMergeTreePartCheckThread.
 """
@@ -24,14 +23,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, KeeperAnswer, MultiFailed, NoNode, SqlError
-from engine.keeper.base import Keeper, Op, SetData
+from engine.keeper.base import Keeper
 from engine.replication.log_actions import Action, GetPart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, Part, PartsBroken
-from engine.replication.replica import cleanup_blocks, log_puller, peers, queue_loader, quorum, startup_check
+from engine.replication.replica import (
+    log_puller,
+    lost_parts,
+    peers,
+    queue_loader,
+    quorum,
+    startup_check,
+)
 from engine.replication.replica.background import keep_running
-from engine.replication.replica.commit_part import commit_produced
 from engine.replication.replica.context import ReplicaContext
 
 log = logging.getLogger(__name__)
@@ -49,7 +54,7 @@ class Verdict(enum.Enum):
     FETCHED = "to be fetched from another replica"
     AWAITED = "another replica has it or will make it"
     DETACHED = "unexpected, moved to detached"
-    LOST = "no replica has it, replaced with an empty part"
+    LOST = "no replica has it, replaced with an empty part, or dropped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,9 @@ async def _check_missing(ctx: ReplicaContext, keeper: Keeper, part: PartName) ->
         return Checked(part, Verdict.AWAITED, "its insert waits for a quorum")
     if await quorum.is_failed(ctx, part):  # read after the pending ones: it moves from there to here
         return Checked(part, Verdict.FINE, "its quorum was given up")
-    return await _replace_lost(ctx, keeper, part)
+    if not await lost_parts.replace_lost(ctx, keeper, part):
+        return Checked(part, Verdict.AGAIN, "something changed while it was given up")
+    return Checked(part, Verdict.LOST, "no replica has it")
 
 
 async def _may_be_merged_elsewhere(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> bool:
@@ -230,32 +237,3 @@ async def _may_be_merged_elsewhere(ctx: ReplicaContext, keeper: Keeper, part: Pa
                 begins |= name.min_block == part.min_block
                 ends |= name.max_block == part.max_block
     return begins and ends
-
-
-async def _replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> Checked:
-    producer = ctx.queue.producer_of(part)
-    if producer is not None:
-        producer.is_executing = True
-    try:
-        # Before the empty part is there: a repeated insert must not be swallowed by what is gone.
-        await cleanup_blocks.forget_blocks(keeper, ctx.paths, part)
-        extra = await _count_lost(ctx, keeper)
-        if part not in ctx.store.staged:
-            await ctx.store.stage_empty(part)
-        await commit_produced(ctx, part, extra=extra)
-    finally:
-        if producer is not None:
-            ctx.queue.finished(producer)
-            ctx.queue_changed.set()
-    ctx.lost_parts_replaced += 1
-    log.error("replica.part_lost table=%s part=%s: replaced with an empty part", ctx.name, part)
-    return Checked(part, Verdict.LOST, "no replica has it")
-
-
-async def _count_lost(ctx: ReplicaContext, keeper: Keeper) -> Sequence[Op]:
-    try:
-        node = await keeper.get(ctx.paths.lost_part_count)
-    except NoNode:
-        return []
-    count = peers.number(node.data) + 1
-    return [SetData(ctx.paths.lost_part_count, str(count).encode(), node.stat.version)]
