@@ -20,6 +20,7 @@ from engine.storage.idle_connections import IdleConnections
 from engine.storage.insert_failures import InsertFailures
 from engine.storage.insert_pieces import PIECE_BYTES, PiecedInsert, in_pieces
 from engine.storage.job import Job
+from engine.storage.native_rows import beginning_with_rows
 from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
@@ -213,7 +214,7 @@ class ChdbSession:
             return result
 
         async with self._lock:
-            pieces = in_pieces(without_files(rows) if format.lower() == "values" else rows)
+            pieces = in_pieces(_checked_rows(rows, format.lower()))
             first: list[bytes] = await anext(pieces, [])
             # What holds for this statement alone stands in its text, unless there is such a clause already.
             is_open = "SETTINGS" not in head.upper()
@@ -365,3 +366,9 @@ def _result(result: Any) -> QueryResult:
         result_rows=result.rows_read(),
         elapsed_s=result.elapsed(),
     )
+
+
+def _checked_rows(rows: AsyncIterator[bytes], format: str) -> AsyncIterator[bytes]:
+    if format == "values":
+        return without_files(rows)
+    return beginning_with_rows(rows) if format == "native" else rows
