@@ -46,6 +46,7 @@ from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
 
+_NO_PARTITION = "'none'"
 _ATTACHED_AT_ONCE = 100
 """Partitions in one statement: a server reads 256 KiB of it, unless it is told to read more."""
 
@@ -70,6 +71,7 @@ def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan,
     works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
     with ThreadPoolExecutor(4 * len(works)) as pool:
         strangers = [pool.submit(work.count_strangers) for work in works]
+        fitting = [pool.submit(work.require_fitting_parts) for work in works]
         made = [pool.submit(work.make_ahead) for work in works]
         seen = list(pool.map(_Work.look, works))
         _check_staged(plan, servers, seen)
@@ -80,6 +82,8 @@ def decide(plan: Plan, target: Target, servers: Sequence[Server]) -> tuple[Plan,
         ]
         for work, found in zip(works, strangers, strict=True):
             work.require_no_strangers(found.result())
+        for fits in fitting:
+            fits.result()
         decided = records.decide(servers[0], plan)
         if decided is not plan:
             return decided, None
@@ -185,6 +189,25 @@ class _Work:
             if error.code != Code.UNKNOWN_TABLE:
                 raise
             raise RowsMissing(f"{self.server}: {error.message}") from error
+
+    def require_fitting_parts(self) -> None:
+        """Have the server compare the tables, by moving a partition that is not there: it would refuse the
+        parts of a table that differs, and then the job would be decided. Raises SqlError, RowsMissing."""
+        staged = self.plan.shards[self.shard].staged
+        if not staged or self.target.is_old:
+            return
+        source = TableName(staging.DATABASE, staged[0].table).quoted
+        try:
+            self.server.execute(
+                f"ALTER TABLE {self.target.table.quoted} ATTACH PARTITION ID {_NO_PARTITION} FROM {source}"
+            )
+        except SqlError as error:
+            if error.code == Code.UNKNOWN_TABLE:
+                raise RowsMissing(f"{self.server}: {error.message}") from error
+            error.hint = (
+                "Nothing was written. The table has what staging tables have not; see its CREATE TABLE."
+            )
+            raise
 
     def require_no_strangers(self, rows: int) -> None:
         if rows:

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ from spark_apps.clickhouse_cluster.replicas import require_equal_replicas
 from spark_apps.clickhouse_cluster.split import Piece
 from spark_apps.clickhouse_cluster.target import Target, column_list
 from spark_apps.clickhouse_cluster.writer import Attempt, Job
+
+log = logging.getLogger(__name__)
 
 _TOKENS_SINCE = (22, 1)
 _POSTS = TableName(staging.DATABASE, "posts")
@@ -140,10 +143,22 @@ class DirectWriter(DataSourceArrowWriter):
         return TaskPosted(tuple(posting.blocks))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        finish(self._job, [message for message in messages if isinstance(message, TaskPosted)])
+        try:
+            finish(self._job, [message for message in messages if isinstance(message, TaskPosted)])
+        except OnclusterError as error:
+            error.hint = f"{error.hint} {self._how_to_complete}".lstrip()
+            raise
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Nothing can be taken back; a run with the same id completes it."""
+        log.warning("spark.posted_in_part job=%s: %s", self._job.key, self._how_to_complete)
+
+    @property
+    def _how_to_complete(self) -> str:
+        return (
+            f"Rows of the load may be in the table: a run with the option job_id={self._job.name} within "
+            f"{REMEMBERED_S // 60} minutes completes it, and writes each row once."
+        )
 
 
 class DirectAttempt(Attempt):

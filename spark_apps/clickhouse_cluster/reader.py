@@ -37,6 +37,7 @@ _ARROW = {
     "output_format_arrow_compression_method": "none",
 }
 _READ_UNASKED_BYTES = 256 << 10
+_ROWS_OF_NONE = 1 << 16
 _COMPARED = {
     ds.EqualTo: "=",
     ds.EqualNullSafe: "=",
@@ -95,9 +96,22 @@ class ClusterReader(DataSourceReader):
         columns = [column for name in self._schema.fieldNames() if (column := self._target.column(name))]
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         where = f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
+        if not columns:
+            yield from self._read_none(server, where)
+            return
         read = self._read_old if self._target.is_old else self._read_arrow
         for batch in read(server, columns, where):
             yield _as_wanted(batch, wanted)
+
+    def _read_none(self, server: Server, where: str) -> Iterator[pa.RecordBatch]:
+        """Rows of no columns: as many as there are."""
+        left = int(
+            server.text(f"SELECT count() FROM {self._target.table.quoted}{where}", settings=_long(where))
+        )
+        while left > 0:
+            rows = min(left, _ROWS_OF_NONE)
+            yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+            left -= rows
 
     def _read_arrow(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
         table = self._target.table.quoted

@@ -19,12 +19,14 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from engine.errors import ConfigError, OnclusterError
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import earlier
+from spark_apps.clickhouse_cluster.partition_ids import require_partition_ids
 from spark_apps.clickhouse_cluster.proof import RowsTooMany
 from spark_apps.clickhouse_cluster.records import Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.split import Piece, Splitter
@@ -49,12 +51,14 @@ class TaskStaged(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One load: where it goes, and under which names. `plan` is what was decided before, if anything."""
+    """One load: where it goes, and under which names. `name` is the job_id that finds it again. `plan` is
+    what was decided before, if anything."""
 
     options: Options
     target: Target
     key: str
     epoch: str
+    name: str
     mode: Mode
     before: Progress
     plan: Plan | None
@@ -72,14 +76,16 @@ class Job:
         target.require_parts()
         target.require_no_views(options)
         check_schema(schema, target)
+        require_partition_ids(_replaced(options, mode), target)
         epoch = staging.new_epoch()
-        key = staging.job_key(options.job_id or epoch, target)
-        job = cls(options, target, key, epoch, mode, Progress.NOTHING, None)
+        name = options.job_id or epoch
+        key = staging.job_key(name, target)
+        job = cls(options, target, key, epoch, name, mode, Progress.NOTHING, None)
         return job.looked_at_again() if options.job_id else job
 
     def named(self, job_id: str) -> Job:
         """The same with another id, as far as an earlier run of that got. Raises Unavailable."""
-        return replace(self, key=staging.job_key(job_id, self.target)).looked_at_again()
+        return replace(self, key=staging.job_key(job_id, self.target), name=job_id).looked_at_again()
 
     def looked_at_again(self) -> Job:
         """With what the servers say now. Raises Unavailable."""
@@ -210,8 +216,35 @@ class Attempt:
 
 
 def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
-    """Decide, unless that was done before, and carry the decision out."""
+    """Decide, unless that was done before, and carry the decision out.
+
+    An error after the decision says what finishes the load.
+    """
     spare_the_modules()
+    try:
+        return _finish(job, messages)
+    except Exception as error:
+        _say_how_to_go_on(job, error)
+        raise
+
+
+def _say_how_to_go_on(job: Job, error: Exception) -> None:
+    """A decided load is half in the table, and a new one beside it would write its rows twice."""
+    try:
+        is_decided = records.decision(job.coordinator, job.key) is not None
+        state = "The load is decided and may be in the table in part"
+    except OnclusterError:
+        is_decided, state = True, "Nobody can tell now whether the load was decided"
+    if not is_decided:
+        return
+    how = f"{state}: run it again with the option job_id={job.name}, which writes each row once."
+    if isinstance(error, OnclusterError):
+        error.hint = f"{error.hint} {how}".lstrip()
+    else:
+        error.add_note(how)
+
+
+def _finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     plan, ahead = job.plan, None
     if plan is None:
         winners = [cast(TaskStaged, message) for message in messages if message is not None]
@@ -261,5 +294,15 @@ def _plan(job: Job, winners: Sequence[TaskStaged]) -> Plan:
         )
         for shard in job.target.shards
     )
-    also = job.options.partitions if job.mode is Mode.OVERWRITE_PARTITIONS else ()
+    also = _replaced(job.options, job.mode)
     return Plan(job.key, job.epoch, str(job.target.table), job.mode.value, int(time.time()), shards, also)
+
+
+def _replaced(options: Options, mode: Mode) -> tuple[str, ...]:
+    """Partitions to replace also where there are no rows for them. Raises ConfigError."""
+    if options.partitions and mode is not Mode.OVERWRITE_PARTITIONS:
+        raise ConfigError(
+            "partitions names what a load replaces, and this one adds rows.",
+            hint='Use mode("overwrite"), or leave out the option partitions.',
+        )
+    return options.partitions

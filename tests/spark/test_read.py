@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import BinaryType
+from pyspark.sql.types import BinaryType, StructType
 
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster.http import Server
@@ -66,6 +66,12 @@ def test_a_narrower_schema_reads_only_its_columns(spark: SparkSession, servers: 
     assert [tuple(row) for row in reader.schema("s string, b tinyint").load(table).collect()] == [
         ("ä", -7)
     ] * 2
+
+
+def test_a_schema_of_no_columns_counts_the_rows(spark: SparkSession, servers: Servers, table: str) -> None:
+    reader = spark.read.format("clickhouse_cluster").options(shards=servers.option).schema(StructType([]))
+    rows = reader.load(table).collect() + reader.option("filter", "b > 0").load(table).collect()
+    assert [len(row) for row in rows] == [0, 0]
 
 
 def test_filters_find_the_same_rows_on_the_servers(spark: SparkSession, servers: Servers) -> None:

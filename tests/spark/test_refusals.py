@@ -12,6 +12,7 @@ import pytest
 
 from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, SqlError
 from engine.testing.local_cluster import LocalCluster
+from spark_apps.clickhouse_cluster import records
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.reader import ClusterReader
@@ -235,3 +236,30 @@ def test_a_view_over_the_distributed_table_misses_every_load(nodes: Servers, loc
     given = {"url": str(server), "cluster_file": str(local.config_file), "table": f"{table}_all"}
     with pytest.raises(ConfigError, match=f"{table}_seen"):
         Job.begin(Options.parse({**given, "delivery": "direct"}), SCHEMA, Mode.APPEND)
+
+
+def test_an_id_that_no_partition_has_is_refused_before_anything_is_staged(servers: Servers) -> None:
+    """It would replace nothing, and nobody would notice."""
+    table = make_table(servers)
+    for ids in ("2013-01", "0,x"):
+        with pytest.raises(
+            ConfigError, match=r"\(PARTITION BY a % 2\) can have the id (2013-01|x): ids are like 7"
+        ):
+            begin(servers, table, mode=Mode.OVERWRITE_PARTITIONS, partitions=ids)
+    with pytest.raises(ConfigError, match="partitions names what a load replaces, and this one adds rows"):
+        begin(servers, table, partitions="0")
+    begin(servers, table, mode=Mode.OVERWRITE_PARTITIONS, partitions="0,1,201301")
+
+
+def test_staged_parts_that_the_table_would_not_take_end_the_job_before_it_is_decided(nodes: Servers) -> None:
+    """1. The table's key is another one than the job takes it for. 2. Rows are staged. 3. The job commits."""
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    job = replace(job, target=replace(job.target, sorting_key="a, s"))
+    with pytest.raises(SqlError, match="different") as refused:
+        finish(job, [attempt(job, task=0, number=1)])
+    assert "Nothing was written" in refused.value.hint
+    assert "job_id" not in refused.value.hint
+    assert records.decision(job.coordinator, job.key) is None
+    give_up(job)
+    assert sum(nodes.counts(table)) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -205,3 +206,32 @@ def test_rows_that_merges_have_summed_are_not_added_again(
         finish(again, [])
     assert place.ask(f"SELECT sum(n) FROM {table}") == moved
     staging.sweep(place.all, again.key)
+
+
+@pytest.mark.parametrize("job_id", ["", "mine"])
+def test_a_load_that_failed_when_it_was_decided_says_what_finishes_it(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, job_id: str
+) -> None:
+    """Without a job_id nobody could name it, and the same load anew would write its rows a second time."""
+    table = make_table(nodes)
+    job = begin(nodes, table, job_id=job_id)
+    messages = [attempt(job, task=0, number=1)]
+    true_move = Moves.append
+
+    def append(moves: Moves, ids: Sequence[str]) -> Sequence[str]:
+        if moves.server == nodes.shards[1][0]:
+            raise NodeUnavailable("away", hint="Start it.")
+        return true_move(moves, ids)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Moves, "append", append)
+        with pytest.raises(NodeUnavailable, match="run it again with the option job_id=") as failed:
+            finish(job, messages)
+    assert failed.value.hint.startswith("Start it. The load is decided")
+    assert 0 < sum(nodes.counts(table)) < 60
+    named = failed.value.hint.partition("job_id=")[2].partition(",")[0]
+    again = begin(nodes, table, job_id=named)
+    assert (again.before, named in ("mine", job.epoch)) == (Progress.DECIDED, True)
+    finish(again, [])
+    assert is_once(nodes, table)
+    assert nodes.staging() == []
