@@ -10,11 +10,14 @@ Source: ClickHouse's createBlockSelector and Cluster (slot_to_shard), versions 1
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from engine.errors import Code, SqlError
 
 _INTEGER = re.compile(r"(U?)Int(8|16|32|64)\Z")
+_FEW_SLOTS = 1000
 _LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)\Z", re.DOTALL)
 
 
@@ -23,10 +26,35 @@ def slots(weights: Sequence[int]) -> tuple[int, ...]:
 
     Raises SqlError 36 when no shard owns any.
     """
-    owners = tuple(shard for shard, weight in enumerate(weights) for _ in range(weight))
-    if not owners:
+    slot_count(weights)
+    return tuple(shard for shard, weight in enumerate(weights) for _ in range(weight))
+
+
+def slot_count(weights: Sequence[int]) -> int:
+    """How many slots there are, which may be billions. Raises SqlError 36 when there is none."""
+    count = sum(weights)
+    if not count:
         raise SqlError(Code.BAD_ARGUMENTS, "Every shard of the cluster has weight 0: no row can be written.")
-    return owners
+    return count
+
+
+def owner_of(slot: int, weights: Sequence[int]) -> int:
+    """The index (from 0) of the shard that owns a slot."""
+    return bisect_right(list(accumulate(weights)), slot)
+
+
+def owner_expression(slot: str, weights: Sequence[int]) -> str:
+    """SQL for the same, where `slot` is SQL for the slot. It is evaluated once: it may be `rand()`."""
+    if all(weight == 1 for weight in weights):
+        return slot
+    if slot_count(weights) <= _FEW_SLOTS:
+        return f"toUInt32([{', '.join(map(str, slots(weights)))}][{slot} + 1])"
+    ends = [
+        (end, at) for at, (end, weight) in enumerate(zip(accumulate(weights), weights, strict=True)) if weight
+    ]
+    below = ", ".join(f"slot < {end}, {at}" for end, at in ends[:-1])
+    last = ends[-1][1]
+    return f"toUInt32(arrayMap(slot -> {f'multiIf({below}, {last})' if below else last}, [{slot}])[1])"
 
 
 def slot_expression(key: str, key_type: str, slot_count: int) -> str:
@@ -47,4 +75,4 @@ def slot_expression(key: str, key_type: str, slot_count: int) -> str:
         number = f"({key})"
     else:
         number = f"{'toUInt64' if bits == 64 else 'toUInt32'}({key})"
-    return f"toUInt32({number} % {slot_count})"
+    return f"{'toUInt32' if slot_count <= 1 << 32 else 'toUInt64'}({number} % {slot_count})"

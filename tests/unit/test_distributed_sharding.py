@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,9 @@ from engine.distributed.replica_choice import (
     ReplicaErrors,
     ReplicaOrder,
 )
-from engine.distributed.sharding import slot_expression, slots
+from engine.distributed.sharding import owner_expression, owner_of, slot_count, slot_expression, slots
 from engine.errors import Code, SqlError
+from engine.storage import ChdbPool
 
 
 def order(seed: int = 1) -> ReplicaOrder:
@@ -26,9 +28,39 @@ def hosts(*names: str) -> list[Candidate]:
     return [Candidate(name) for name in names]
 
 
+async def numbers_of(path: Path, select: str) -> list[int]:
+    pool = await ChdbPool.open(path / "data")
+    try:
+        return list(map(int, (await pool.query(select)).text.split()))
+    finally:
+        await pool.close()
+
+
 def test_a_shard_owns_as_many_slots_in_a_row_as_its_weight() -> None:
     assert slots([1, 1]) == (0, 1)
     assert slots([2, 0, 3]) == (0, 0, 2, 2, 2)
+
+
+@pytest.mark.parametrize("weights", [[1, 1], [2, 0, 3], [0, 700, 0, 1, 400, 0], [1, 1, 0], [0, 3]])
+async def test_the_owner_of_a_slot_is_the_same_however_it_is_found(
+    tmp_path: Path, weights: list[int]
+) -> None:
+    slot = "toUInt32(number)"
+    select = f"SELECT {owner_expression(slot, weights)} FROM numbers({sum(weights)}) ORDER BY number"
+    found = tuple(await numbers_of(tmp_path, select))
+    assert found == slots(weights)
+    assert found == tuple(owner_of(number, weights) for number in range(sum(weights)))
+
+
+async def test_shards_may_have_weights_of_billions(tmp_path: Path) -> None:
+    weights = [4_294_967_295, 0, 1, 4_294_967_295]
+    assert slot_count(weights) == 8_589_934_591
+    slots_of = {0: 0, 4_294_967_294: 0, 4_294_967_295: 2, 4_294_967_296: 3, 8_589_934_590: 3}
+    assert {slot: owner_of(slot, weights) for slot in slots_of} == slots_of
+    slot = slot_expression("k", "UInt64", slot_count(weights))
+    listed = ", ".join(map(str, slots_of))
+    select = f"SELECT {owner_expression(slot, weights)} FROM (SELECT arrayJoin([{listed}]) AS k) ORDER BY k"
+    assert await numbers_of(tmp_path, select) == list(slots_of.values())
 
 
 def test_a_cluster_in_which_nobody_may_be_written_to_is_refused() -> None:

@@ -16,7 +16,7 @@ from dataclasses import replace
 from engine.distributed.delivery import DEPTH_SETTING, TOKEN_SETTING, Block, Deliveries
 from engine.distributed.inserter import ForegroundInsert, ShardBlocks
 from engine.distributed.peers import PeerShard
-from engine.distributed.sharding import slots
+from engine.distributed.sharding import slot_count
 from engine.distributed.spool_file import FileHead
 from engine.distributed.spool_names import all_replicas, one_replica
 from engine.distributed.spool_table import SpoolBlock
@@ -214,7 +214,7 @@ class DistributedInserts:
             return "toUInt32(0)"
         if not table.definition.sharding_key:
             if flag(settings, "insert_distributed_one_random_shard", False):
-                slots(weights)  # raises where no shard takes rows
+                slot_count(weights)  # raises where no shard takes rows
                 [index] = self._env.rng.choices(range(len(shards)), weights)
                 return f"toUInt32({index})"
             raise SqlError(

@@ -23,7 +23,7 @@ from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, T
 from engine.distributed.select.deterministic import is_deterministic
 from engine.distributed.select.model import union_all
 from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_of_constants
-from engine.distributed.sharding import slot_expression, slots
+from engine.distributed.sharding import owner_of, slot_count, slot_expression
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.early_reads import EarlyReads, early_url
@@ -344,7 +344,7 @@ class ShardReader:
         rows = rows_of_constants(select.pruned_by, wanted, self.column_types)
         if not rows:
             return None
-        owners = slots([shard.weight for shard in self.shards])
+        weights = [shard.weight for shard in self.shards]
         types = ", ".join(
             f"defaultValueOfTypeName({quote_string(self.column_types[name])}) AS {quote_identifier(name)}"
             for name in wanted
@@ -357,7 +357,7 @@ class ShardReader:
         try:
             asked = f"SELECT toTypeName({self.sharding_key}) FROM (SELECT {types})"
             key_type = (await self.health.pool.query(asked, format="TSVRaw")).text.strip()
-            slot = slot_expression(self.sharding_key, key_type, len(owners))
+            slot = slot_expression(self.sharding_key, key_type, slot_count(weights))
             asked = f"SELECT {slot}, {IS_EXACT} FROM {rows} LIMIT {limit + 1}"
             found = await self.health.pool.query(asked, format="TSVRaw", settings=settings)
         except SqlError:
@@ -365,7 +365,7 @@ class ShardReader:
         lines = [line.split("\t") for line in found.text.splitlines()]
         if len(lines) > limit or any(is_exact != "1" for _, is_exact in lines):
             return None
-        return {owners[int(at)] for at, _ in lines}
+        return {owner_of(int(at), weights) for at, _ in lines}
 
 
 def depth_mark(depth: int) -> str:

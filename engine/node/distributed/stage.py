@@ -20,7 +20,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from engine.distributed.sharding import slot_expression, slots
+from engine.distributed.sharding import owner_expression, slot_count, slot_expression
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
@@ -154,12 +154,9 @@ class Stages:
 
     async def owner_expression(self, table: DistributedTable, weights: Sequence[int]) -> str:
         """SQL for the index of the shard that a row belongs to."""
-        owners = slots(weights)
-        slot = slot_expression(table.definition.sharding_key, await self.key_type(table), len(owners))
-        if list(owners) == list(range(len(owners))):
-            return slot
-        owners_text = ", ".join(map(str, owners))
-        return f"toUInt32([{owners_text}][{slot} + 1])"
+        count = slot_count(weights)
+        slot = slot_expression(table.definition.sharding_key, await self.key_type(table), count)
+        return owner_expression(slot, weights)
 
     @asynccontextmanager
     async def open(self, table: DistributedTable, owner: str) -> AsyncIterator[DiskStage]:
