@@ -13,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from engine.config.model import User
+from engine.node.replicated.detached_view import DetachedPartsView
 from engine.node.replicated.parts_view import PartsView
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
@@ -20,6 +21,7 @@ from engine.part_storage import ChdbPartStore
 from engine.part_storage.altering import Alterer
 from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
+from engine.replication.part_store import Fate
 from engine.sql.tokens import scan
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import TABLE, add, opened
@@ -132,3 +134,23 @@ async def test_a_statement_without_names_has_the_rows_of_one_with_them(made: Mad
     counted = "SELECT table, rows, active FROM ({}) ORDER BY ALL"
     assert (await pool.query(counted.format(short))).text == "t\t0\t1\nt\t1\t1\n"
     assert (await pool.query(counted.format(long))).text == (await pool.query(counted.format(short))).text
+
+
+async def test_detached_parts_are_those_that_somebody_has_detached(made: Made) -> None:
+    """chDB renames each part by way of `detached/`, also in the tables where parts are made."""
+    pool, store, _ = made
+    await store.remove([PartName.parse("2_1_1_0")], fate=Fate.DETACH)
+    await pool.query("CREATE DATABASE IF NOT EXISTS _oncluster")
+    await pool.query("CREATE TABLE _oncluster.s (p UInt8) ENGINE = MergeTree ORDER BY p")
+    scratch = await pool.query("SELECT data_paths[1] FROM system.tables WHERE name = 's'")
+    for directory in (
+        store.state.detached / "attaching_2_7_7_0_888888888",
+        Path(scratch.text.strip()) / "detached/2_7_7_0",
+    ):
+        directory.mkdir()
+    found = await pool.query("SELECT count() FROM system.detached_parts")
+    assert found.text == "3\n"
+    tables: Any = SimpleNamespace(all=lambda: [store])
+    nothing: Any = None
+    text = await DetachedPartsView(tables).select(nothing, [])
+    assert (await pool.query(f"SELECT name FROM ({text})")).text == "2_1_1_0\n"

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.env import Env
 from engine.errors import OnclusterError
 from engine.names import TableName, quote_string
+from engine.node.replicated.detached_view import DetachedPartsView
 from engine.node.replicated.parts_view import MutationsView, PartsView
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
@@ -53,6 +54,7 @@ def replicated_system_tables(tables: ReplicatedTables, env: Env) -> list[SystemT
         PartsView(tables),
         PartsView(tables, "parts_columns"),
         MutationsView(tables),
+        DetachedPartsView(tables),
     ]
 
 
