@@ -22,6 +22,7 @@ from engine.node.distributed.create import CreateDistributed
 from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.ddl import DistributedDdl
 from engine.node.distributed.failover import Failover
+from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
 from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
@@ -135,6 +136,7 @@ class DistributedNode:
                     views=CreateViews(self.tables, others, has_views=views is not None),
                     run_other=others,
                 ),
+                FunctionGuard(),
                 DistributedGuard(self.tables, self._selects.reads_distributed),
                 ShowDistributed(self.tables),
                 DistributedSystemStatements(self.tables, self._spools),

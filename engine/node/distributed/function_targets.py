@@ -15,6 +15,7 @@ from engine.distributed.definition import DistributedDefinition
 from engine.distributed.peers import PeerShard, peers_of_cluster
 from engine.names import HostId, TableName, quote_identifier
 from engine.node.distributed.columns import described_elsewhere, described_rows
+from engine.node.distributed.constant_arguments import with_constants
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.table_functions import TableFunction, target_function
@@ -52,6 +53,7 @@ class FunctionTargets:
         which columns its table has."""
         if _MAYBE.match(sql) is None:
             return None
+        sql = await with_constants(asked, sql)
         call = target_function(sql, self._topology, asked.current_database)
         if call is None:
             return None

@@ -29,6 +29,7 @@ from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.node.distributed.analyst import Analyst, scope_of
 from engine.node.distributed.chdb_request import ONE_ROW, with_one_row, with_text, with_threads
+from engine.node.distributed.constant_arguments import with_constants
 from engine.node.distributed.describe import with_description
 from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.failover import Failover
@@ -187,6 +188,8 @@ class DistributedSelects:
     async def _planned(self, asked: Asked, failover: Failover) -> Planned | None:
         """The request as chDB can run it; None if it is so already."""
         inner = InnerCalls()
+        if has_table_functions(asked.sql):
+            asked = replace(asked, sql=await with_constants(asked, asked.sql))
         asked = replace(asked, sql=inner.hidden(asked.sql))
         sql = inner.hidden(await self._views.replaced(asked)) if len(self._tables) else asked.sql
         found = await self._references.of(asked, sql, failover, inner)
@@ -225,6 +228,7 @@ class DistributedSelects:
 
     async def _described(self, asked: Asked, failover: Failover) -> Asked:
         """DESCRIBE of a table function, or of a SELECT from some."""
+        asked = replace(asked, sql=await with_constants(asked, asked.sql))
         text = await with_description(asked, self._health, topology=self._topology, is_local=self._is_local)
         if text is not None:
             return replace(asked, sql=text)

@@ -21,6 +21,7 @@ _BEFORE = frozenset({"FROM", "JOIN", ",", "(", "TABLE", "DESCRIBE", "DESC"})
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+_MAX_PORT = 65535
 FUNCTION_PLACE = "oncluster table function {}"
 """The name, with a number, that stands for a table function in the place of a table (`inner_calls`)."""
 _FUNCTION_PLACE = re.compile(FUNCTION_PLACE.format(r"\d+"))
@@ -60,6 +61,36 @@ def outer_calls(cursor: Cursor) -> Iterator[int]:
         if cursor.skip_brackets():
             behind = cursor.at - 1
             yield at
+
+
+def calls_of(cursor: Cursor) -> Iterator[int]:
+    """The same, also of what an INSERT writes to."""
+    behind = 0
+    for at, word in enumerate(cursor.words):
+        if at <= behind or word not in _FUNCTIONS or cursor.words[at + 1 : at + 2] != ["("]:
+            continue
+        cursor.at = at + 1
+        if cursor.words[at - 1] in (*_BEFORE, "FUNCTION") and cursor.skip_brackets():
+            behind = cursor.at - 1
+            yield at
+
+
+def arguments_of(cursor: Cursor, at: int) -> Sequence[tuple[Token, ...]]:
+    """Those of the call whose name is token `at`."""
+    cursor.at = at + 1
+    cursor.skip_brackets()
+    return _arguments(cursor, at + 2, cursor.at - 1)
+
+
+def any_cluster_function(sql: str, *, of_create: bool) -> str:
+    """The name of a call that names a cluster; `of_create`: only one whose structure a CREATE TABLE takes."""
+    cursor = Cursor(sql)
+    before = ("AS",) if of_create else (*_BEFORE, "AS")
+    for at, word in enumerate(cursor.words):
+        is_call = word in ("CLUSTER", "CLUSTERALLREPLICAS") and cursor.words[at + 1 : at + 2] == ["("]
+        if is_call and at and cursor.words[at - 1] in before:
+            return cursor.tokens[at].text
+    return ""
 
 
 def inner_function(cursor: Cursor, at: int) -> Sequence[Token]:
@@ -165,8 +196,10 @@ def _of_addresses(
 
 def _replica(address: str, user: str, password: str, topology: Topology, *, is_secure: bool) -> Replica:
     host, colon, text = address.strip().rpartition(":")
-    if not colon or not text.isdigit():
+    if not colon or text.endswith("]"):
         host, text = address.strip(), ""
+    elif not text.isdigit() or int(text) > _MAX_PORT:
+        raise SqlError(Code.BAD_ARGUMENTS, f"'{text}' in the address {address.strip()} is no port")
     for cluster in topology.clusters.values():
         for replica in cluster.replicas:
             if replica.host == host and text in ("", str(replica.port)):
