@@ -28,11 +28,11 @@ async def delete(replica: LiveReplica, where: str) -> None:
     await wait_for_mutation(replica.ctx, number, sync=Sync.ALL)
 
 
-def test_a_part_that_a_mutation_has_emptied_goes_everywhere_and_its_rows_stay_deleted() -> None:
+def test_a_part_that_a_mutation_has_emptied_goes_everywhere_with_the_ids_of_its_blocks() -> None:
     async def main(live: Live) -> None:
         one, two = await live.cluster(2, BY_HAND)
         await one.insert(1, token="first")
-        await one.insert(2)
+        await one.insert(2, token="second")
         await delete(one, "k = 1")
         await live.quiet()
         assert await drop_empty_parts(two.ctx) == 1
@@ -41,8 +41,10 @@ def test_a_part_that_a_mutation_has_emptied_goes_everywhere_and_its_rows_stay_de
             assert replica.parts() == replica.parts_in_keeper() == ["all_1_1_0_2"]
             assert replica.keys() == [2]
         assert await drop_empty_parts(one.ctx) == 0
-        assert await two.insert(1, token="first") is None, "a repeated insert was acknowledged before"
-        assert two.keys() == [2]
+        assert await two.insert(2, token="second") is None, "its part is there"
+        with_quorum = InsertOptions(token="first", quorum=2, quorum_timeout_s=30)
+        assert await two.insert(1, options=with_quorum) is not None, "nothing is left that it repeats"
+        assert two.keys() == [1, 2]
 
     run(main)
 

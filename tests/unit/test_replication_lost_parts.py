@@ -8,6 +8,7 @@ from engine.errors import Code, SqlError
 from engine.replication.log_actions import DropRange, MergeParts
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
+from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.merge_assigner import Assigned, assign
 from engine.replication.replica.merge_predicate import load_predicate
 from engine.replication.replica.switches import Activity
@@ -24,7 +25,7 @@ class StoreOfHashes(MemoryPartStore):
         return await super().stage_empty(result)
 
 
-async def lose(live: Live, *parts: str) -> tuple[LiveReplica, LiveReplica]:
+async def lose(live: Live, *parts: str, last: bytes = b"") -> tuple[LiveReplica, LiveReplica]:
     """1. r1 inserts parts that r2 does not fetch. 2. It loses them. 3. It starts again."""
     one, two = [await live.replica(name, make_store=StoreOfHashes) for name in ("r1", "r2")]
     await one.insert(0, partition="other")
@@ -32,6 +33,7 @@ async def lose(live: Live, *parts: str) -> tuple[LiveReplica, LiveReplica]:
     two.ctx.switches.stop(Activity.FETCHES)
     for part in parts:
         assert await one.insert(P(part).min_block, partition=P(part).partition_id, token=part) == part
+    await (await live.keeper()).set(PATHS.quorum_last_part, last)
     for part in parts:
         del one.disk.active[P(part)]
     await live.crash("r1")
@@ -51,6 +53,18 @@ def test_it_is_dropped_where_nothing_is_left_of_its_partition(parts: tuple[str, 
         assert await two.insert(0, partition="hash", token=parts[0]) is not None, "its block id went with it"
         await live.quiet()
         assert one.keys() == two.keys() == [0, 0]
+
+    run(main)
+
+
+def test_it_is_waited_for_where_readers_look_for_it() -> None:
+    """`select_sequential_consistency` would fail for ever with 289."""
+
+    async def main(live: Live) -> None:
+        last = LastQuorumParts((P("hash_0_0_0"),)).to_bytes()
+        one, _ = await lose(live, "hash_0_0_0", last=last)
+        await live.env.sleep(300)
+        assert live.actions(DropRange) == [] and one.ctx.queue.producer_of(P("hash_0_0_0")) is not None
 
     run(main)
 

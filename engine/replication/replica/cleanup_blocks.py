@@ -88,26 +88,26 @@ class BlockCleanup:
         return removed
 
 
-async def removals_of_blocks(keeper: Keeper, paths: TablePaths, dropped: PartName) -> list[Remove]:
-    """The block ids whose part is inside `dropped` (a drop range or a part), as removals for the transaction
-    that drops it. Ids that name no part go, too.
+async def removals_of_blocks(keeper: Keeper, paths: TablePaths, *dropped: PartName) -> list[Remove]:
+    """The block ids whose part is inside one of `dropped` (drop ranges or parts), as removals for the
+    transaction that drops it. Ids that name no part go, too.
 
     An insert of the same block after that is a new one. Removals carry the version that was read: BadVersion
     and NoNode mean that somebody was faster, read again then.
     """
-    prefix = f"{dropped.partition_id}_"
+    prefixes = tuple({f"{span.partition_id}_" for span in dropped})
     candidates = [
         f"{directory}/{name}"
         for directory, children in await _listings(keeper, paths)
         for name in children.names
-        if name.startswith(prefix)
+        if name.startswith(prefixes)
     ]
     ops: list[Remove] = []
     for path, node in zip(candidates, await keeper.get_many(candidates), strict=True):
         if isinstance(node, KeeperAnswer):
             continue
         part = PartName.try_parse(node.data.decode("utf-8", "replace"))
-        if part is None or dropped.contains(part):
+        if part is None or any(span.contains(part) for span in dropped):
             ops.append(Remove(path, node.stat.version))
     return ops
 

@@ -6,11 +6,11 @@ neighbours that have some.
 Safety argument. Nothing is dropped but parts that readers see here, that Keeper says are this replica's, that
 have no row, and that nothing was assigned to: the multi of the DROP_PART entries sets `log` with the version
 at which that was so. Whatever makes a row appear under such a name would have to be assigned first. Two
-replicas that drop the same part at once: one is refused. The ids of inserted blocks stay: rows that somebody
-deleted are not inserted again by a repeated insert, whether this was here in between or not; those of lost
-parts have gone before. A crash leaves entries that every replica executes, or nothing.
+replicas that drop the same part at once: one is refused. The ids of the blocks that were inserted go in the
+same multi, as with every DROP PART: an insert of the same block must not be swallowed by what is gone, nor
+wait for replicas that have it. A crash leaves entries that every replica executes, or nothing.
 
-Source: ClickHouse's MergeTreeData::clearEmptyParts, which forgets the ids, too.
+Source: ClickHouse's MergeTreeData::clearEmptyParts.
 """
 
 from __future__ import annotations
@@ -19,16 +19,20 @@ import logging
 
 from engine.errors import BadVersion, MultiFailed, NoNode
 from engine.keeper.base import Op, SetData
-from engine.keeper.recipes import MULTI_BATCH_SIZE
+from engine.keeper.recipes import MULTI_BATCH_SIZE, try_remove
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
-from engine.replication.quorum import LastQuorumParts
+from engine.replication.replica.cleanup_blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import commit_logged, log_op
 from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.quorum import last_quorum_parts
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
+
+_MAX_REMOVALS = 4000
+"""Block ids that go into one multi; more would not fit into a request."""
 
 
 async def drop_empty_parts(ctx: ReplicaContext) -> int:
@@ -40,7 +44,7 @@ async def drop_empty_parts(ctx: ReplicaContext) -> int:
         return 0
     keeper = ctx.session()
     predicate = await load_predicate(ctx)
-    last = (await _last_quorum_parts(ctx)).parts
+    last = (await last_quorum_parts(ctx, keeper)).parts
     free = [
         part
         for part in empty
@@ -56,24 +60,18 @@ async def drop_empty_parts(ctx: ReplicaContext) -> int:
         log_op(ctx.paths, LogEntry(DropRange(part, RangeFate.DROP), ctx.replica, create_time))
         for part in doomed
     ]
+    ops.append(SetData(ctx.paths.log, b"", predicate.log_version))
+    removals = await removals_of_blocks(keeper, ctx.paths, *doomed)
+    for removal in removals[_MAX_REMOVALS:]:
+        await try_remove(keeper, removal.path, version=removal.version)
     try:
-        done = await commit_logged(ctx, keeper, [*ops, SetData(ctx.paths.log, b"", predicate.log_version)])
+        done = await commit_logged(ctx, keeper, [*ops, *removals[:_MAX_REMOVALS]])
     except MultiFailed as failed:
-        if isinstance(failed.error, BadVersion):
-            return 0  # something was assigned meanwhile: in the next round
+        if isinstance(failed.error, BadVersion | NoNode):
+            return 0  # something was assigned or cleaned up meanwhile: in the next round
         raise
     if done is None:
         return 0
     ctx.log_changed.set()
     log.info("replica.empty_parts_dropped table=%s parts=%s", ctx.name, ", ".join(map(str, doomed)))
     return len(doomed)
-
-
-async def _last_quorum_parts(ctx: ReplicaContext) -> LastQuorumParts:
-    """Readers with `select_sequential_consistency` look for them, or for what covers them, and would not find
-    it any more."""
-    path = ctx.paths.quorum_last_part
-    try:
-        return LastQuorumParts.from_bytes((await ctx.session().get(path)).data, where=path)
-    except NoNode:
-        return LastQuorumParts()

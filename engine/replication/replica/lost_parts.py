@@ -26,7 +26,7 @@ from engine.keeper.base import Keeper, Op, SetData
 from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName
-from engine.replication.replica import cleanup_blocks, peers
+from engine.replication.replica import cleanup_blocks, peers, quorum
 from engine.replication.replica.commit_part import commit_produced
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import commit_logged, log_op
@@ -51,7 +51,7 @@ async def replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> b
     except SqlError as error:
         if error.code != Code.NOT_IMPLEMENTED or await _is_anything_left(ctx, keeper, part.partition_id):
             raise
-        if not await _drop(ctx, keeper, part):
+        if not await _drop(ctx, keeper, part, error):
             return False
         log.error("replica.part_lost table=%s part=%s: dropped, as its partition is empty", ctx.name, part)
     else:
@@ -87,11 +87,14 @@ async def _is_anything_left(ctx: ReplicaContext, keeper: Keeper, partition_id: s
     return False
 
 
-async def _drop(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> bool:
+async def _drop(ctx: ReplicaContext, keeper: Keeper, part: PartName, otherwise: SqlError) -> bool:
+    """Raises `otherwise` where a part has to be there."""
     predicate = await load_predicate(ctx)
     if ctx.queue.is_to_be_dropped(part) or await _is_anything_left(ctx, keeper, part.partition_id):
         return False
     wanted = ctx.queue.virtual_parts.get_containing(part) or part
+    if any(wanted.contains(last) for last in (await quorum.last_quorum_parts(ctx, keeper)).parts):
+        raise otherwise
     entry = LogEntry(DropRange(wanted, RangeFate.DROP), ctx.replica, time_text(ctx.env.now_s()))
     ops: list[Op] = [log_op(ctx.paths, entry), SetData(ctx.paths.log, b"", predicate.log_version)]
     try:

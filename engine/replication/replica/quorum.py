@@ -214,6 +214,16 @@ async def _last_part_update(ctx: ReplicaContext, keeper: Keeper, part: PartName)
     return SetData(path, last.to_bytes(), node.stat.version)
 
 
+async def last_quorum_parts(ctx: ReplicaContext, keeper: Keeper) -> LastQuorumParts:
+    """Those that readers with `select_sequential_consistency` look for, or for what covers them: neither may
+    be dropped by itself. Raises MalformedEntry."""
+    path = ctx.paths.quorum_last_part
+    try:
+        return LastQuorumParts.from_bytes((await keeper.get(path)).data, where=path)
+    except NoNode:
+        return LastQuorumParts()
+
+
 async def holders(
     keeper: Keeper, paths: TablePaths, part: PartName, *, watch: Watch | None = None
 ) -> Sequence[str]:
