@@ -21,6 +21,7 @@ from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
 from engine.node.http.encoding import choose_encoding
 from engine.node.http.external import ExternalTable, read_form
+from engine.node.http.peer_limits import with_peer_limits
 from engine.node.http.query import (
     MAX_QUERY_BYTES,
     HttpQuery,
@@ -241,7 +242,8 @@ class HttpServer:
         sender = self._sender(request, query)
         async with contextlib.AsyncExitStack() as stack:
             try:
-                session = await stack.enter_async_context(self._session(user, query))
+                query, profile = with_peer_limits(query, self._config.profiles.get(user.profile, {}))
+                session = await stack.enter_async_context(self._session(user, query, profile))
                 limit = query.max_query_bytes or max_query_bytes(session.settings) or MAX_QUERY_BYTES
                 body = body_of(request, query) if has_body else _nothing()
                 text = await read_query(query, body, limit=limit)
@@ -322,8 +324,9 @@ class HttpServer:
                 await sender.write(data)
             return await sender.finish(await answer.finish())
 
-    def _session(self, user: User, query: HttpQuery) -> contextlib.AbstractAsyncContextManager[ChdbSession]:
-        profile = self._config.profiles.get(user.profile, {})
+    def _session(
+        self, user: User, query: HttpQuery, profile: Mapping[str, str]
+    ) -> contextlib.AbstractAsyncContextManager[ChdbSession]:
         if query.session is None:
             return contextlib.nullcontext(
                 self._pool.session(database=query.database, settings=profile, one_shot=True)
