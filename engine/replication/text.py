@@ -39,6 +39,14 @@ class FormatReader(TextReader):
     def of(cls, data: bytes, *, where: str) -> FormatReader:
         return cls(decode_bytes(data), where=where)
 
+    def error(self, message: str, *, code: Code = Code.CANNOT_PARSE_INPUT_ASSERTION_FAILED) -> MalformedEntry:
+        """As ClickHouse words it, and where: what a table stands still at has to be found and mended. In
+        words that can be logged and shown, whatever the bytes are."""
+        found = super().error(message, code=code)
+        text = f"{found.message} (in {self._where})" if self._where else found.message
+        shown = text.encode(errors="backslashreplace").decode()
+        return MalformedEntry(shown, where=self._where, code=found.code)
+
     def accept(self, literal: str) -> bool:
         """Step over `literal` if it comes next."""
         if not self._text.startswith(literal, self._at):

@@ -63,4 +63,5 @@ class BinaryReader:
 
     def error(self, message: str) -> MalformedEntry:
         """The error for the present position."""
-        return MalformedEntry(f"Byte {self._at}: {message}", where=self._where)
+        text = f"Byte {self._at}: {message}" + (f" (in {self._where})" if self._where else "")
+        return MalformedEntry(text, where=self._where)

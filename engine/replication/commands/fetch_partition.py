@@ -25,6 +25,7 @@ from engine.replication.part_name import PartName
 from engine.replication.part_set import ActivePartSet
 from engine.replication.part_store import IncomingPart, PartStore
 from engine.replication.paths import ReplicaPaths, TablePaths
+from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 
 log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ async def best_replica(keeper: Keeper, table: TablePaths) -> ReplicaPaths | None
     for replica, pointer, queue in zip(active, pointers, queues, strict=True):
         if not isinstance(pointer, Node) or not isinstance(queue, Children):
             continue
-        rank = (int(pointer.data or b"0"), -len(queue.names))
+        rank = (peers.number(pointer.data), -len(queue.names))
         if best is None or rank > best[0]:
             best = (rank, replica)
     return best[1] if best is not None else None

@@ -25,6 +25,7 @@ from engine.errors import Code, ConnectionLoss, NoNode, OperationTimeout, Sessio
 from engine.keeper.base import Keeper, Watch
 from engine.keeper.recipes import SessionHolder, Signal
 from engine.replication.paths import ReplicaPaths, TablePaths, sequence_number
+from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, find_entries
 
@@ -176,8 +177,8 @@ class _ProcessedEntries:
         return True
 
     async def _has_copied(self, keeper: Keeper, watch: Watch | None = None) -> bool:
-        pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data.decode()
-        return bool(pointer) and int(pointer) > (sequence_number(self._newest.name) or 0)
+        pointer = (await keeper.get(self._replica.log_pointer, watch=watch)).data
+        return peers.number(pointer) > (sequence_number(self._newest.name) or 0)
 
     async def _is_another_log(self, keeper: Keeper) -> bool:
         """Whether Keeper has lost the table meanwhile. An entry stays in the log until every replica has

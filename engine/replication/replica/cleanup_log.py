@@ -30,6 +30,7 @@ from engine.errors import BadVersion, Code, MultiFailed, NoNode, SqlError
 from engine.keeper.base import Check, Keeper, Node, Op, Remove, SetData
 from engine.keeper.recipes import MULTI_BATCH_SIZE
 from engine.replication.paths import ReplicaPaths, sequence_number
+from engine.replication.replica import peers
 from engine.replication.replica.context import ReplicaContext
 
 log = logging.getLogger(__name__)
@@ -73,7 +74,7 @@ async def clean_log(ctx: ReplicaContext) -> int:
     bound = entries[max(0, surplus)]
     found = await _look(ctx, keeper, bound)
     for replica in found.recovering:
-        found.keep(_number(await keeper.get(replica.log_pointer)))
+        found.keep(peers.number((await keeper.get(replica.log_pointer)).data))
     if found.recovering:
         for pointer in found.candidates.values():
             found.keep(pointer)
@@ -96,7 +97,8 @@ async def _look(ctx: ReplicaContext, keeper: Keeper, bound: int) -> _Replicas:
         (lost_node,) = await keeper.get_many([replica.is_lost])
         if not isinstance(host, Node) or not isinstance(pointer_node, Node):
             continue  # it is being dropped: without `host` it can never be active again
-        pointer = _number(pointer_node)
+        # One that has never copied anything, or whose pointer nobody can read, needs all there is.
+        pointer = peers.number(pointer_node.data)
         is_lost = isinstance(lost_node, Node) and lost_node.data == b"1"
         if is_active is not None and is_lost:
             found.recovering.append(replica)
@@ -159,8 +161,3 @@ async def _remove(ctx: ReplicaContext, keeper: Keeper, found: _Replicas, doomed:
     if removed:
         log.info("replication.log_cleaned table=%s removed=%d", ctx.name, removed)
     return removed
-
-
-def _number(pointer: Node) -> int:
-    """The pointer of a replica that has never copied anything is empty: it needs all there is."""
-    return int(pointer.data) if pointer.data else 0

@@ -102,6 +102,8 @@ async def _choose_source(ctx: ReplicaContext, keeper: Keeper) -> ReplicaPaths:
         queue = await keeper.exists(replica.queue)
         if isinstance(pointer, KeeperAnswer) or queue is None:
             continue
+        if pointer.data and not pointer.data.isdigit():
+            continue  # nobody can stand there
         if not isinstance(is_lost, KeeperAnswer) and is_lost.data == _LOST:
             continue
         to_do = log_end - peers.number(pointer.data) + queue.num_children

@@ -6,10 +6,11 @@ It only reads. What is returned was true when it was read; replicas come and go.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.errors import KeeperAnswer, NoNode
+from engine.errors import KeeperAnswer, MalformedEntry, NoNode
 from engine.keeper.base import Keeper, WatchEvent
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDigest
@@ -19,12 +20,15 @@ from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.siphash import siphash128_bytes
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Holder:
     """A replica that has `part`, which is or covers the part that was looked for, and its address.
 
-    `header` is None if an old server wrote it (ask `header` for it then), `address` if it was never active.
+    `header` is None if an old server wrote it (ask `header` for it then), `address` if it was never active,
+    or if what Keeper says of it cannot be read.
     """
 
     replica: ReplicaPaths
@@ -160,14 +164,20 @@ async def _described(keeper: Keeper, wanted: dict[ReplicaPaths, PartName]) -> li
         if isinstance(node, KeeperAnswer):
             raise node
         path = replica.part(part)
-        address = None
-        if not isinstance(host, KeeperAnswer) and host.data:
-            address = ReplicaHost.from_bytes(host.data, where=replica.host)
+        address, header = None, None
+        try:
+            if not isinstance(host, KeeperAnswer) and host.data:
+                address = ReplicaHost.from_bytes(host.data, where=replica.host)
+            if node.data:
+                header = PartHeader.from_bytes(node.data, where=path)
+        except MalformedEntry as error:  # without an address nothing is fetched there, and others may have it
+            log.error("replica.holder_unreadable replica=%s part=%s error=%s", replica.root, part, error)
+            address = None
         found.append(
             Holder(
                 replica,
                 part,
-                header=PartHeader.from_bytes(node.data, where=path) if node.data else None,
+                header=header,
                 address=address,
                 is_active=not isinstance(is_active, KeeperAnswer),
                 log_pointer=0 if isinstance(pointer, KeeperAnswer) else number(pointer.data),
@@ -178,6 +188,6 @@ async def _described(keeper: Keeper, wanted: dict[ReplicaPaths, PartName]) -> li
 
 
 def number(data: bytes) -> int:
-    """A decimal number of a znode; 0 for an empty one."""
+    """A decimal number of a znode; 0 for an empty one, and for what is no number."""
     text = data.decode("ascii", "replace")
     return int(text) if text.isdigit() else 0

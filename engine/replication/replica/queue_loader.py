@@ -30,7 +30,10 @@ async def load(ctx: ReplicaContext, keeper: Keeper) -> None:
     another replica of this one. Raises PartsIntersect.
     """
     names = (await keeper.children(ctx.me.parts)).names
-    ctx.queue.reset(PartName.parse(name) for name in names)
+    parts = [part for name in names if (part := PartName.try_parse(name)) is not None]
+    if len(parts) < len(names):  # nobody's data: no other step looks at them, either
+        log.error("replica.no_part_names table=%s path=%s", ctx.name, ctx.me.parts)
+    ctx.queue.reset(parts)
     await add_new_entries(ctx, keeper)
     await load_mutations(ctx, keeper)
     pointer = await keeper.get(ctx.me.mutation_pointer)

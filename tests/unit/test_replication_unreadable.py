@@ -1,0 +1,89 @@
+"""What somebody else has written into znodes of a table: it is named, and stops nobody who can go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from engine.replication.commands.insert import InsertOptions
+from engine.replication.replica.cleanup_log import clean_log
+from engine.replication.replica.switches import Activity
+from engine.replication.settings import ReplicatedSettings
+from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
+
+FEW_ENTRIES = ReplicatedSettings(
+    max_bytes_to_merge_at_max_space_in_pool=1, min_replicated_logs_to_keep=0, max_replicated_logs_to_keep=1
+)
+GARBAGE = b"garbage\xff"
+
+
+async def until(live: Live, is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(600):
+        while not is_so():
+            await live.env.sleep(0.5)
+
+
+def test_a_log_pointer_that_is_no_number_stops_its_own_replica_alone_and_keeps_the_log() -> None:
+    async def main(live: Live) -> None:
+        one, two, three = await live.cluster(3, FEW_ENTRIES)
+        await (await live.keeper()).set(one.ctx.me.log_pointer, GARBAGE)
+        await two.insert(1)
+        await until(live, lambda: "which is no number" in one.ctx.readonly_reason)
+        await until(live, lambda: three.keys() == [1])
+        assert await clean_log(two.ctx) == 0
+        await live.env.sleep(400)
+        assert two.table.program_errors == three.table.program_errors == []
+        assert not two.ctx.is_readonly and len(live.children(PATHS.log)) == 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("which", ["host", "parts/all_0_0_0"])
+def test_a_part_is_fetched_from_another_replica_than_the_one_of_which_nothing_can_be_read(which: str) -> None:
+    async def main(live: Live) -> None:
+        one, two, three = await live.cluster(3)
+        three.ctx.switches.stop(Activity.FETCHES)
+        await one.insert(1, options=InsertOptions(quorum=2))
+        await (await live.keeper()).set(f"{one.ctx.me.root}/{which}", GARBAGE)
+        three.ctx.switches.start(Activity.FETCHES)
+        three.ctx.queue_changed.set()
+        await until(live, lambda: three.keys() == [1])
+        assert two.keys() == [1]
+
+    run(main)
+
+
+async def with_a_node(live: Live, replica: LiveReplica, path: str) -> None:
+    await (await live.keeper()).create(path, GARBAGE)
+    live.server.crash_client(replica.name)
+    live._holders.pop(replica.name)
+    await replica.table.stop()
+    replica.begin()
+    live.network.attach(replica.name, replica.ctx.me, replica.store)
+    await replica.table.start()
+
+
+def test_what_is_no_parts_name_among_the_parts_is_passed_over() -> None:
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        await one.insert(1)
+        await with_a_node(live, one, f"{one.ctx.me.parts}/notes")
+        assert await one.table.wait_until_active(timeout_s=60)
+        assert one.keys() == [1] and "notes" in live.children(one.ctx.me.parts)
+
+    run(main)
+
+
+@pytest.mark.parametrize("place", ["mutations/0000000007", "replicas/r1/queue/queue-0000000700"])
+def test_what_a_table_stands_still_at_is_named(place: str) -> None:
+    async def main(live: Live) -> None:
+        (one,) = await live.cluster(1)
+        await with_a_node(live, one, f"{PATHS.root}/{place}")
+        await until(live, lambda: "Cannot parse input" in one.ctx.readonly_reason)
+        assert place.rpartition("/")[2] in one.ctx.readonly_reason
+        await (await live.keeper()).remove(f"{PATHS.root}/{place}")
+        assert await one.table.wait_until_active(timeout_s=60)
+
+    run(main)
