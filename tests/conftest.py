@@ -82,6 +82,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+_SOME_SLOW = re.compile(rb"mark\.slow|few_first\(")
 _ALL_SLOW = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
 
 
@@ -93,7 +94,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         case "slow":
             # The conftest.py beside it marks some by their parameters, or all of them.
             said = [collection_path, *collection_path.parent.glob("conftest.py")]
-            is_left_out = not any(b"mark.slow" in file.read_bytes() for file in said)
+            is_left_out = not any(_SOME_SLOW.search(file.read_bytes()) for file in said)
         case "not slow":
             is_left_out = _ALL_SLOW.search(collection_path.read_bytes()) is not None
         case _:

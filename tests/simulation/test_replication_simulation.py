@@ -74,7 +74,7 @@ FAULTS = {
 
 
 def test_replicas_keep_their_promises_on_some_seeds() -> None:
-    run(simulate, chosen_seeds(900_000, 40))
+    run(simulate, chosen_seeds(900_000, 15))
 
 
 @pytest.mark.slow

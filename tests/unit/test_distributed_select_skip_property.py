@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from engine.errors import SqlError
+from tests.few import few_first
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import SHARDS, Bench, bench
 
@@ -49,13 +50,13 @@ CONSTANTS = {
 }
 KEYS = {
     "cityHash64(id)": "UInt64",
+    "cityHash64(small, signed)": "UInt64",
+    "toInt64(signed) * 2": "Int64",
+    "cityHash64(city)": "UInt64",
     "id % 3": "UInt8",
     "intDiv(id, 10)": "UInt64",
     "signed": "Int32",
-    "toInt64(signed) * 2": "Int64",
     "small + id": "UInt64",
-    "cityHash64(city)": "UInt64",
-    "cityHash64(small, signed)": "UInt64",
     "sipHash64(price)": "UInt64",
     "xxHash64(ratio)": "UInt64",
     "toYYYYMM(day)": "UInt32",
@@ -121,9 +122,9 @@ def condition(rng: random.Random, columns: list[str], depth: int = 2) -> str:
     return f"NOT ({text})" if rng.random() < 0.1 else text
 
 
-@pytest.mark.parametrize("number", range(len(KEYS)), ids=list(KEYS))
-def test_random_conditions_on_a_key_answer_as_one_table_does(world: World, number: int) -> None:
-    key = list(KEYS)[number]
+@pytest.mark.parametrize("key", few_first(KEYS, few=4))
+def test_random_conditions_on_a_key_answer_as_one_table_does(world: World, key: str) -> None:
+    number = list(KEYS).index(key)
     of_key = [name for name in COLUMNS if name in key]
     skipped = 0
     for seed in range(SEEDS):
