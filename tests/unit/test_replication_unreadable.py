@@ -8,6 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from engine.replication.commands.insert import InsertOptions
+from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
@@ -63,6 +65,28 @@ async def with_a_node(live: Live, replica: LiveReplica, path: str) -> None:
     replica.begin()
     live.network.attach(replica.name, replica.ctx.me, replica.store)
     await replica.table.start()
+
+
+@pytest.mark.parametrize("left", [(), ("queue", "metadata"), ("parts",)])
+def test_a_replica_that_was_dropped_by_half_keeps_nobody_from_merging(left: tuple[str, ...]) -> None:
+    """SYSTEM DROP REPLICA was killed in the middle: everything made by anybody is compared with what all
+    other replicas have, and this one has no node to look into."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        for key in range(2):
+            await one.insert(key)
+        keeper = await live.keeper()
+        for path in ("", *(f"/{child}" for child in left)):
+            await keeper.create(f"{PATHS.replica('r9').root}{path}")
+        number = await create_mutation(one.ctx, "UPDATE v = 5 WHERE k = 1")
+        async with asyncio.timeout(600):
+            await wait_for_mutation(one.ctx, number)
+        await optimize(two.ctx, OptimizeOptions(extent=Extent.FINAL))
+        await live.quiet()
+        assert one.parts() == two.parts() == ["all_0_1_1_2"] and one.rows() == [(0, 0), (1, 5)]
+
+    run(main)
 
 
 def test_what_is_no_parts_name_among_the_parts_is_passed_over() -> None:

@@ -24,7 +24,7 @@ Source: ClickHouse's StorageReplicatedMergeTree::checkPartChecksumsAndCommit.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
@@ -87,10 +87,11 @@ async def commit_parts(
         for name in (*ctx.queue.current_parts.parts_covered_by(span), *filter(span.contains, staged))
         if name not in local
     ]
+    bare: Collection[ReplicaPaths] = ()
     for _ in range(_ATTEMPTS):
         ops: list[Op] = []
         for part in missing:
-            ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part))
+            ops += await _ops_of(ctx, keeper, local[part], (agreed or {}).get(part), bare)
         for part in stale:
             await _check_others(ctx, keeper, local[part], await peers.others(ctx, keeper))
             ops.append(SetData(ctx.me.part(part), local[part].header.to_bytes()))
@@ -104,6 +105,7 @@ async def commit_parts(
             if not isinstance(failed.error, NodeExists | NoNode):
                 raise
             agreed = None
+            bare = await _without_parts(ctx, keeper)
         except (ConnectionLoss, OperationTimeout):
             await keeper.sync(ctx.me.parts)
         listed = [PartName.try_parse(name) for name in (await keeper.children(ctx.me.parts)).names]
@@ -164,8 +166,22 @@ def _local(ctx: ReplicaContext, name: PartName) -> Part:
     return part
 
 
-async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agreed | None) -> list[Op]:
-    """Create the part's node, and assert what was found about the others."""
+async def _without_parts(ctx: ReplicaContext, keeper: Keeper) -> Collection[ReplicaPaths]:
+    """Other replicas that have no node for parts: those that somebody has begun to drop and not finished."""
+    replicas = await peers.others(ctx, keeper)
+    stats = await keeper.exists_many([replica.parts for replica in replicas])
+    return [replica for replica, stat in zip(replicas, stats, strict=True) if stat is None]
+
+
+async def _ops_of(
+    ctx: ReplicaContext,
+    keeper: Keeper,
+    part: Part,
+    agreed: Agreed | None,
+    bare: Collection[ReplicaPaths],
+) -> list[Op]:
+    """Create the part's node, and assert what was found about the others; `bare` are as `_without_parts`
+    says."""
     header = part.header
     create = Create(ctx.me.part(part.name), header.to_bytes())
     if agreed is not None and agreed.header == header:
@@ -175,7 +191,8 @@ async def _ops_of(ctx: ReplicaContext, keeper: Keeper, part: Part, agreed: Agree
         return [create]
     ops: list[Op] = []
     for replica in replicas:
-        ops += [Create(replica.part(part.name)), Remove(replica.part(part.name))]
+        absent = replica.parts if replica in bare else replica.part(part.name)
+        ops += [Create(absent), Remove(absent)]
     return [*ops, create]
 
 
