@@ -2,18 +2,20 @@
 
 SQLite is the default (a path or `sqlite:///path`), PostgreSQL is `postgresql://…` (through psycopg2).
 Writers of one SQLite file wait for each other up to `BUSY_TIMEOUT_S`; readers never wait. Connections are
-not kept, so an engine may be used after a fork. Calls block for some milliseconds.
+not kept, so an engine may be used after a fork. Engines are kept: each compiles every statement once, which
+takes longer than the statement. Calls block for some milliseconds.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy import URL, Connection, Engine, event, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -56,7 +58,7 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
             if not parsed.database or parsed.database == ":memory:":
                 raise ConfigError(f"The {what} needs a file: a database in memory is gone with its process.")
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-        engine = sa.create_engine(parsed, poolclass=NullPool)
+        return _engine(parsed)
     except (ArgumentError, NoSuchModuleError) as error:
         raise ConfigError(f"The {what}'s URL cannot be read.", hint=str(error)) from error
     except ValueError as error:  # not shown: it quotes what stands where the port is expected
@@ -65,6 +67,11 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
         raise ConfigError(
             f"The {what} is in PostgreSQL and its driver is missing.", hint="Install oncluster[postgres]."
         ) from error
+
+
+@functools.lru_cache(maxsize=32)
+def _engine(url: URL) -> Engine:
+    engine = sa.create_engine(url, poolclass=NullPool)
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
