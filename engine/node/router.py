@@ -175,8 +175,10 @@ class StatementRouter:
                     elif failover.watches_names and statement.kind is StatementKind.SELECT:
                         # chDB has looked up all names when the first byte is there.
                         answer = await BegunAnswer.of(answer, failover, held_bytes=0)
-                    if moves_left and await self._distributed.names_moved(prepared, failover):
+                    if await self._distributed.names_moved(prepared, failover):
                         moves_left -= 1
+                        if moves_left < 0:
+                            raise SqlError(Code.ABORTED, "Tables of the statement change names all the time")
                         continue
                     is_given = True
                     yield answer

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from engine.config.model import User
+from engine.errors import Code, SqlError
 from engine.node.statement import Asked
 from tests.unit.test_distributed_select_remembered import World, world
 from tests.unit.test_distributed_select_shapes import bench
@@ -82,3 +83,39 @@ def test_a_table_that_is_attached_while_a_select_is_prepared_is_read(
     plain.ask("DETACH TABLE events")
     after_first(monkeypatch, plain.node._selects._references, "of", running(plain, "ATTACH TABLE events"))
     assert count(plain, "other UNION ALL SELECT count() FROM events") == 300
+
+
+def test_a_name_that_was_distributed_for_a_moment_only_is_read_again(
+    plain: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 1. `plain` is prepared. 2. EXCHANGE: chDB reads the placeholder. 3. EXCHANGE once more, unseen.
+    exchange = running(plain, "EXCHANGE TABLES plain AND events")
+    after_first(monkeypatch, plain.node, "prepare_read", exchange)
+    original, looks = plain.node.names_moved, list[int]()
+
+    async def looked(*args: Any) -> bool:
+        looks.append(1)
+        if len(looks) == 1:
+            await exchange()
+        return await original(*args)
+
+    monkeypatch.setattr(plain.node, "names_moved", looked)
+    assert count(plain, "plain") == 7
+
+
+def test_a_name_that_is_given_away_again_and_again_is_an_error_and_no_wrong_answer(
+    plain: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = plain.node.prepare_read
+
+    async def prepared(*args: Any) -> Any:
+        result = await original(*args)
+        if args[0].sql.startswith("SELECT"):
+            for _ in range(2):
+                await running(plain, "EXCHANGE TABLES plain AND events")()
+        return result
+
+    monkeypatch.setattr(plain.node, "prepare_read", prepared)
+    with pytest.raises(SqlError) as refused:
+        count(plain, "plain")
+    assert refused.value.code == Code.ABORTED

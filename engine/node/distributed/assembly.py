@@ -26,7 +26,7 @@ from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
 from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
-from engine.node.distributed.name_changes import names_given
+from engine.node.distributed.name_changes import is_among, names_given
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.replacing import Replacing
 from engine.node.distributed.selects import DistributedSelects
@@ -202,10 +202,12 @@ class DistributedNode:
 
     async def target_moved(self, asked: Asked, failover: Failover) -> bool:
         """Whether an INSERT, which has failed, may have met such a placeholder."""
-        if not self.tables.has_moved_since(failover.version):
-            return False
         target = InsertSql(asked.sql).table
-        return target is not None and await self.tables.find_for(asked, target) is not None
+        if target is None or not (given := self.tables.given_since(failover.version)):
+            return False
+        name = TableName(target.database or asked.current_database, target.table)
+        await self.tables.name_changes.settled(name)
+        return is_among(name, given)
 
     @asynccontextmanager
     async def turn(self, failover: Failover) -> AsyncIterator[None]:
@@ -246,7 +248,7 @@ class DistributedNode:
     def _names_are_given(self, statement: Statement) -> None:
         given = self._given.pop(id(statement), None)
         if given is not None:
-            self.tables.changed()
+            self.tables.note_given(given)
             self.tables.name_changes.end(given)
 
     def _forget_views(self, statement: Statement) -> None:

@@ -31,6 +31,11 @@ def names_given(asked: Asked, statement: Statement) -> frozenset[TableName]:
     return frozenset()
 
 
+def is_among(name: TableName, given: Collection[TableName]) -> bool:
+    """Whether a name, or its whole database, is one of those."""
+    return name in given or TableName(name.database, "") in given
+
+
 class NameChanges:
     """The statements that are under way."""
 
@@ -39,8 +44,9 @@ class NameChanges:
         self._ended = asyncio.Event()
 
     @property
-    def are_under_way(self) -> bool:
-        return bool(self._names)
+    def under_way(self) -> frozenset[TableName]:
+        """The names that are being given."""
+        return frozenset(self._names)
 
     def begin(self, names: Collection[TableName]) -> None:
         self._names.update(names)

@@ -86,7 +86,7 @@ class Replacing:
         try:
             await self._plain(asked, f"{verb} {temporary.quoted} {between} {name.quoted}")
         finally:
-            self._tables.changed()
+            self._tables.note_given([temporary, name])
 
     async def drop(self, asked: Asked, name: TableName) -> None:
         """Drop what has this name, if anything has, with what its spool still holds."""

@@ -36,6 +36,7 @@ from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.distributed.merges import Merges
+from engine.node.distributed.name_changes import is_among
 from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
@@ -130,16 +131,18 @@ class DistributedSelects:
             try:
                 return await self._prepared(asked, statement, failover)
             except SqlError:
-                if is_last or not self._tables.has_moved_since(failover.version):
+                if is_last or not self._tables.given_since(failover.version):
                     raise
         raise AssertionError
 
     async def names_moved(self, prepared: Asked, failover: Failover) -> bool:
-        """Whether a name in the prepared statement has become a Distributed table's meanwhile, so that chDB
-        may have read a placeholder."""
-        if not self._tables.has_moved_since(failover.version):
+        """Whether a name in the prepared statement has come to mean another table meanwhile, so that chDB may
+        have read a placeholder, even if it is gone again."""
+        given = self._tables.given_since(failover.version)
+        if not given:
             return False
-        return await self._views.select_reads_distributed(prepared.sql, prepared.current_database)
+        names = await self._views.all_names(prepared.sql, prepared.current_database)
+        return any(is_among(name, given) for name in names)
 
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()

@@ -7,6 +7,7 @@ the names of its tables again after any statement that may have changed them.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from engine.node.distributed.table_gates import TableGates
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
+
+_MOST_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class DistributedTables:
         self._by_name: Mapping[TableName, DistributedTable] = {}
         self._damaged: Mapping[TableName, UUID] = {}
         self._version = 0
+        self._given: deque[tuple[int, frozenset[TableName]]] = deque(maxlen=_MOST_REMEMBERED)
         self._known_version = -1
         self._lock = asyncio.Lock()
 
@@ -89,10 +93,15 @@ class DistributedTables:
         """Another one after every statement that may have changed names or columns."""
         return self._version
 
-    def has_moved_since(self, version: int) -> bool:
-        """Whether a name may have come to mean another table since `version` was the present one, or just
-        may."""
-        return self._version != version or self.name_changes.are_under_way
+    def given_since(self, version: int) -> frozenset[TableName]:
+        """The names that came to mean another table since `version` was the present one, or just may. One
+        with an empty table stands for a whole database."""
+        return self.name_changes.under_way.union(*(names for at, names in self._given if at > version))
+
+    def note_given(self, names: Collection[TableName]) -> None:
+        """They mean something else from now on."""
+        self.changed()
+        self._given.append((self._version, frozenset(names)))
 
     def changed(self) -> None:
         """A statement that may have changed names or columns is about to run, or has run."""

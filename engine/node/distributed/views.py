@@ -54,6 +54,20 @@ class DistributedViews:
         """The same of a text with subqueries."""
         return await self._reads_distributed(sql, database, 0)
 
+    async def all_names(self, sql: str, database: str) -> frozenset[TableName]:
+        """What a text reads by name, in a database, and what the views among that read."""
+        found: set[TableName] = set()
+        new = {TableName(ref.name.database or database, ref.name.table) for ref in table_names(sql)}
+        while new and len(found) < _MAX_REMEMBERED:
+            found |= new
+            selects = await self._selects(sorted(new))
+            new = {
+                TableName(ref.name.database or inner, ref.name.table)
+                for inner, _, select in selects
+                for ref in table_names(select)
+            } - found
+        return frozenset(found)
+
     async def replaced(self, asked: Asked) -> str:
         """The text with every view that reads a Distributed table replaced by its SELECT. Raises SqlError."""
         sql = asked.sql
