@@ -47,6 +47,10 @@ from spark_apps.clickhouse_cluster.target import Target
 log = logging.getLogger(__name__)
 
 _NO_PARTITION = "'none'"
+_ALTERED = (
+    "Nothing was written. If the table was altered while the load ran, run it again; else it has what "
+    "staging tables have not: see its CREATE TABLE."
+)
 _ATTACHED_AT_ONCE = 100
 """Partitions in one statement: a server reads 256 KiB of it, unless it is told to read more."""
 
@@ -191,23 +195,30 @@ class _Work:
             raise RowsMissing(f"{self.server}: {error.message}") from error
 
     def require_fitting_parts(self) -> None:
-        """Have the server compare the tables, by moving a partition that is not there: it would refuse the
-        parts of a table that differs, and then the job would be decided. Raises SqlError, RowsMissing."""
-        staged = self.plan.shards[self.shard].staged
-        if not staged or self.target.is_old:
+        """That staging tables have the table's structure, also where it was altered while tasks ran: a server
+        refuses the parts of one that has not, and then the job would be decided. The server compares one of
+        them with the table, by moving a partition that is not there. Raises SqlError, RowsMissing."""
+        names = [one.table for one in self.plan.shards[self.shard].staged]
+        if not names or self.target.is_old:
             return
-        source = TableName(staging.DATABASE, staged[0].table).quoted
+        first = TableName(staging.DATABASE, names[0])
+        sql = (
+            f"ALTER TABLE {self.target.table.quoted} ATTACH PARTITION ID {_NO_PARTITION} FROM {first.quoted}"
+        )
         try:
-            self.server.execute(
-                f"ALTER TABLE {self.target.table.quoted} ATTACH PARTITION ID {_NO_PARTITION} FROM {source}"
-            )
+            self.server.execute(sql)
         except SqlError as error:
             if error.code == Code.UNKNOWN_TABLE:
                 raise RowsMissing(f"{self.server}: {error.message}") from error
-            error.hint = (
-                "Nothing was written. The table has what staging tables have not; see its CREATE TABLE."
-            )
+            error.hint = _ALTERED
             raise
+        others = staging.of_other_columns(self.server, names)
+        if others:
+            raise SqlError(
+                Code.INCOMPATIBLE_COLUMNS,
+                f"{self.server}: {', '.join(others[:5])} have other columns than {names[0]}.",
+                hint=_ALTERED,
+            )
 
     def require_no_strangers(self, rows: int) -> None:
         if rows:

@@ -23,6 +23,13 @@ class Pushdown(enum.Enum):
     ON = "on"
 
 
+class Final(enum.Enum):
+    """Whether rows are read as merges would leave them."""
+
+    OFF = "off"
+    ON = "on"
+
+
 class Placement(enum.Enum):
     """Which shards get a row."""
 
@@ -50,9 +57,10 @@ class Options:
 
     `shards` (servers and weight of each shard) stands in for a Distributed table, together with
     `sharding_key`: `table` is then the local table of each shard. `job_id` is the identity under which a
-    load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils.
-    `partitions` are ids that an overwriting load replaces also where it has no rows for them. `placement` is
-    for small tables that every shard holds in full.
+    load takes place once; empty for one that cannot be repeated. `filter` is SQL that every row read fulfils,
+    and with `final` rows are read as merges would leave them. `partitions` are ids that an overwriting load
+    replaces also where it has no rows for them. `placement` is for small tables that every shard holds in
+    full.
     """
 
     table: TableName
@@ -61,6 +69,7 @@ class Options:
     filter: str = ""
     partitions: tuple[str, ...] = ()
     pushdown: Pushdown = Pushdown.OFF
+    final: Final = Final.OFF
     placement: Placement = Placement.BY_KEY
     delivery: Delivery = Delivery.STAGED
     materialized_views: Views = Views.REFUSED
@@ -108,6 +117,7 @@ class Options:
             filter=values.get("filter", ""),
             partitions=_partitions(values.get("partitions", "")),
             pushdown=_one_of(Pushdown, values, "pushdown", Pushdown.OFF),
+            final=_one_of(Final, values, "final", Final.OFF),
             delivery=_one_of(Delivery, values, "delivery", Delivery.STAGED),
             materialized_views=_one_of(Views, values, "materialized_views", Views.REFUSED),
             placement=_one_of(Placement, values, "placement", Placement.BY_KEY),
@@ -126,7 +136,7 @@ _PARTITION_ID = re.compile(r"[A-Za-z0-9_-]+\Z")
 _KNOWN = {
     "url", "user", "password", "job_id", "shards", "sharding_key", "cluster_file", "http_port",
     "block_rows", "filter", "pushdown", "placement", "delivery", "partitions", "table", "path",
-    "replicas_wait_s", "materialized_views",
+    "replicas_wait_s", "materialized_views", "final",
     "checkpointlocation",
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.expressions import select_list
 from spark_apps.clickhouse_cluster.http import Answer, Server, first_to_answer
-from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.options import Final, Options
 from spark_apps.clickhouse_cluster.ranges import CANNOT_INSERT_NULL
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
@@ -85,6 +85,8 @@ class ClusterReader(DataSourceReader):
         named = (self._target.column(field.name) for field in schema)
         require_values_to_read(column for column in named if column)
         self._conditions = [f"({options.filter})"] if options.filter else []
+        final = " FINAL" if options.final is Final.ON else ""
+        self._from = f"{self._target.table.quoted}{final}"
         self._binary = frozenset(field.name for field in schema if isinstance(field.dataType, BinaryType))
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -105,27 +107,24 @@ class ClusterReader(DataSourceReader):
 
     def _read_none(self, server: Server, where: str) -> Iterator[pa.RecordBatch]:
         """Rows of no columns: as many as there are."""
-        left = int(
-            server.text(f"SELECT count() FROM {self._target.table.quoted}{where}", settings=_long(where))
-        )
+        left = int(server.text(f"SELECT count() FROM {self._from}{where}", settings=_long(where)))
         while left > 0:
             rows = min(left, _ROWS_OF_NONE)
             yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
             left -= rows
 
     def _read_arrow(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
-        table = self._target.table.quoted
         # A star leaves out columns that are MATERIALIZED.
         names = column_list([column.name for column in columns])
         chosen = select_list(columns, binary=self._binary)
-        sql = f"SELECT {chosen} FROM (SELECT {names} FROM {table}{where}) FORMAT ArrowStream"
+        sql = f"SELECT {chosen} FROM (SELECT {names} FROM {self._from}{where}) FORMAT ArrowStream"
         with server.open(sql, settings=_ARROW | _long(sql)) as answer:
             yield from pa.ipc.open_stream(_Stream(answer))
 
     def _read_old(self, server: Server, columns: Sequence[Column], where: str) -> Iterator[pa.RecordBatch]:
         """Servers that know no Arrow send Native, and chDB makes Arrow of it."""
         names = column_list([column.name for column in columns])
-        sql = f"SELECT {names} FROM {self._target.table.quoted}{where} FORMAT Native"
+        sql = f"SELECT {names} FROM {self._from}{where} FORMAT Native"
         with tempfile.TemporaryDirectory(prefix="oncluster-spark-") as directory:
             file = Path(directory) / "rows.native"
             with server.open(sql, settings=_long(sql)) as answer, file.open("wb") as out:

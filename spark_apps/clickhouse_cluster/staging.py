@@ -20,7 +20,7 @@ import hashlib
 import re
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -154,6 +154,19 @@ def tables(server: Server, like: str) -> list[str]:
             tries += 1
             if error.code != Code.UNKNOWN_TABLE or tries == _LISTINGS:
                 raise
+
+
+def of_other_columns(server: Server, names: Sequence[str]) -> list[str]:
+    """Those of these tables that have other columns than the first. All are of one run."""
+    if len(names) < 2:
+        return []
+    run = "_".join(names[0].split("_")[:3]) + "_"
+    rows = server.rows(
+        "SELECT table, arraySort(groupArray(concat(name, ' ', type))) AS columns FROM system.columns "
+        f"WHERE database = {quote_string(DATABASE)} AND startsWith(table, {quote_string(run)}) GROUP BY table"
+    )
+    columns = {row["table"]: row["columns"] for row in rows}
+    return [name for name in names if name in columns and columns[name] != columns.get(names[0])]
 
 
 def left(server: Server, *, records_older_than_s: int) -> list[str]:

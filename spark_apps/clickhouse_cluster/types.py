@@ -244,7 +244,19 @@ def _misfit(spark: DataType, text: str, zone: str) -> str:
         return _misfit(spark.keyType, key, zone) or _misfit(spark.valueType, value, zone)
     else:
         fits = False
+    if not fits and not _is_writable(kind):
+        return ": Spark has nothing that goes into it; leave the column out, or make it a String"
     return "" if fits else "; cast it in Spark"
+
+
+def _is_writable(kind: ChType) -> bool:
+    """Something of Spark's goes into it."""
+    return (
+        kind.name in SIMPLE
+        or kind.name in INTEGERS
+        or kind.name in ("Array", "Map", "FixedString", "Enum8", "Enum16", "UUID", "IPv4", "IPv6")
+        or kind.decimal is not None
+    )
 
 
 def _split(text: str) -> tuple[str, ...]:

@@ -18,7 +18,11 @@ from pyspark.sql.types import BinaryType, StructType
 
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster.http import Server
-from tests.spark.conftest import Servers
+from spark_apps.clickhouse_cluster.options import Options
+from spark_apps.clickhouse_cluster.reader import ClusterReader
+from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.types import spark_schema
+from tests.spark.conftest import MADE, Servers
 
 pytestmark = pytest.mark.slow
 
@@ -136,6 +140,25 @@ def test_a_filter_in_sql_is_evaluated_by_the_servers(spark: SparkSession, server
         shard[0].execute(f"INSERT INTO {name} SELECT toInt32(number) FROM numbers(10)")
     frame = read(spark, servers, name, filter="bitAnd(a, 1) = 1 OR a = 2")
     assert [frame.count(), frame.where("a = 2").count(), frame.count()] == [12, 2, 12]
+
+
+def test_rows_are_read_as_merges_would_leave_them_where_that_is_asked_for(servers: Servers) -> None:
+    server = servers.shards[0][0]
+    name = f"d.{servers.kind}_replacing"
+    unmerged = "max_bytes_to_merge_at_max_space_in_pool = 1, max_bytes_to_merge_at_min_space_in_pool = 1"
+    engine = f"ReplacingMergeTree ORDER BY a SETTINGS index_granularity = 8192, {unmerged}"
+    server.execute(f"CREATE TABLE {name} (a UInt8, n UInt8) ENGINE = {engine}")
+    MADE.append((server, f"DROP TABLE {name}"))
+    for number in range(2):
+        server.execute(f"INSERT INTO {name} VALUES (1, {number}), (2, {number})")
+    given = {"table": name, "shards": f"{server.host}:{server.port}", "filter": "n < 2 AND a = 1"}
+    for final, rows in (("off", [0, 1]), ("on", [1])):
+        options = Options.parse({**given, "final": final})
+        for columns in (Target.find(options).columns, ()):
+            reader = ClusterReader(options, spark_schema(columns))
+            batches = [batch for part in reader.partitions() for batch in reader.read(part)]
+            assert sum(batch.num_rows for batch in batches) == len(rows)
+            assert not columns or sorted(n for batch in batches for n in batch["n"].to_pylist()) == rows
 
 
 def test_columns_that_are_materialized_are_read_and_those_that_are_an_alias_filter(

@@ -263,3 +263,24 @@ def test_staged_parts_that_the_table_would_not_take_end_the_job_before_it_is_dec
     assert records.decision(job.coordinator, job.key) is None
     give_up(job)
     assert sum(nodes.counts(table)) == 0
+
+
+@pytest.mark.parametrize("altered", [0, 1], ids=["the first was staged later", "the second was staged later"])
+def test_a_table_that_is_altered_while_tasks_run_ends_the_load_before_it_is_decided(
+    nodes: Servers, altered: int
+) -> None:
+    """1. One task has staged. 2. The table gets a column. 3. The other task stages, and the job commits."""
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    messages = [attempt(job, task=1 - altered, number=1, first=0, last=30)]
+    for shard in nodes.shards:
+        shard[0].execute(f"ALTER TABLE {table} ADD COLUMN x UInt8")
+    messages.append(attempt(job, task=altered, number=2, first=30))
+    with pytest.raises(SqlError, match=r"other columns|different structure") as refused:
+        finish(job, messages)
+    assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
+    assert "run it again" in refused.value.hint
+    give_up(job)
+    again = begin(nodes, table)
+    finish(again, [attempt(again, task=0, number=3)])
+    assert is_once(nodes, table)

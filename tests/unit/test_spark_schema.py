@@ -99,6 +99,12 @@ def test_types_that_fit(spark: DataType, column: str) -> None:
         (TimestampNTZType(), "DateTime64(3, 'Asia/Tokyo')", "no zone, and the column's is Asia/Tokyo; cast"),
         (MapType(StringType(), LongType()), "String", "not a map"),
         (StructType(), "String", "cast it in Spark"),
+        (
+            StringType(),
+            "JSON",
+            "x: string into JSON: Spark has nothing that goes into it; leave the column out",
+        ),
+        (StructType(), "Tuple(UInt8, String)", "leave the column out"),
     ],
     ids=str,
 )
