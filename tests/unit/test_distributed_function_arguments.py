@@ -55,6 +55,7 @@ def test_a_constant_expression_is_its_value(constants: Any, given: str, same: st
     [
         "SELECT 1 FROM cluster(c, currentDatabase(), t)",
         "SELECT 1 FROM cluster(c, numbers(10))",
+        "SELECT 1 FROM cluster(c, of_another_version(10))",
         "SELECT 1 FROM cluster(c, view(SELECT 1), id + 1)",
         "SELECT cluster(concat('a', 'b'))",
     ],

@@ -57,8 +57,13 @@ def _names_table(sql: str, argument: Sequence[Token], edits: Sequence[Edit]) -> 
 async def _is_table_function(asked: Asked, argument: Sequence[Token]) -> bool:
     if argument[1].text != "(" or argument[0].kind not in (TokenKind.WORD, TokenKind.IDENTIFIER):
         return False
-    name = quote_string(argument[0].text.lower())
-    return bool(await _ask(asked, f"SELECT 1 FROM system.table_functions WHERE lower(name) = {name}"))
+    # What chDB does not know at all may be a table function of the shards' version.
+    found = await _ask(
+        asked,
+        f"SELECT count() FROM system.functions WHERE lower(name) = {quote_string(argument[0].text.lower())} "
+        "AND lower(name) NOT IN (SELECT lower(name) FROM system.table_functions)",
+    )
+    return found == "0"
 
 
 async def _value(asked: Asked, expression: str) -> str:
