@@ -21,8 +21,6 @@ STAMP := $(VENV)/oncluster-stamp
 # Tests of one file stay in one worker: they share servers. tests/conftest.py says which files begin. Three workers
 # for two processors, because a third of the slow tests' time is waiting.
 WORKERS ?= 3
-# The fast ones are divided after they have been collected, which is a fifth of their processor time.
-FORKED := -q -p no:xdist -p tests.forks --forks $(WORKERS)
 PARALLEL := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # `docker compose` where Docker has it, else docker-compose of before version 2.
@@ -82,7 +80,7 @@ imports: $(STAMP)
 
 test-fast: $(STAMP)
 	@echo "== fast tests"
-	@"$(BIN)/python" -m pytest -m "not slow" $(FORKED) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m "not slow" $(PARALLEL) $(PYTEST_ARGS)
 
 lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for the newest of everything)
 	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 $(LOCK_ARGS) --quiet \

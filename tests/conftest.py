@@ -74,7 +74,6 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "slow":
         zookeeper_classes.make_archive()
     zookeeper_classes.use_archive()
-    gc.disable()  # up to the end of the collection: hardly anything is garbage
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -113,7 +112,6 @@ def pytest_collection_finish() -> None:
     """What was imported and collected stays to the end: nobody needs to look through it for garbage again."""
     gc.collect()
     gc.freeze()
-    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)
