@@ -196,7 +196,7 @@ async def test_errors_of_the_spools_disk_are_errors_of_the_statement(reading: Op
         ) as no:
             await one.ask("SYSTEM FLUSH DISTRIBUTED d")
         assert no.value.code == Code.STD_EXCEPTION
-        with pytest.raises(SqlError, match="Cannot keep rows for a Distributed table: File exists") as no:
+        with pytest.raises(SqlError, match="Cannot keep rows for a Distributed table: Not a directory") as no:
             await one.ask("INSERT INTO d VALUES (1)")
         assert no.value.code == Code.STD_EXCEPTION
         await one.ask("DROP TABLE d")
