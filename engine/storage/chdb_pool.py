@@ -28,7 +28,6 @@ from engine.storage.chdb_session import ChdbSession
 from engine.storage.disk_reserve import DiskReserve
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
-from engine.storage.insert_failures import InsertFailures
 from engine.storage.job import Job
 from engine.storage.layout import LOCAL_DATABASE, ChdbSettings, prepare
 from engine.storage.orphans import set_orphans_aside
@@ -40,6 +39,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CANNOT_OPEN_FILE = 76
+_MOST_READERS = 256
+"""INSERTs whose rows are on their way. Each waits for its client most of the time."""
 
 
 class ChdbPool:
@@ -51,6 +52,7 @@ class ChdbPool:
         self.may_wait_for_others = max(1, max_running - max(1, max_running // 4))
         """So many statements may hold threads while they wait for nodes that may ask this one meanwhile."""
         self._threads = ThreadPoolExecutor(max_running, thread_name_prefix="chdb")
+        self._readers = ThreadPoolExecutor(_MOST_READERS, thread_name_prefix="chdb-reader")
         self._control = ThreadPoolExecutor(1, thread_name_prefix="chdb-control")
         self._reserved: list[ThreadPoolExecutor] = []
         self._anchor: Any = None
@@ -59,7 +61,6 @@ class ChdbPool:
         self._max_threads = 1
         self.idle = IdleConnections()
         """Connections of INSERTs and SELECTs that are over."""
-        self.insert_failures = InsertFailures()
         self._unfinished: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -83,6 +84,7 @@ class ChdbPool:
             await pool.control(lambda: pool._start(connection_string))
         except SqlError as error:
             pool._threads.shutdown(wait=False)
+            pool._readers.shutdown(wait=False)
             pool._control.shutdown(wait=False)
             if error.code == CANNOT_OPEN_FILE:
                 raise Busy(
@@ -134,6 +136,10 @@ class ChdbPool:
     def start(self, function: Callable[[], T]) -> Job[T]:
         """Run `function` on a worker thread, as soon as one is free, and to its end."""
         return Job(self._threads, function)
+
+    def start_reader(self, function: Callable[[], T]) -> Job[T]:
+        """As `start`, for a statement that waits for rows: it takes no thread from the others."""
+        return Job(self._readers, function)
 
     async def call(self, function: Callable[[], T]) -> T:
         """As `start`; a caller that is cancelled does not wait for it, nor does it begin then."""
@@ -201,6 +207,16 @@ class ChdbPool:
         except RuntimeError as error:
             log.warning("storage.kill_failed query_id=%s error=%s", query_id, error)
 
+    async def kill_reader(self, path: str) -> bool:
+        """Stop the INSERT that reads the file at `path`. False: it is not there (yet)."""
+        mine = f"position(query, {quote_string(quote_string(path))}) > 0"
+
+        def kill() -> bool:
+            killed = self._anchor.query(f"KILL QUERY WHERE {mine} AND query NOT ILIKE 'KILL%' ASYNC")
+            return bool(killed.bytes())
+
+        return await self.control(kill)
+
     def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Let `work` run to its end in the background; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
@@ -222,7 +238,7 @@ class ChdbPool:
         elif anchor is not None:
             await self.control(self.idle.close)
             await self.control(anchor.close)
-        for executor in (self._threads, self._control, *self._reserved):
+        for executor in (self._threads, self._readers, self._control, *self._reserved):
             executor.shutdown(wait=False)
 
 
@@ -237,15 +253,14 @@ class ReservedThreads:
     def idle(self) -> IdleConnections:
         return self._pool.idle
 
-    @property
-    def insert_failures(self) -> InsertFailures:
-        return self._pool.insert_failures
-
     def connect(self) -> Any:
         return self._pool.connect()
 
     def start(self, function: Callable[[], T]) -> Job[T]:
         return Job(self._executor, function)
+
+    def start_reader(self, function: Callable[[], T]) -> Job[T]:
+        return self._pool.start_reader(function)
 
     async def call(self, function: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._executor, function)
@@ -255,6 +270,9 @@ class ReservedThreads:
 
     async def kill(self, query_id: str) -> None:
         await self._pool.kill(query_id)
+
+    async def kill_reader(self, path: str) -> bool:
+        return await self._pool.kill_reader(path)
 
     def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         self._pool.finish_later(work)

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from engine.errors import Code, SqlError
 from engine.storage.errors import sql_error
 from engine.storage.idle_connections import IdleConnections
-from engine.storage.insert_failures import InsertFailures
-from engine.storage.insert_pieces import PIECE_BYTES, PiecedInsert, in_pieces
+from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
+from engine.storage.insert_text import cut_insert
 from engine.storage.job import Job
 from engine.storage.native_rows import beginning_with_rows
-from engine.storage.pipe import open_pipe
+from engine.storage.pipe import ChdbEnd, FeedEnd, open_feed, open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
@@ -31,8 +32,8 @@ from engine.storage.values_rows import without_files
 T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
-_START = 1000
-"""Of a statement: what kind it is stands here, if comments are not longer."""
+_AGAIN_S = 0.01
+"""How long a statement that has begun may be on its way to where it can be killed."""
 
 _Run = Callable[[Any, str], QueryResult]
 """Of a connection, and of the clause that is to be put behind the statement."""
@@ -44,16 +45,17 @@ class Threads(Protocol):
     @property
     def idle(self) -> IdleConnections: ...
 
-    @property
-    def insert_failures(self) -> InsertFailures: ...
-
     def connect(self) -> Any: ...
 
     def start(self, function: Callable[[], T]) -> Job[T]: ...
 
+    def start_reader(self, function: Callable[[], T]) -> Job[T]: ...
+
     async def control(self, function: Callable[[], T]) -> T: ...
 
     async def kill(self, query_id: str) -> None: ...
+
+    async def kill_reader(self, path: str) -> bool: ...
 
     def finish_later(self, work: Any) -> None: ...
 
@@ -131,8 +133,7 @@ class ChdbSession:
             text = sendable(sql + clause) if isinstance(sql, str) else sql
             if may_be_several and connection.classify_query(text)["statement_count"] > 1:
                 raise SqlError(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-            with self._pool.insert_failures.told() if _may_insert(sql) else nullcontext():
-                return _result(connection.query(text, format, params=dict(params)))
+            return _result(connection.query(text, format, params=dict(params)))
 
         async with self._lock:
             return await self._run(
@@ -207,29 +208,29 @@ class ChdbSession:
         all is written; it raises nothing.
         """
 
-        def ended(end: Callable[[], Any]) -> Any:
-            result = end()
+        cut = cut_insert(head, {**self._local.settings, **scope.settings})
+        scope = replace(scope, settings={**scope.settings, **cut.block_settings})
+        # What holds for this statement alone stands in its text, unless there is such a clause already.
+        takes_settings = not cut.own_settings
+
+        def read(path: str, *, is_pipe: bool) -> Any:
+            with self._local.harmless(scope, takes_settings=takes_settings) as (connection, clause):
+                result = insert_file(connection, cut, path, format=format, clause=clause, is_pipe=is_pipe)
             if behind is not None:
                 behind()
             return result
 
+        def read_few() -> Any:
+            with in_memory(first) as path:
+                return read(path, is_pipe=False)
+
         async with self._lock:
             pieces = in_pieces(_checked_rows(rows, format.lower()))
             first: list[bytes] = await anext(pieces, [])
-            # What holds for this statement alone stands in its text, unless there is such a clause already.
-            is_open = "SETTINGS" not in head.upper()
-            insert = PiecedInsert(
-                self._local.harmless(scope, takes_settings=is_open),
-                head,
-                format,
-                connect=self._pool.connect,
-                failures=self._pool.insert_failures,
-                settings={**self._local.settings, **scope.settings},
-            )
-            if sum(map(len, first)) < PIECE_BYTES:  # that was all
-                result = await self._uninterrupted(lambda: ended(partial(insert.whole, first)))
+            if sum(map(len, first)) < FEW_BYTES:  # that was all
+                result = await self._uninterrupted(read_few)
             else:
-                result = await self._insert_pieces(insert, first, pieces, lambda: ended(insert.finish))
+                result = await self._feed(partial(read, is_pipe=True), first, pieces)
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -240,22 +241,6 @@ class ChdbSession:
             result_rows=rows_written,
             elapsed_s=result.elapsed(),
         )
-
-    async def _insert_pieces(
-        self,
-        insert: PiecedInsert,
-        first: list[bytes],
-        others: AsyncIterator[list[bytes]],
-        finish: Callable[[], Any],
-    ) -> Any:
-        try:
-            await self._uninterrupted(partial(insert.begin, first))
-            async for piece in others:
-                await self._uninterrupted(partial(insert.append, piece))
-            return await self._uninterrupted(finish)
-        except BaseException as error:  # also a cancellation: half an INSERT must not stay open
-            await self._uninterrupted(partial(insert.abort, error))
-            raise
 
     def clone(self) -> ChdbSession:
         """A one-shot session with the same database, settings and readonly mode, without temporary tables."""
@@ -320,17 +305,60 @@ class ChdbSession:
             raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
         return self._pool.start(lambda: _translated(work))
 
-    def _give_up(self, job: Job[QueryResult], query_id: str) -> None:
+    def _give_up(self, job: Job[Any], query_id: str) -> None:
         self._is_given_up = True
         self._pool.finish_later(self._kill(job, query_id))
 
-    async def _kill(self, job: Job[QueryResult], query_id: str) -> None:
+    async def _kill(self, job: Job[Any], query_id: str) -> None:
         if query_id and not job.is_over:
             await self._pool.kill(query_id)
         await job.end()
         connection = self._local.take()
         if connection is not None:
             await self._pool.control(connection.close)
+
+    async def _feed(
+        self, read: Callable[[str], T], first: list[bytes], others: AsyncIterator[list[bytes]]
+    ) -> T:
+        """What `read` returns of a pipe with these rows in it. Those that it leaves unread are dropped."""
+        source, feeder = open_feed()
+
+        def work() -> T:
+            if not source.take():
+                raise SqlError(Code.ABORTED, "The rows of the INSERT will not come")
+            try:
+                return read(source.path)
+            finally:
+                source.close()
+
+        job = self._pool.start_reader(lambda: _translated(work))
+        try:
+            for chunk in first:
+                await feeder.write(chunk)
+            async for piece in others:
+                for chunk in piece:
+                    if not await feeder.write(chunk):
+                        await job.result()
+            feeder.close()
+            return await job.result()
+        except (
+            BaseException
+        ):  # also a cancellation: rows that are not all there must not look as if they were
+            self._pool.finish_later(self._stop_reading(job, source, feeder))
+            try:
+                await job.end()
+            except asyncio.CancelledError:
+                self._give_up(job, "")
+                raise
+            raise
+
+    async def _stop_reading(self, job: Job[T], source: ChdbEnd, feeder: FeedEnd) -> None:
+        """The end of the pipe is the end of the rows to chDB: the statement is killed before it sees one."""
+        source.drop()
+        while source.is_taken and not job.is_over and not await self._pool.kill_reader(source.path):
+            await job.end(timeout_s=_AGAIN_S)
+        feeder.close()
+        await job.end()
 
     async def _uninterrupted(self, function: Callable[[], T]) -> T:
         """Run something that ends soon. A cancelled caller waits for it, so that nothing overlaps it."""
@@ -340,11 +368,6 @@ class ChdbSession:
         except asyncio.CancelledError:
             await job.end()
             raise
-
-
-def _may_insert(sql: str | bytes) -> bool:
-    start = sql[:_START]
-    return b"INSERT" in (start if isinstance(start, bytes) else start.encode("utf-8", "replace")).upper()
 
 
 def _translated(function: Callable[[], T]) -> T:

@@ -1,7 +1,7 @@
 """Rows in the format Native on their way into chDB: a block without columns ends them.
 
-chDB reads such a block as the end, and the process dies when more is handed over than it reads. So rows that
-begin with one, as zero bytes do, are refused unless it is all there is: an empty INSERT of some clients.
+chDB reads such a block as the end and leaves what is behind it. So rows that begin with one, as zero bytes
+do, are refused unless it is all there is: an empty INSERT of some clients.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A pipe from chDB's threads to the event loop."""
+"""Pipes between chDB's threads and the event loop, in either direction."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import threading
 PIPE_BYTES = 1 << 20
 
 
-class WriteEnd:
-    """The end that chDB writes to, by its name. Closed exactly once, by whoever is last to need it.
+class ChdbEnd:
+    """The end that chDB opens by its name. Closed exactly once, by whoever is last to need it.
 
     A file descriptor's number is used again after close: a job that starts late must not write to it.
     """
@@ -23,11 +23,15 @@ class WriteEnd:
         self._is_taken = False
 
     @property
+    def is_taken(self) -> bool:
+        return self._is_taken
+
+    @property
     def path(self) -> str:
         return f"/proc/self/fd/{self._fd}"
 
     def take(self) -> bool:
-        """The caller will write and then `close`. False: too late, nobody reads any more."""
+        """The caller will have chDB use it, and then `close`. False: too late, it is closed."""
         with self._lock:
             if self._fd < 0:
                 return False
@@ -91,14 +95,59 @@ class ReadEnd:
         os.close(fd)
 
 
+class FeedEnd:
+    """The end that the event loop writes to."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+
+    async def write(self, data: bytes) -> bool:
+        """Wait until the pipe has taken it all. False: nobody reads any more."""
+        loop = asyncio.get_running_loop()
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+                continue
+            except BlockingIOError:
+                pass
+            except BrokenPipeError:
+                return False
+            waiting = loop.create_future()
+            loop.add_writer(self._fd, _wake, waiting)
+            try:
+                await waiting
+            finally:
+                loop.remove_writer(self._fd)
+        return True
+
+    def close(self) -> None:
+        """Whoever reads finds the end. May be called twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
 def _wake(waiting: asyncio.Future[None]) -> None:
     if not waiting.done():
         waiting.set_result(None)
 
 
-def open_pipe() -> tuple[ReadEnd, WriteEnd]:
-    """A pipe of up to 1 MiB."""
+def open_pipe() -> tuple[ReadEnd, ChdbEnd]:
+    """A pipe that chDB writes to, of up to 1 MiB."""
+    reader, writer = _pipe()
+    return ReadEnd(reader), ChdbEnd(writer)
+
+
+def open_feed() -> tuple[ChdbEnd, FeedEnd]:
+    """A pipe that chDB reads, of up to 1 MiB."""
+    reader, writer = _pipe()
+    return ChdbEnd(reader), FeedEnd(writer)
+
+
+def _pipe() -> tuple[int, int]:
     reader, writer = os.pipe()
     with contextlib.suppress(OSError):  # the system's limit: a smaller pipe is a slower one
         fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    return ReadEnd(reader), WriteEnd(writer)
+    return reader, writer

@@ -1,7 +1,6 @@
 """Rows in the format Values on their way into chDB: expressions may stand in them, but none over files.
 
-A semicolon ends them. What stands behind it is refused here, as in ClickHouse: the process
-dies when more is handed over than chDB reads.
+A semicolon ends them. What stands behind it is refused here, as in ClickHouse: chDB may leave it unread.
 
 What is text to chDB must be text here: outside its strings there is nothing in such rows that could hold a
 quote, no comment, no quoted name. Where there is, the rows are refused.

@@ -1,7 +1,8 @@
-"""Bytes behind what ends the rows of an INSERT are refused, however many: chDB dies of them."""
+"""Bytes behind what ends the rows of an INSERT are refused or left unread, however many there are."""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
@@ -64,3 +65,13 @@ async def test_white_space_behind_a_semicolon_is_nothing(pool: ChdbPool) -> None
 
 async def test_a_semicolon_in_a_string_is_text(pool: ChdbPool) -> None:
     assert await insert(pool, "Values", [b"(length('a", b";b')), (1)"]) == 2
+
+
+@pytest.mark.parametrize("format", ["ArrowStream", "JSON", "JSONCompact", "Native", "Parquet", "Avro"])
+async def test_bytes_behind_the_end_of_a_format_do_no_harm(pool: ChdbPool, format: str) -> None:
+    """To a node that is handed what its format cannot hold; whether it is an error is left to chDB."""
+    rows = (await pool.query("SELECT number AS a FROM numbers(3)", format=format)).data
+    with contextlib.suppress(SqlError):
+        await insert(pool, format, [rows, *[b"\0" * CHUNK] * MANY])
+    await pool.query("TRUNCATE TABLE t")
+    assert await insert(pool, format, [rows]) == 3
