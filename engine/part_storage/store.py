@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, SqlError
 from engine.names import TableName, quote_string
 from engine.part_storage.altering import Alterer
 from engine.part_storage.attaching import AttachingNotes
@@ -24,6 +23,7 @@ from engine.part_storage.part_files import remove_tree
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
 from engine.part_storage.partition_values import partition_ids
 from engine.part_storage.producing import Producer
+from engine.part_storage.publish_queue import PublishQueue
 from engine.part_storage.publishing import Change, Publisher
 from engine.part_storage.recovery import load
 from engine.part_storage.scratch_tables import ScratchTables
@@ -50,17 +50,7 @@ from engine.replication.table_definition import TableDefinition
 from engine.replication.table_metadata import TableMetadata
 from engine.storage import ChdbPool
 
-log = logging.getLogger(__name__)
-
 _UNDERSCORES_OF_A_MUTATED_PART = 4
-
-
-@dataclass(eq=False, slots=True)
-class _Waiting:
-    """A change of what readers see that is to be made."""
-
-    change: Change
-    done: asyncio.Future[None]
 
 
 class ChdbPartStore:
@@ -80,12 +70,11 @@ class ChdbPartStore:
         self._alterer = Alterer(state, self._scratch, workers)
         self._changing = asyncio.Lock()
         """Held while what readers see changes, which is done by the table's name, and while that changes."""
+        self._publishing = PublishQueue(self._publish_at_once, self._changing, name=lambda: str(state.table))
         self.altered: Callable[[], None] = lambda: None
         """Called when the table's columns may be others than before."""
         self.found_broken: Callable[[PartName], None] = lambda part: None
         """Called for a part that readers see, and that a step has found damaged on the disk."""
-        self._waiting: list[_Waiting] = []
-        self._publishing: asyncio.Task[None] | None = None
 
     @classmethod
     async def open(
@@ -169,8 +158,7 @@ class ChdbPartStore:
 
     async def close(self) -> None:
         """Give threads and scratch tables back. What runs is to be over."""
-        if self._publishing is not None:
-            await asyncio.wait([self._publishing])
+        await self._publishing.close()
         self._stages.forget_all()
         await self._workers.run(self._checker.close)
         await self._workers.run(self._merged.close)
@@ -311,49 +299,15 @@ class ChdbPartStore:
     # -- what readers see ----------------------------------------------------------------------------------
 
     async def publish(self, add: Sequence[PartName], remove: Sequence[PartName] = ()) -> None:
-        """See `PartStore`. Whoever comes while another one is at work is done together with all who wait."""
-        loop = asyncio.get_running_loop()
-        waiting = _Waiting(Change(tuple(add), tuple(remove)), loop.create_future())
-        self._waiting.append(waiting)
-        if self._publishing is None or self._publishing.done():
-            self._publishing = loop.create_task(self._publish_waiting())
-        try:
-            await asyncio.shield(waiting.done)
-        except asyncio.CancelledError:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-            else:
-                await asyncio.wait([waiting.done])
-                waiting.done.exception()  # seen: the caller is gone
-            raise
+        """See `PartStore` and `engine.part_storage.publish_queue`."""
+        await self._publishing.publish(Change(tuple(add), tuple(remove)))
 
-    async def _publish_waiting(self) -> None:
-        while self._waiting:
-            async with self._changing:
-                batch, self._waiting = self._waiting, []
-                if batch:
-                    await self._publish_batch(batch)
-
-    async def _publish_batch(self, batch: Sequence[_Waiting]) -> None:
-        changes = [waiting.change for waiting in batch]
+    async def _publish_at_once(self, changes: Sequence[Change]) -> None:
         try:
             await self._workers.run(lambda connection: self._publisher.publish(connection, changes))
-        except (OnclusterError, OSError) as error:
+        except PartsBroken as error:
             self._note_broken(error)
-            await self._failed(batch, error)
-        except Exception as error:  # nobody else would tell those who wait
-            log.exception("part_storage.defect table=%s", self._state.table)
-            await self._failed(batch, error)
-        else:
-            for waiting in batch:
-                waiting.done.set_result(None)
-
-    async def _failed(self, batch: Sequence[_Waiting], error: Exception) -> None:
-        if len(batch) == 1:
-            batch[0].done.set_exception(error)
-            return
-        for waiting in batch:  # one of them is to blame
-            await self._publish_batch([waiting])
+            raise
 
     async def remove(self, names: Sequence[PartName], *, fate: Fate = Fate.DROP, prefix: str = "") -> None:
         async with self._changing:
@@ -365,10 +319,9 @@ class ChdbPartStore:
                 self._note_broken(error)
                 raise
 
-    def _note_broken(self, error: Exception) -> None:
-        if isinstance(error, PartsBroken):
-            for part in error.parts:
-                self.found_broken(part)
+    def _note_broken(self, error: PartsBroken) -> None:
+        for part in error.parts:
+            self.found_broken(part)
 
     async def plan_alter(self, commands: str, *, allowed: Collection[str] = ()) -> AlterPlan:
         return await self._workers.run(lambda connection: self._alterer.plan(connection, commands, allowed))
