@@ -7,6 +7,7 @@ meanwhile, they stay until `close`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Self
 
 from engine.errors import Code, SqlError
@@ -25,7 +26,7 @@ class PlainSource(ChdbPartStore):
     """Good for `definition`, `active`, `partition_ids`, and as `of` in `stage_copy`; nothing is changed."""
 
     @classmethod
-    async def of_table(cls, pool: ChdbPool, table: TableName) -> Self:
+    async def of_table(cls, pool: ChdbPool, table: TableName, partitions: Collection[str] | None) -> Self:
         workers = Workers.of(pool)
         try:
             key = f"{PLAIN_KEY_PREFIX}{workers.next_number()}"
@@ -33,21 +34,22 @@ class PlainSource(ChdbPartStore):
         finally:
             await workers.release()
         try:
-            await source._workers.run(source._take)
+            await source._workers.run(lambda connection: source._take(connection, partitions))
         except BaseException:  # also a cancellation: the worker has to be given back
             await source.close()
             raise
         return source
 
-    def _take(self, connection: Connection) -> None:
+    def _take(self, connection: Connection, partitions: Collection[str] | None) -> None:
         state = self._state
+        wanted = "" if partitions is None else f" AND partition_id IN ({_listed(partitions)})"
         tries = 0
         while True:
             tries += 1
             rows = connection.rows(
                 "SELECT name FROM system.parts WHERE active"
                 f" AND database = {quote_string(state.table.database)}"
-                f" AND table = {quote_string(state.table.table)}"
+                f" AND table = {quote_string(state.table.table)}{wanted}"
             )
             found = []
             try:
@@ -72,6 +74,13 @@ class PlainSource(ChdbPartStore):
         await asyncio.to_thread(remove_tree, self._state.staged_root)
 
 
-async def open_plain(pool: ChdbPool, table: TableName) -> ChdbPartStore:
-    """A store over the parts that a plain table has now; `close` it. Raises SqlError 60."""
-    return await PlainSource.of_table(pool, table)
+async def open_plain(
+    pool: ChdbPool, table: TableName, partitions: Collection[str] | None = None
+) -> ChdbPartStore:
+    """A store over the parts that a plain table has now, those of some partitions (by id) or all; `close` it.
+    Raises SqlError 60."""
+    return await PlainSource.of_table(pool, table, partitions)
+
+
+def _listed(partitions: Collection[str]) -> str:
+    return ", ".join(map(quote_string, partitions)) or "''"

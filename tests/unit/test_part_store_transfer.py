@@ -415,6 +415,11 @@ async def test_parts_of_a_plain_table_are_copied_while_it_goes_on(tmp_path: Path
         await source.close()
         await store.publish([copy.name])
         assert await rows(pool) == "1 3 5 7 9"
+        await pool.query("INSERT INTO plain SELECT number, 'x' FROM numbers(10)")
+        for wanted in (["1"], ["0", "1"], []):
+            some = await open_plain(pool, TableName("default", "plain"), wanted)
+            assert sorted(name.partition_id for name in some.active) == wanted
+            await some.close()
         with pytest.raises(SqlError) as caught:
             await open_plain(pool, TableName("default", "nosuch"))
         assert caught.value.code == 60

@@ -33,7 +33,7 @@ from engine.sql import expand_macros
 _MAX_PATH_CHARS = 1024
 _ATTEMPTS = "max_fetch_partition_retries_count"
 
-OpenPlain = Callable[[TableName], Awaitable[ChdbPartStore]]
+OpenPlain = Callable[[TableName, Sequence[str] | None], Awaitable[ChdbPartStore]]
 """Opens a table that is not replicated, as a source of parts."""
 
 
@@ -138,9 +138,11 @@ class PartitionCommands:
         self, ctx: ReplicaContext, asked: Asked, command: PartitionCommand, step: StepFence
     ) -> None:
         source = self._other(asked, command)
-        async with self._opened(source):
+        # ALL means the partitions of the table that they come from.
+        named = None if _is_all(command) else await _ids(ctx, command)
+        async with self._opened(source, named):
             placement = Placement.REPLACE if command.action is Action.REPLACE_FROM else Placement.ADD
-            ids = await self._ids_of_other(ctx, source, command)
+            ids = await self._all_of_other(ctx, source, command) if named is None else named
             if placement is Placement.REPLACE:
                 for partition_id in ids:
                     check_partition(ctx, asked, partition_id)
@@ -158,13 +160,14 @@ class PartitionCommands:
                 )
 
     @asynccontextmanager
-    async def _opened(self, source: TableName) -> AsyncIterator[None]:
-        """While this lasts, `other_table` finds the table, be it replicated or not. Raises SqlError 60."""
+    async def _opened(self, source: TableName, partitions: Sequence[str] | None) -> AsyncIterator[None]:
+        """While this lasts, `other_table` finds the table, be it replicated or not, with these partitions (by
+        id) or all. Raises SqlError 60."""
         if self._tables.find(source) is not None:
             yield
             return
         async with self._plain_lock:
-            store = await self._open_plain(source)
+            store = await self._open_plain(source, partitions)
             self._tables.plain_sources[source] = store
             try:
                 yield
@@ -234,11 +237,10 @@ class PartitionCommands:
         other = command.other or TableName("", "")
         return TableName(other.database or asked.current_database, other.table)
 
-    async def _ids_of_other(
+    async def _all_of_other(
         self, ctx: ReplicaContext, source: TableName, command: PartitionCommand
     ) -> Sequence[str]:
-        """ALL means the partitions of the table that they come from."""
-        store = ctx.other_table(source.database, source.table) if _is_all(command) else None
+        store = ctx.other_table(source.database, source.table)
         return await (ctx.store if store is None else store).partition_ids(command.what)
 
 
