@@ -119,12 +119,15 @@ async def test_columns_of_all_kinds_come_with_the_rows_and_have_their_defaults(p
 
 
 @pytest.mark.parametrize(
-    "columns", ["", "(a, f)", "(a,`g.x`)", "(a, h)", "(a, i)", "(a, e)", "(g.x, a, e, h)"]
+    ("columns", "rows", "settings"),
+    [
+        *((columns, 2, {}) for columns in ("", "(a, f)", "(a,`g.x`)", "(a, h)", "(a, i)", "(g.x, a, e, h)")),
+        *((columns, 2, {"max_insert_block_size": "1"}) for columns in ("", "(a, e)")),
+        *((columns, 200_000, {}) for columns in ("", "(g.x, a, e)")),
+    ],
 )
-@pytest.mark.parametrize("settings", [{}, {"max_insert_block_size": "1"}])
-@pytest.mark.parametrize("rows", [2, 200_000])
 async def test_defaults_are_made_of_columns_that_the_rows_do_not_have(
-    pool: ChdbPool, columns: str, settings: dict[str, str], rows: int
+    pool: ChdbPool, columns: str, rows: int, settings: dict[str, str]
 ) -> None:
     """`e` is no column of a row unless it is named."""
     definitions = (
@@ -133,7 +136,6 @@ async def test_defaults_are_made_of_columns_that_the_rows_do_not_have(
         "e Int64 EPHEMERAL 7, h Int64 DEFAULT e, l Int64 ALIAS a * 3, i Int64 DEFAULT l",
     )
     await pool.query(f"CREATE TABLE leaning ({', '.join(definitions)}) ENGINE = MergeTree ORDER BY a")
-    settings = {} if rows > 2 else settings
     lines = b'{"a":1}\n{"a":4}\n' * (rows // 2)
     await insert(pool, f"INSERT INTO leaning {columns}", lines, format="JSONEachRow", **settings)
     found = await pool.query("SELECT a, m, f, b, `g.x`, h, i, count() FROM leaning GROUP BY ALL ORDER BY ALL")
