@@ -13,51 +13,29 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from engine.errors import Code, SqlError
-from engine.storage.errors import sql_error
-from engine.storage.idle_connections import IdleConnections
+from engine.storage.errors import translated
+from engine.storage.feeding import feed
 from engine.storage.insert_rows import FEW_BYTES, in_memory, in_pieces, insert_file
 from engine.storage.insert_text import cut_insert
 from engine.storage.job import Job
 from engine.storage.native_rows import beginning_with_rows
-from engine.storage.pipe import ChdbEnd, FeedEnd, open_feed, open_pipe
+from engine.storage.pipe import open_pipe
 from engine.storage.result_stream import ResultStream
 from engine.storage.scope import PLAIN, QueryResult, Scope
 from engine.storage.session_connection import FIRST_SETTINGS, SessionConnection
 from engine.storage.statement_text import select_into, sendable
+from engine.storage.threads import Threads
 from engine.storage.values_rows import without_files
 
 T = TypeVar("T")
 
 _NONE: Mapping[str, str] = {}
-_AGAIN_S = 0.01
-"""How long a statement that has begun may be on its way to where it can be killed."""
 
 _Run = Callable[[Any, str], QueryResult]
 """Of a connection, and of the clause that is to be put behind the statement."""
-
-
-class Threads(Protocol):
-    """What a session needs of its pool."""
-
-    @property
-    def idle(self) -> IdleConnections: ...
-
-    def connect(self) -> Any: ...
-
-    def start(self, function: Callable[[], T]) -> Job[T]: ...
-
-    def start_reader(self, function: Callable[[], T]) -> Job[T]: ...
-
-    async def control(self, function: Callable[[], T]) -> T: ...
-
-    async def kill(self, query_id: str) -> None: ...
-
-    async def kill_reader(self, path: str) -> bool: ...
-
-    def finish_later(self, work: Any) -> None: ...
 
 
 class ChdbSession:
@@ -207,7 +185,6 @@ class ChdbSession:
         An exception of `rows` cancels the insert and is raised. `behind` is called on the worker thread when
         all is written; it raises nothing.
         """
-
         cut = cut_insert(head, {**self._local.settings, **scope.settings})
         scope = replace(scope, settings={**scope.settings, **cut.block_settings})
         # What holds for this statement alone stands in its text, unless there is such a clause already.
@@ -230,7 +207,8 @@ class ChdbSession:
             if sum(map(len, first)) < FEW_BYTES:  # that was all
                 result = await self._uninterrupted(read_few)
             else:
-                result = await self._feed(partial(read, is_pipe=True), first, pieces)
+                read_many = partial(read, is_pipe=True)
+                result = await feed(self._pool, read_many, first, pieces, give_up=self._give_up)
         rows_written, bytes_written = result.rows_written(), result.bytes_written()
         return QueryResult(
             data=b"",
@@ -303,9 +281,9 @@ class ChdbSession:
         """Whoever does not wait for it to be over gives it up."""
         if self._is_given_up:
             raise SqlError(Code.ABORTED, "The session is over: a statement in it was cancelled")
-        return self._pool.start(lambda: _translated(work))
+        return self._pool.start(lambda: translated(work))
 
-    def _give_up(self, job: Job[Any], query_id: str) -> None:
+    def _give_up(self, job: Job[Any], query_id: str = "") -> None:
         self._is_given_up = True
         self._pool.finish_later(self._kill(job, query_id))
 
@@ -317,66 +295,14 @@ class ChdbSession:
         if connection is not None:
             await self._pool.control(connection.close)
 
-    async def _feed(
-        self, read: Callable[[str], T], first: list[bytes], others: AsyncIterator[list[bytes]]
-    ) -> T:
-        """What `read` returns of a pipe with these rows in it. Those that it leaves unread are dropped."""
-        source, feeder = open_feed()
-
-        def work() -> T:
-            if not source.take():
-                raise SqlError(Code.ABORTED, "The rows of the INSERT will not come")
-            try:
-                return read(source.path)
-            finally:
-                source.close()
-
-        job = self._pool.start_reader(lambda: _translated(work))
-        try:
-            for chunk in first:
-                await feeder.write(chunk)
-            async for piece in others:
-                for chunk in piece:
-                    if not await feeder.write(chunk):
-                        await job.result()
-            feeder.close()
-            return await job.result()
-        except (
-            BaseException
-        ):  # also a cancellation: rows that are not all there must not look as if they were
-            self._pool.finish_later(self._stop_reading(job, source, feeder))
-            try:
-                await job.end()
-            except asyncio.CancelledError:
-                self._give_up(job, "")
-                raise
-            raise
-
-    async def _stop_reading(self, job: Job[T], source: ChdbEnd, feeder: FeedEnd) -> None:
-        """The end of the pipe is the end of the rows to chDB: the statement is killed before it sees one."""
-        source.drop()
-        while source.is_taken and not job.is_over and not await self._pool.kill_reader(source.path):
-            await job.end(timeout_s=_AGAIN_S)
-        feeder.close()
-        await job.end()
-
     async def _uninterrupted(self, function: Callable[[], T]) -> T:
         """Run something that ends soon. A cancelled caller waits for it, so that nothing overlaps it."""
-        job = self._pool.start(lambda: _translated(function))
+        job = self._pool.start(lambda: translated(function))
         try:
             return await job.result()
         except asyncio.CancelledError:
             await job.end()
             raise
-
-
-def _translated(function: Callable[[], T]) -> T:
-    try:
-        return function()
-    except RuntimeError as error:
-        raise sql_error(str(error)) from None
-    except UnicodeDecodeError as error:  # of the message, which quotes the statement
-        raise sql_error(error.object.decode("utf-8", "backslashreplace")) from None
 
 
 def _result(result: Any) -> QueryResult:

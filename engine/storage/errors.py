@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from engine.errors import Code, SqlError
+
+T = TypeVar("T")
 
 _CODE = re.compile(r"(?:std::exception\. )?Code: (\d+)[.,] (?:DB::Exception: )?")
 _TAIL = re.compile(r"[\s.]*\((?:([A-Z][A-Z0-9_]+)|version [^()]*(?:\([^()]*\))?)\)\s*\Z")
@@ -35,6 +39,16 @@ def sql_error(text: str) -> SqlError:
         name = tail.group(1) or name
         message = message[: tail.start()]
     return SqlError(code, _TRACE.sub("", message).strip() + period, name=name)
+
+
+def translated(function: Callable[[], T]) -> T:
+    """What `function` returns. Raises SqlError for what chDB raises in it."""
+    try:
+        return function()
+    except RuntimeError as error:
+        raise sql_error(str(error)) from None
+    except UnicodeDecodeError as error:  # of the message, which quotes the statement
+        raise sql_error(error.object.decode("utf-8", "backslashreplace")) from None
 
 
 def mutation_error(error: SqlError) -> SqlError:
