@@ -15,6 +15,8 @@ FEW_BYTES = 1 << 20
 _SMALL_BYTES = 64 << 10
 _ROWS = "_oncluster_rows"
 _UNKNOWN = "UNKNOWN_IDENTIFIER"
+_IN_FILE = "While executing File"
+"""Where an error comes from; nothing is written then."""
 _WHERE = re.compile(
     r": \(in file/uri /proc/self/fd/\d+\)|: While executing File: data for INSERT was parsed from file"
 )
@@ -78,7 +80,8 @@ def insert_file(
         try:
             return run(head.reading(path, format, clause, ask))
         except RuntimeError as error:
-            if is_read_once or _UNKNOWN not in str(error) or not head.leans_on_others(ask):
+            is_about_rows = _UNKNOWN in str(error) and _IN_FILE in str(error)
+            if is_read_once or not is_about_rows or not head.leans_on_others(ask):
                 raise
         return by_way_of_table()
     except RuntimeError as error:
