@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +24,13 @@ settings.load_profile("oncluster")
 
 # Hundreds of processes are started here. Where this is set, each would compile every module anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# A shell has what it runs in the background ignore Ctrl-C, and so would everything that tests start.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ["SPARK_SUBMIT_OPTS"] = QUICK_SPARK
 os.environ["SPARK_LAUNCHER_OPTS"] = QUICK_JAVA
