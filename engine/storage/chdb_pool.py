@@ -197,25 +197,25 @@ class ChdbPool:
 
     async def kill(self, query_id: str) -> None:
         """Ask every statement that runs under `query_id` to stop; it ends with QUERY_WAS_CANCELLED 394."""
-        mine = f"Settings['log_comment'] = {quote_string(query_id)}"
-
-        def kill() -> None:
-            self._anchor.query(f"KILL QUERY WHERE {mine} AND query NOT ILIKE 'KILL%' ASYNC")
-
-        try:
-            await self.control(kill)
-        except RuntimeError as error:
-            log.warning("storage.kill_failed query_id=%s error=%s", query_id, error)
+        await self._kill(f"Settings['log_comment'] = {quote_string(query_id)}")
 
     async def kill_reader(self, path: str) -> bool:
-        """Stop the INSERT that reads the file at `path`. False: it is not there (yet)."""
-        mine = f"position(query, {quote_string(quote_string(path))}) > 0"
+        """The same of the INSERT that reads the file at `path`. False: there is none (yet)."""
+        reading = quote_string(f"FROM INFILE {quote_string(path)} ")
+        return await self._kill(f"query_kind = 'Insert' AND position(query, {reading}) > 0")
+
+    async def _kill(self, which: str) -> bool:
+        """Whether there was any."""
 
         def kill() -> bool:
-            killed = self._anchor.query(f"KILL QUERY WHERE {mine} AND query NOT ILIKE 'KILL%' ASYNC")
+            killed = self._anchor.query(f"KILL QUERY WHERE {which} AND query NOT ILIKE 'KILL%' ASYNC")
             return bool(killed.bytes())
 
-        return await self.control(kill)
+        try:
+            return await self.control(kill)
+        except RuntimeError as error:
+            log.warning("storage.kill_failed which=%s error=%s", which, error)
+            return False
 
     def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Let `work` run to its end in the background; `close` waits for it."""
