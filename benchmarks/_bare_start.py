@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 import threading
 from pathlib import Path
@@ -30,13 +29,12 @@ async def start_ms(directory: Path, *, rows: int) -> float:
     import aiohttp
 
     from engine.env import SystemEnv
+    from engine.ports import free_ports
     from engine.storage.layout import ChdbSettings, prepare
 
     env = SystemEnv()
     connect_to = prepare(directory, ChdbSettings(), env)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1, env=env)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as http:
         started_s = env.monotonic_s()
         process = await asyncio.create_subprocess_exec(

@@ -1,5 +1,5 @@
 """Processes of a local Airflow: known for good by id and start time, started apart from the terminal,
-signalled; and the ports that they want.
+signalled.
 
 Safety. Nothing here ends a process by its name, and an id that the system has given to somebody else is left
 alone (`StartedProcess.process`).
@@ -8,7 +8,6 @@ alone (`StartedProcess.process`).
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from typing import IO
 
 import psutil
 
-from engine.errors import Busy
-from engine.local.airflow_environment import HOST
 from engine.processes import is_alive
 
 
@@ -90,36 +87,3 @@ def send_signal(process: psutil.Process, *, kill: bool) -> None:
             process.terminate()
     except psutil.NoSuchProcess:
         pass
-
-
-def require_free_port(port: int, who: str) -> None:
-    """Raises Busy with the holder's name when something listens on the loopback port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError as error:
-            holder = _holder_of(port)
-            raise Busy(
-                f"Port {port}, wanted by {who}, is taken by {holder}.",
-                holder=holder,
-                hint="Stop that program or choose another port.",
-            ) from error
-
-
-def _holder_of(port: int) -> str:
-    try:
-        for connection in psutil.net_connections("tcp"):
-            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
-                if connection.pid is None:
-                    break
-                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
-    except (psutil.AccessDenied, psutil.NoSuchProcess):
-        pass
-    return "another program"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])

@@ -34,13 +34,12 @@ from engine.local.airflow_environment import ADMIN, HOST, AirflowSettings, envir
 from engine.local.airflow_processes import (
     StartedProcess,
     distinct,
-    free_port,
-    require_free_port,
     send_signal,
     serves,
     spawn_python,
     with_children,
 )
+from engine.ports import free_ports, require_free
 from engine.processes import is_alive
 
 log = logging.getLogger(__name__)
@@ -136,8 +135,8 @@ class AirflowStack:
             raise Busy(f"Airflow is already running at {self.url}", holder=_join_pids(self.pids))
         if self._state is not None:  # what processes that were killed have left behind
             await self._kill(self._family(self._state.processes))
-        port = self.settings.port or free_port()
-        require_free_port(port, "Airflow")
+        port = self.settings.port or free_ports(1, env=self._env)[0]
+        require_free(port, "Airflow")
         started_s = self._env.monotonic_s()
         known = self._state.password if self._state else ""
         password = self.settings.admin_password or known or secrets.token_urlsafe(9)
@@ -283,9 +282,8 @@ class AirflowStack:
             if child.returncode is None:
                 await child.wait()
         self._children.clear()
-        with contextlib.suppress(
-            OSError
-        ):  # a full disk: by their times those in the file are known to be gone
+        # On a full disk those in the file are known by their times to be gone.
+        with contextlib.suppress(OSError):
             self._write_state(_State(self._state.port, self._state.password, ()))
 
     async def _kill(self, family: Sequence[psutil.Process]) -> None:

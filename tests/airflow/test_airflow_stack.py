@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -43,7 +44,7 @@ async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> 
         taken.listen()
         port = taken.getsockname()[1]
         stack = AirflowStack(settings(tmp_path, port=port))
-        with pytest.raises(Busy, match=f"Port {port}.*taken by process"):
+        with pytest.raises(Busy, match=rf"Port {port}, wanted by Airflow, is taken by .*process {os.getpid()}"):
             await stack.start()
     assert not (tmp_path / "run" / "logs").exists()
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from engine.ports import free_ports
 
 
 def _postgresql_binaries() -> Path | None:
@@ -38,9 +39,7 @@ def postgresql_server() -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     home = Path(tempfile.mkdtemp(prefix="oncluster-pg-", dir="/tmp"))
     home.chmod(0o777)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    [port] = free_ports(1)
     user = _unprivileged()
     data = home / "data"
 

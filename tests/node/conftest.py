@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from engine.testing.ports import free_ports
+from engine.ports import free_ports
 from engine.testing.processes import ChildProcess
 from tests.node.http_client import Http
 from tests.node.replicated_pair import Pair, running_pair

@@ -171,7 +171,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 async def test_https_with_a_certificate(start_node: StartNode, certificate: tuple[Path, Path]) -> None:
-    from engine.testing.ports import free_ports
+    from engine.ports import free_ports
 
     [port] = free_ports(1)
     file, key = certificate

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from engine.env import SystemEnv
+from engine.ports import free_ports, is_free
 from engine.testing.guard import Guard
 from engine.testing.launch import Launch, cold
-from engine.testing.ports import free_ports, is_free
 from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
 from engine.testing.warm import WarmPython
 
@@ -246,3 +246,34 @@ def test_free_ports_are_different_and_can_be_bound() -> None:
     ports = free_ports(5)
     assert len(set(ports)) == 5
     assert all(is_free(port) for port in ports)
+
+
+SEARCH = """
+import random
+from engine.env import SystemEnv
+from engine.ports import free_ports
+
+class BeginsThere(SystemEnv):
+    rng = random.Random(7)
+
+print(*free_ports(5, env=BeginsThere()), flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the marks are abstract Unix sockets")
+def test_two_searches_that_begin_at_one_place_find_different_ports_before_anything_listens_there() -> None:
+    def search() -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-c", SEARCH], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    with search() as first, search() as second:
+        assert first.stdout is not None
+        assert second.stdout is not None
+        ports = [*first.stdout.readline().split(), *second.stdout.readline().split()]
+        first.communicate("\n")
+        second.communicate("\n")
+
+    assert len(ports) == 10
+    assert len(set(ports)) == 10

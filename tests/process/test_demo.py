@@ -18,8 +18,8 @@ import pytest
 
 from engine.config.load import load_topology
 from engine.migrations.files import load_folder
+from engine.ports import is_free
 from engine.testing.cluster_files import DEFAULT_CLUSTER_FILE
-from engine.testing.ports import is_free
 from tests.node.http_client import HttpAt
 from tests.process.support import Home, home_in, until
 

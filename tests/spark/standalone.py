@@ -25,8 +25,8 @@ import psutil
 from pyspark.sql import SparkSession
 
 from engine.etl.launch import SparkSettings, spark_conf, spark_environment
+from engine.ports import free_ports
 from engine.processes import is_alive
-from engine.testing.ports import free_ports
 from tests.quick_java import QUICK_SPARK
 
 _P = ParamSpec("_P")

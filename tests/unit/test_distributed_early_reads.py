@@ -21,9 +21,9 @@ from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
+from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool, awaited_values
-from engine.testing.ports import free_ports
 
 TOP = (1 << 64) - 1
 COUNT = "SELECT count() FROM d"

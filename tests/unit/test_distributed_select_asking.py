@@ -15,9 +15,9 @@ from engine.node.distributed.assembly import DistributedNode
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
+from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool
-from engine.testing.ports import free_ports
 
 OTHERS = 5
 OWN_ROWS = 7

@@ -18,9 +18,9 @@ from engine.node.distributed.assembly import DistributedNode
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
+from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool
-from engine.testing.ports import free_ports
 
 HERE = 1
 """The replica that is the node itself, 127.0.0.1: its own table has as many rows."""

@@ -19,12 +19,12 @@ from engine.config.model import InterserverAccess, NodeConfig
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.node.interserver import fetcher_of, server_of
+from engine.ports import free_ports
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.switches import Switches
-from engine.testing.ports import free_ports
 from engine.testing.replication_disk import StoreDisk, model_definition
 from engine.testing.replication_store import MemoryPartStore
 
