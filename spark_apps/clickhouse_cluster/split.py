@@ -7,6 +7,8 @@ chDB runs would hang.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +44,13 @@ def chdb_connection() -> Any:
         import chdb
 
         library: Any = chdb  # its functions have no types
-        _connection = library.connect(":memory:")
+        place = tempfile.mkdtemp(prefix="oncluster-")
+        try:
+            _connection = library.connect(place)
+        finally:
+            # Only what sorts or groups more than memory holds would use it, and Spark ends a worker without a
+            # chance to remove it.
+            shutil.rmtree(place, ignore_errors=True)
     return _connection
 
 
