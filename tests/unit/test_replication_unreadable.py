@@ -7,13 +7,16 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.errors import MalformedEntry
+from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import InsertOptions
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
+from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
-from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
+from tests.unit.replication_live_support import PATHS, Live, LiveReplica, P, run
 
 FEW_ENTRIES = ReplicatedSettings(
     max_bytes_to_merge_at_max_space_in_pool=1, min_replicated_logs_to_keep=0, max_replicated_logs_to_keep=1
@@ -109,5 +112,38 @@ def test_what_a_table_stands_still_at_is_named(place: str) -> None:
         assert place.rpartition("/")[2] in one.ctx.readonly_reason
         await (await live.keeper()).remove(f"{PATHS.root}/{place}")
         assert await one.table.wait_until_active(timeout_s=60)
+
+    run(main)
+
+
+SERIAL = InsertOptions(quorum=2, quorum_parallel=False, quorum_timeout_s=30)
+
+
+def test_a_quorum_is_reached_beside_a_last_part_that_nobody_can_read_and_readers_are_told() -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1, options=SERIAL)
+        await (await live.keeper()).set(PATHS.quorum_last_part, GARBAGE)
+        await one.insert(2, options=SERIAL)
+        assert not live.has(PATHS.quorum_status) and live.data(PATHS.quorum_last_part) == GARBAGE
+        with pytest.raises(
+            MalformedEntry, match=f"mend {PATHS.quorum_last_part} in Keeper, or make it empty"
+        ):
+            await max_blocks(two.ctx)
+        await (await live.keeper()).set(PATHS.quorum_last_part, b"")
+        await one.insert(3, options=SERIAL)
+        assert await max_blocks(two.ctx) == {"all": 2}
+
+    run(main)
+
+
+def test_a_last_part_that_was_removed_is_made_anew_by_the_next_quorum() -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1, options=SERIAL)
+        await (await live.keeper()).remove(PATHS.quorum_last_part)
+        assert await max_blocks(two.ctx) == {"all": 0}
+        await one.insert(2, options=SERIAL)
+        assert LastQuorumParts.from_bytes(live.data(PATHS.quorum_last_part)).parts == (P("all_1_1_0"),)
 
     run(main)

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 from engine.errors import Code, NoNode, SqlError
 from engine.replication.log_actions import AttachPart, GetPart
-from engine.replication.quorum import LastQuorumParts, QuorumStatus
+from engine.replication.quorum import QuorumStatus
 from engine.replication.replica import log_puller
 from engine.replication.replica.context import ReplicaContext
+from engine.replication.replica.quorum import last_quorum_parts
 
 
 async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
@@ -20,13 +21,14 @@ async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
     are parts of partitions that are not listed.
 
     Raises SqlError: 289 REPLICA_IS_NOT_IN_QUORUM if this replica lacks a part whose quorum was reached, 242
-    while it is read-only; UnknownOutcome when Keeper does not answer.
+    while it is read-only; MalformedEntry for what nobody can read below `quorum`; UnknownOutcome when Keeper
+    does not answer.
     """
     keeper = ctx.session()
     # A follower that lags behind would let a part be missed that was acknowledged before this SELECT.
     await keeper.sync(ctx.paths.quorum_last_part)
     pending = await _status(ctx)
-    last_part = await keeper.get(ctx.paths.quorum_last_part)
+    last_parts = (await last_quorum_parts(ctx, keeper)).parts
     await log_puller.pull(ctx)  # now the queue knows of all that came before those parts
     active = tuple(ctx.store.active)
     limits: dict[str, int] = {}
@@ -34,7 +36,7 @@ async def max_blocks(ctx: ReplicaContext) -> Mapping[str, int]:
         limits[part.partition_id] = max(part.max_block, limits.get(part.partition_id, -1))
     if pending is not None:
         limits[pending.part.partition_id] = pending.part.min_block - 1
-    for part in LastQuorumParts.from_bytes(last_part.data, where=ctx.paths.quorum_last_part).parts:
+    for part in last_parts:
         if not any(each.contains(part) for each in active):
             raise SqlError(
                 Code.REPLICA_IS_NOT_IN_QUORUM,

@@ -50,12 +50,12 @@ from engine.replication.log_actions import DropRange, RangeFate
 from engine.replication.log_entry import LogEntry
 from engine.replication.part_name import PartName, drop_range, is_partition_id
 from engine.replication.part_store import PartsBroken
-from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.block_numbers import BlockNumber, allocate, cancel_committing
 from engine.replication.replica.cleanup_blocks import removals_of_blocks
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged, commit_logged, log_op
 from engine.replication.replica.merge_predicate import load_predicate
+from engine.replication.replica.quorum import last_quorum_parts
 from engine.replication.text import time_text
 
 log = logging.getLogger(__name__)
@@ -174,11 +174,7 @@ async def _require_files(ctx: ReplicaContext, parts: Sequence[PartName]) -> None
 
 
 async def _refuse_last_quorum_part(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> None:
-    try:
-        node = await keeper.get(ctx.paths.quorum_last_part)
-    except NoNode:
-        return
-    last = LastQuorumParts.from_bytes(node.data, where=ctx.paths.quorum_last_part)
+    last = await last_quorum_parts(ctx, keeper)
     if last.by_partition.get(part.partition_id) == part:
         raise SqlError(
             Code.NOT_IMPLEMENTED,

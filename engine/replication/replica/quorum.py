@@ -7,8 +7,8 @@ Safety argument.
    it.
 2. A replica adds its name only after the part is durable and in its `parts` (`part_is_here`, `report_held`),
    with the version it has read; the last one removes the node and, unless quorums run in parallel, notes the
-   part in `last_part` in the same transaction. A lost reply is followed by looking again: who is listed, or
-   finds the node gone, is done.
+   part in `last_part` in the same transaction (what nobody can read there stays as it is). A lost reply is
+   followed by looking again: who is listed, or finds the node gone, is done.
 3. A quorum is given up (`give_up`) when no active replica has the part. The transaction checks the version of
    every replica's `host`, which changes in the transaction that makes a replica active: so none that has the
    part can have come back meanwhile. The same transaction removes the block id, so a repeated insert is not
@@ -200,7 +200,7 @@ async def _add_replica(ctx: ReplicaContext, keeper: Keeper, path: str, part: Par
         except (BadVersion, NoNode):
             continue
         except MultiFailed as failed:
-            if isinstance(failed.error, BadVersion | NoNode):
+            if isinstance(failed.error, BadVersion | NoNode | NodeExists):
                 continue
             raise
         log.info("replication.quorum_reached table=%s part=%s replica=%s", ctx.name, part, ctx.replica)
@@ -208,10 +208,32 @@ async def _add_replica(ctx: ReplicaContext, keeper: Keeper, path: str, part: Par
 
 
 async def _last_part_update(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> Op:
+    """What somebody else has written there is left as it is: who reads with `select_sequential_consistency`
+    is told of it, and would otherwise miss the parts of other partitions. The quorum is reached all the same.
+    """
     path = ctx.paths.quorum_last_part
-    node = await keeper.get(path)
-    last = LastQuorumParts.from_bytes(node.data, where=path).with_part(part)
+    try:
+        node = await keeper.get(path)
+    except NoNode:
+        return Create(path, LastQuorumParts((part,)).to_bytes())
+    try:
+        last = readable_last_parts(node.data, path).with_part(part)
+    except MalformedEntry as error:
+        log.error("replication.last_part_unreadable path=%s part=%s error=%s", path, part, error)
+        return Check(path, node.stat.version)
     return SetData(path, last.to_bytes(), node.stat.version)
+
+
+def readable_last_parts(data: bytes, path: str) -> LastQuorumParts:
+    """Raises MalformedEntry, with what to do, for what somebody else has written there."""
+    try:
+        return LastQuorumParts.from_bytes(data, where=path)
+    except MalformedEntry as error:
+        error.hint = (
+            f"Nobody can say which quorum inserts came last: mend {path} in Keeper, or make it empty; then "
+            "select_sequential_consistency promises nothing of the quorum inserts before."
+        )
+        raise
 
 
 async def last_quorum_parts(ctx: ReplicaContext, keeper: Keeper) -> LastQuorumParts:
@@ -219,7 +241,7 @@ async def last_quorum_parts(ctx: ReplicaContext, keeper: Keeper) -> LastQuorumPa
     be dropped by itself. Raises MalformedEntry."""
     path = ctx.paths.quorum_last_part
     try:
-        return LastQuorumParts.from_bytes((await keeper.get(path)).data, where=path)
+        return readable_last_parts((await keeper.get(path)).data, path)
     except NoNode:
         return LastQuorumParts()
 
