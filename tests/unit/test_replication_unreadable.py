@@ -7,11 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.errors import MalformedEntry
+from engine.errors import Code, MalformedEntry, SqlError
+from engine.keeper.base import CreateMode
+from engine.node.replicated.parts_view import mutation_rows
 from engine.replication.commands.consistent_read import max_blocks
 from engine.replication.commands.insert import InsertOptions
-from engine.replication.commands.mutate import create_mutation, wait_for_mutation
+from engine.replication.commands.mutate import create_mutation, kill_mutation, wait_for_mutation
 from engine.replication.commands.optimize import Extent, OptimizeOptions, optimize
+from engine.replication.commands.waiting import Sync
 from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.switches import Activity
@@ -103,15 +106,73 @@ def test_what_is_no_parts_name_among_the_parts_is_passed_over() -> None:
     run(main)
 
 
-@pytest.mark.parametrize("place", ["mutations/0000000007", "replicas/r1/queue/queue-0000000700"])
-def test_what_a_table_stands_still_at_is_named(place: str) -> None:
+def test_an_entry_of_its_own_queue_that_a_replica_stands_still_at_is_named() -> None:
     async def main(live: Live) -> None:
         (one,) = await live.cluster(1)
-        await with_a_node(live, one, f"{PATHS.root}/{place}")
+        await with_a_node(live, one, f"{one.ctx.me.queue}/queue-0000000700")
         await until(live, lambda: "Cannot parse input" in one.ctx.readonly_reason)
-        assert place.rpartition("/")[2] in one.ctx.readonly_reason
-        await (await live.keeper()).remove(f"{PATHS.root}/{place}")
+        assert "queue-0000000700" in one.ctx.readonly_reason
+        await (await live.keeper()).remove(f"{one.ctx.me.queue}/queue-0000000700")
         assert await one.table.wait_until_active(timeout_s=60)
+
+    run(main)
+
+
+@pytest.mark.parametrize("data", [b"", GARBAGE, b"format version: 9\n"])
+def test_a_mutation_that_nobody_can_read_holds_up_what_comes_after_it_and_no_inserts(data: bytes) -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        before = await create_mutation(one.ctx, "UPDATE v = 5 WHERE k = 1")
+        keeper = await live.keeper()
+        path = await keeper.create(PATHS.mutation_prefix, data, mode=CreateMode.PERSISTENT_SEQUENTIAL)
+        await live.crash("r1")
+        await two.insert(2)
+        await one.insert(3)
+        await wait_for_mutation(two.ctx, before, sync=Sync.ALL)
+        after = await create_mutation(two.ctx, "UPDATE v = 7 WHERE k = 2")
+        with pytest.raises(
+            SqlError, match=f"KILL MUTATION, or removing or mending {path} in Keeper"
+        ) as failed:
+            await wait_for_mutation(two.ctx, after)
+        assert failed.value.code == Code.UNFINISHED
+        with pytest.raises(SqlError, match="merges nothing"):
+            await optimize(one.ctx, OptimizeOptions(extent=Extent.FINAL, throw_if_noop=True))
+        await live.quiet()
+        assert one.rows() == two.rows() == [(1, 5), (2, 0), (3, 0)]
+        assert path in one.ctx.last_pull_error
+        shown = {row["mutation_id"]: row["latest_fail_reason"] for row in mutation_rows(one.ctx)}
+        assert [number for number, reason in shown.items() if path in str(reason)] == [path[-10:]]
+
+        assert await kill_mutation(one.ctx, int(path[-10:]))
+        await wait_for_mutation(two.ctx, after, sync=Sync.ALL)
+        await optimize(one.ctx, OptimizeOptions(extent=Extent.FINAL))
+        await live.quiet()
+        assert one.rows() == two.rows() == [(1, 5), (2, 7), (3, 0)] and len(one.parts()) == 1
+        assert not one.ctx.last_pull_error
+
+    run(main)
+
+
+def test_what_a_mutation_makes_is_fetched_by_a_replica_that_cannot_read_it_until_it_is_mended() -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        await live.quiet()
+        await one.table.stop()
+        two.ctx.switches.stop(Activity.MERGES)
+        number = await create_mutation(two.ctx, "UPDATE v = 5 WHERE k = 1")
+        keeper, path = await live.keeper(), PATHS.mutation(number)
+        good = live.data(path)
+        await keeper.set(path, GARBAGE)
+        one.begin()
+        await one.start()
+        await until(live, lambda: number in one.ctx.queue.unreadable_mutations)
+        two.ctx.switches.start(Activity.MERGES)
+        await until(live, lambda: one.parts() == ["all_0_0_0_1"])
+        assert one.rows() == [(1, 5)]
+        await keeper.set(path, good)
+        await wait_for_mutation(two.ctx, number, sync=Sync.ALL)
 
     run(main)
 

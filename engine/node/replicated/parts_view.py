@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from engine.errors import Code
 from engine.names import quote_identifier, quote_string
 from engine.node.replicated.runtime import ReplicatedTables
 from engine.node.statement import Asked
@@ -229,6 +230,16 @@ def mutation_rows(ctx: ReplicaContext) -> Iterable[Mapping[str, object]]:
             "latest_fail_time": int(state.latest_fail_s),
             "latest_fail_reason": state.latest_fail_reason,
             "latest_fail_error_code_name": state.latest_fail_error,
+        }
+    for number, error in ctx.queue.unreadable_mutations.items():
+        yield {
+            "database": ctx.name.database,
+            "table": ctx.name.table,
+            "mutation_id": f"{number:010}",
+            "is_done": 0,
+            "latest_fail_time": int(ctx.env.now_s()),
+            "latest_fail_reason": str(error),
+            "latest_fail_error_code_name": Code(error.code).name,
         }
 
 

@@ -262,6 +262,9 @@ async def _own_failure(ctx: ReplicaContext, number: int) -> str:
     """Returns when a part cannot be mutated on this replica, with the reason. What fails may be a mutation
     before this one: parts go through them in their order."""
     while True:
+        for earlier, error in ctx.queue.unreadable_mutations.items():
+            if earlier <= number:
+                return f"Mutation {number:010} waits for mutation {earlier:010}, which nobody can do: {error}"
         for earlier, state in sorted(ctx.queue.mutations.items()):
             if earlier <= number and state.latest_fail_reason and not state.is_done:
                 return (

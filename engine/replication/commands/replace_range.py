@@ -392,4 +392,6 @@ def _missing(ctx: ReplicaContext, span: PartName) -> PartName | None:
     for part in ctx.queue.virtual_parts.intersecting(span):
         if part.is_range or part not in ctx.store.active or ctx.queue.target_version(part) is not None:
             return part
+        if ctx.queue.unreadable_mutations:  # it may be one of this part
+            return part
     return None

@@ -57,6 +57,9 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     if reason := await why_too_early(ctx, [action.source]):
         raise Postponed(reason)
     states = await _mutations_of(ctx, action)
+    if reason := ctx.queue.why_mutations_unknown(action.result):
+        await _fetch_instead(ctx, action, reason)
+        return
     try:
         if action.result not in ctx.store.staged:
             commands = ", ".join(state.entry.commands for state in states)
@@ -77,6 +80,14 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     else:
         await commit_or_fetch(ctx, action.result)
     _note_success(states, action)
+
+
+async def _fetch_instead(ctx: ReplicaContext, action: MutatePart, reason: str) -> None:
+    """Whoever has assigned it could read the mutation. Raises SqlError until one has the part."""
+    try:
+        await execute_get.fetch_result(ctx, action.result)
+    except SqlError as error:
+        raise SqlError(error.code, f"{error.message}, and it cannot be made here: {reason}") from error
 
 
 async def _is_whole(ctx: ReplicaContext, part: PartName) -> bool:

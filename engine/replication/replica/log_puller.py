@@ -88,7 +88,7 @@ async def _pull_once(
         finally:
             ctx.pull_started_s = None
         ctx.last_pull_s = ctx.env.now_s()
-        ctx.last_pull_error = ""
+        ctx.last_pull_error = ctx.queue.why_no_merges
         return version
 
 

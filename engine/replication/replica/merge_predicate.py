@@ -84,6 +84,8 @@ class MergePredicate:
 
     def why_not_beside(self, left: PartName, right: PartName) -> str:
         """As `why_not_together`, of two that may each be merged (`why_not`)."""
+        if self.queue.why_no_merges:
+            return self.queue.why_no_merges
         if left.partition_id != right.partition_id:
             return f"parts {left} and {right} belong to different partitions"
         first, last = left.max_block + 1, right.min_block - 1

@@ -3,6 +3,10 @@
 Pure. A mutation has a number of its own (its znode's, which orders all mutations of the table) and, in each
 partition it concerns, a block number: it applies to the parts there whose data version is smaller.
 
+Numbers and block numbers have the same order. So one that cannot be read (`unreadable`) may apply to any
+part, but comes after those with a smaller number, which are done as ever, and before those with a larger one,
+which wait. Parts are not merged meanwhile: which of them it applies to would be forgotten.
+
 Source: ClickHouse's ReplicatedMergeTreeQueue.
 """
 
@@ -11,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine.errors import MalformedEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 
@@ -49,6 +54,12 @@ class MutationBook:
     def __init__(self) -> None:
         self._states: dict[int, MutationState] = {}
         self._by_partition: dict[str, list[tuple[int, MutationState]]] = {}
+        self.unreadable: Mapping[int, MalformedEntry] = {}
+        """Mutations that are not done and that this version does not understand, by number, ascending."""
+
+    def is_hidden(self, number: int) -> bool:
+        """Whether a mutation comes after one that cannot be read, and waits for it."""
+        return bool(self.unreadable) and number > min(self.unreadable)
 
     @property
     def states(self) -> Mapping[int, MutationState]:
@@ -71,7 +82,7 @@ class MutationBook:
         return gone
 
     def clear(self) -> None:
-        self._states, self._by_partition = {}, {}
+        self._states, self._by_partition, self.unreadable = {}, {}, {}
 
     def pending_alters(self) -> Sequence[int]:
         """Versions of the ALTERs whose data is not rewritten yet."""
@@ -89,16 +100,33 @@ class MutationBook:
             if source.data_version < block <= target_version
         ]
 
+    def why_unknown(self, partition_id: str, target_version: int) -> str:
+        """What keeps this replica from knowing which mutations make a part of that data version; empty if
+        it knows."""
+        if not self.unreadable:
+            return ""
+        for block, state in self._by_partition.get(partition_id, []):
+            if block == target_version and not self.is_hidden(state.number):
+                return ""
+        return self.reason
+
+    @property
+    def reason(self) -> str:
+        """Which mutation cannot be read, and what to do; empty if all can."""
+        return next((str(error) for error in self.unreadable.values()), "")
+
     def target_version(self, part: PartName) -> int | None:
         """To which version `part` can be mutated next: the largest, but not past the first ALTER.
 
         An ALTER's rewriting needs the metadata of that ALTER on every replica, and ALTERs are done one after
-        another. None if nothing is to be done.
+        another. None if nothing is to be done, or not before somebody has mended a mutation.
         """
         target = None
         for block, state in self._by_partition.get(part.partition_id, []):
             if block <= part.data_version:
                 continue
+            if self.is_hidden(state.number):
+                break
             target = block
             if state.alter_version is not None:
                 break

@@ -37,11 +37,11 @@ no other noise."""
 
 async def refresh_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> None:
     """Make `ctx.queue.mutations` what `mutations/` is, and wake whoever waits for a change of that."""
-    before = set(ctx.queue.mutations)
+    before = {*ctx.queue.mutations, *ctx.queue.unreadable_mutations}
     killed = await queue_loader.load_mutations(ctx, keeper, watch=watch)
     if killed:
         log.info("replica.mutations_gone table=%s numbers=%s", ctx.name, list(killed))
-    if killed or set(ctx.queue.mutations) != before:
+    if killed or {*ctx.queue.mutations, *ctx.queue.unreadable_mutations} != before:
         ctx.merge_wanted.set()
         ctx.queue_changed.set()
         ctx.mutation_news.announce()
@@ -59,7 +59,7 @@ async def run(ctx: ReplicaContext) -> None:
     async def step(ctx: ReplicaContext) -> None:
         nonlocal is_known
         news = ctx.mutation_news.upcoming()
-        if not is_known:
+        if not is_known or ctx.queue.unreadable_mutations:  # nothing tells of one that is mended
             is_known = True  # until the watch says otherwise, which may be before the answer is here
             try:
                 await refresh_mutations(ctx, ctx.session(), watch=changed)
@@ -79,7 +79,7 @@ async def finish_mutations(ctx: ReplicaContext) -> bool:
     candidates = _candidates(ctx)
     # Whether they are done, only the whole log says.
     if not candidates or ctx.switches.is_stopped(Activity.PULLING):
-        return any(not state.is_done for state in ctx.queue.mutations.values())
+        return _is_any_open(ctx)
     predicate = await load_predicate(ctx)
     finished: list[MutationState] = []
     for state in candidates:
@@ -89,6 +89,7 @@ async def finish_mutations(ctx: ReplicaContext) -> bool:
     if finished:
         last = finished[-1].number
         await ctx.session().set(ctx.me.mutation_pointer, f"{last:010}".encode())
+        ctx.queue.mutation_pointer = last
         for state in finished:
             state.is_done, state.finished_s = True, ctx.env.now_s()
             state.forget_failure()
@@ -96,6 +97,12 @@ async def finish_mutations(ctx: ReplicaContext) -> bool:
         ctx.queue_changed.set()
         ctx.merge_wanted.set()
         ctx.mutation_news.announce()
+    return _is_any_open(ctx)
+
+
+def _is_any_open(ctx: ReplicaContext) -> bool:
+    if ctx.queue.unreadable_mutations:
+        return True
     return any(not state.is_done for state in ctx.queue.mutations.values())
 
 
@@ -110,6 +117,8 @@ def _candidates(ctx: ReplicaContext) -> list[MutationState]:
         if state.is_done:
             continue
         version = state.alter_version
+        if any(number < state.number for number in ctx.queue.unreadable_mutations):
+            break
         if ctx.queue.parts_to_do(state.number) or (version is not None and version > ctx.metadata_version):
             break
         candidates.append(state)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.errors import MalformedEntry
 from engine.replication.log_actions import (
     AttachPart,
     DropRange,
@@ -116,6 +117,8 @@ class ReplicaQueue:
         self.current_parts: ActivePartSet = ActivePartSet()
         self._entries: list[QueuedEntry] = []
         self._mutations = MutationBook()
+        self.mutation_pointer = -1
+        """The last mutation up to which this replica has done all, as Keeper has it; -1 for none."""
 
     # -- filled by loader and puller -------------------------------------------------------------------------
 
@@ -125,6 +128,7 @@ class ReplicaQueue:
         self.virtual_parts = self.current_parts.copy()
         self._entries = []
         self._mutations.clear()
+        self.mutation_pointer = -1
 
     def add(self, queued: QueuedEntry) -> None:
         """Append (a DROP_RANGE or REPLACE_RANGE goes to the front) and add what it makes to
@@ -311,9 +315,26 @@ class ReplicaQueue:
         """By number, ascending."""
         return self._mutations.states
 
-    def set_mutations(self, present: Mapping[int, MutationEntry]) -> Sequence[int]:
+    def set_mutations(
+        self, present: Mapping[int, MutationEntry], unreadable: Mapping[int, MalformedEntry] | None = None
+    ) -> Sequence[int]:
         """What is in `mutations/` now; returns the numbers that were there before and are gone (killed)."""
+        self._mutations.unreadable = dict(sorted((unreadable or {}).items()))
         return self._mutations.set(present)
+
+    @property
+    def unreadable_mutations(self) -> Mapping[int, MalformedEntry]:
+        """Those that are to be done and cannot be understood; see `MutationBook`."""
+        return self._mutations.unreadable
+
+    @property
+    def why_no_merges(self) -> str:
+        """Which mutation cannot be read, so that nothing may be merged; empty if all can."""
+        return self._mutations.reason
+
+    def why_mutations_unknown(self, result: PartName) -> str:
+        """Why this replica cannot know what makes `result`; empty if it knows."""
+        return self._mutations.why_unknown(result.partition_id, result.mutation)
 
     def mutation_commands(self, source: PartName, target_version: int) -> Sequence[MutationState]:
         """The mutations that make the part of data version `target_version` out of `source`, in order."""

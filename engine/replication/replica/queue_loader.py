@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from engine.errors import KeeperAnswer, NoNode
+from engine.errors import KeeperAnswer, MalformedEntry, NoNode
 from engine.keeper.base import Keeper, Node, Watch
 from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry, mutation_number
@@ -35,11 +35,12 @@ async def load(ctx: ReplicaContext, keeper: Keeper) -> None:
         log.error("replica.no_part_names table=%s path=%s", ctx.name, ctx.me.parts)
     ctx.queue.reset(parts)
     await add_new_entries(ctx, keeper)
-    await load_mutations(ctx, keeper)
     pointer = await keeper.get(ctx.me.mutation_pointer)
     done = mutation_number(pointer.data.decode("utf-8", "replace"))
+    ctx.queue.mutation_pointer = -1 if done is None else done
+    await load_mutations(ctx, keeper)
     for number, state in ctx.queue.mutations.items():
-        if done is not None and number <= done:
+        if number <= ctx.queue.mutation_pointer:
             state.is_done, state.finished_s = True, pointer.stat.mtime_ms / 1e3
 
 
@@ -70,8 +71,9 @@ async def add_new_entries(ctx: ReplicaContext, keeper: Keeper) -> int:
 async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | None = None) -> Sequence[int]:
     """Make the queue's mutations those of Keeper; returns the numbers of those that are gone (killed).
 
-    Mutations do not change, so only new ones are read. One that is removed between the listing and the
-    reading was never here.
+    Mutations do not change, so only new ones are read, and those again that could not be read: they stop
+    what depends on them and nothing else, until they are mended or removed. One that is removed between the
+    listing and the reading was never here.
     """
     async with ctx.loading_mutations:
         listed = (await keeper.children(ctx.paths.mutations, watch=watch)).names
@@ -79,15 +81,31 @@ async def load_mutations(ctx: ReplicaContext, keeper: Keeper, *, watch: Watch | 
         present = {
             number: state.entry for number, state in ctx.queue.mutations.items() if number in set(numbers)
         }
+        unreadable: dict[int, MalformedEntry] = {}
         fresh = [number for number in numbers if number not in present]
         for start in range(0, len(fresh), BATCH):
             batch = fresh[start : start + BATCH]
             nodes = await keeper.get_many([ctx.paths.mutation(number) for number in batch])
             for number, node in zip(batch, nodes, strict=True):
-                if not isinstance(node, NoNode):
+                if isinstance(node, NoNode):
+                    continue
+                try:
                     where = f"mutation {number:010} of {ctx.paths.root}"
                     present[number] = MutationEntry.from_bytes(_value(node), where=where)
-        return ctx.queue.set_mutations(present)
+                except MalformedEntry as error:
+                    if number > ctx.queue.mutation_pointer:
+                        unreadable[number] = _with_advice(ctx, number, error)
+        return ctx.queue.set_mutations(present, unreadable)
+
+
+def _with_advice(ctx: ReplicaContext, number: int, error: MalformedEntry) -> MalformedEntry:
+    error.hint = (
+        f"Table {ctx.name} merges nothing, and does no mutation from this one on: KILL MUTATION, or removing "
+        f"or mending {ctx.paths.mutation(number)} in Keeper, or a version that understands it, ends that."
+    )
+    if number not in ctx.queue.unreadable_mutations:
+        log.error("replica.mutation_unreadable table=%s number=%010d error=%s", ctx.name, number, error)
+    return error
 
 
 def _value(answer: Node | KeeperAnswer) -> bytes:

@@ -198,6 +198,8 @@ def _is_overtaken(other: QueuedEntry, queued: QueuedEntry) -> bool:
 
 
 def _reason_against_alter(version: int, around: Surroundings, mutations: MutationBook) -> str:
+    if mutations.unreadable:  # perhaps one of an earlier ALTER, or of this one
+        return f"Cannot execute alter metadata with version {version}: {mutations.reason}"
     earlier = [alter.alter_version for alter in around.alters if alter.alter_version < version]
     if earlier:
         return f"Cannot execute alter metadata with version {version} before version {min(earlier)}"
