@@ -6,6 +6,9 @@ sent is recorded first (`current_batch.txt`: temporary file, fsync, rename, fsyn
 long as there is a record nothing else is sent. When the receiver has confirmed, the record is renamed to
 `sent_batch.txt`, which is the proof; then the files go, then the proof. A crash before the rename sends the
 same batch again with the same token; a crash behind it removes the rest of the files and sends nothing.
+
+A batch's token hides those of its files. So a file whose rows may come again under the INSERT's own token is
+in no batch: the receiver would not know the token, and write the rows twice.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ def token_of(heads: Sequence[FileHead]) -> str:
 
 def can_join(one: FileHead, other: FileHead) -> bool:
     """Whether two files can be one INSERT."""
-    return one.columns == other.columns and dict(one.settings) == dict(other.settings)
+    is_alone = one.is_repeatable or other.is_repeatable
+    return not is_alone and one.columns == other.columns and dict(one.settings) == dict(other.settings)
 
 
 def is_full(files: Sequence[SpoolFile], limits: BatchLimits) -> bool:

@@ -2,7 +2,7 @@
 
     8 bytes   OCDSPL01
     4 bytes   length of the head, little endian
-    head      JSON: token, columns, rows, settings
+    head      JSON: token, columns, rows, settings, repeatable
     body      the rows as Native
     8 bytes   length of the body, little endian
     32 bytes  BLAKE2b of everything before
@@ -31,12 +31,14 @@ _DIGEST_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """`token` identifies the rows wherever and however often they are sent."""
+    """`token` identifies the rows wherever and however often they are sent. With `is_repeatable` it is the
+    INSERT's own: who inserts may do it again, and the same rows come in another file."""
 
     token: str
     columns: tuple[str, ...]
     rows: int = 0
     settings: Mapping[str, str] = field(default_factory=dict)
+    is_repeatable: bool = False
 
     def to_bytes(self) -> bytes:
         facts = {
@@ -44,6 +46,7 @@ class FileHead:
             "columns": list(self.columns),
             "rows": self.rows,
             "settings": dict(self.settings),
+            "repeatable": self.is_repeatable,
         }
         return json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogateescape")
 
@@ -56,6 +59,7 @@ class FileHead:
             tuple(str(name) for name in facts["columns"]),
             int(facts["rows"]),
             {str(k): str(v) for k, v in facts["settings"].items()},
+            bool(facts.get("repeatable", True)),  # older files do not say
         )
 
 

@@ -14,7 +14,7 @@ import json
 import random
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.distributed.batches import BatchLimits
@@ -74,6 +74,8 @@ class Scenario:
     waits_for_more: bool = True
     has_failing_parts: bool = False
     splits_batches: bool = False
+    has_repeats: bool = False
+    """INSERTs have tokens of their own, and are repeated."""
 
     @classmethod
     def of_seed(cls, seed: int) -> Scenario:
@@ -92,6 +94,7 @@ class Scenario:
             waits_for_more=rng.random() < 0.5,
             has_failing_parts=rng.random() < 0.3,
             splits_batches=rng.random() < 0.5,
+            has_repeats=rng.random() < 0.4,
         )
 
 
@@ -186,6 +189,8 @@ class _Run:
         self.left = scenario.inserts
         self.acknowledged: dict[str, set[str]] = {directory: set() for directory in DIRECTORIES}
         self.refused: set[str] = set()
+        self.inserted: list[Sequence[tuple[str, tuple[str, ...]]]] = []
+        """Token and rows of each block of each INSERT."""
         self.refused_batches: set[str] = set()
         self.rows_of_token: dict[str, tuple[str, ...]] = {}
         self.token_of_inode: dict[int, str] = {}
@@ -303,13 +308,14 @@ class _Run:
     async def _insert(self, spool: TableSpool, senders: Mapping[str, DirectorySender]) -> None:
         blocks: list[SpoolBlock] = []
         rows_of: list[tuple[tuple[str, ...], tuple[str, ...]]] = []
-        for directories in (DIRECTORIES[:1], DIRECTORIES[1:]):
-            rows = tuple(str(self.next_row + i) for i in range(self.env.rng.randint(1, 4)))
-            self.next_row += len(rows)
-            token = self.env.new_uuid().hex
-            self.rows_of_token[token] = rows
+        is_repeat = self._is_repeat()
+        chosen = self.env.rng.choice(self.inserted) if is_repeat else self._new_rows()
+        for directories, (token, rows) in zip((DIRECTORIES[:1], DIRECTORIES[1:]), chosen, strict=True):
             rows_of.append((directories, rows))
-            blocks.append(SpoolBlock(directories, FileHead(token, ("k",), len(rows)), _Rows(self.env, rows)))
+            head = FileHead(token, ("k",), len(rows), is_repeatable=self.scenario.has_repeats)
+            blocks.append(SpoolBlock(directories, head, _Rows(self.env, rows)))
+        inserted = [row for _, rows in chosen for row in rows]
+        self.refused.difference_update(inserted)  # what is repeated may be taken now, or have been before
         try:
             before = spool.pending_bytes()
             await spool.admit(self.limits, self.env)
@@ -322,13 +328,30 @@ class _Run:
             await spool.put(blocks, after=other)
         except SqlError as error:
             self.report.seen[f"refused {error.code}"] += 1
-            self.refused.update(row for _, rows in rows_of for row in rows)
+            if not is_repeat:
+                self.refused.update(inserted)
             return
         for directories, rows in rows_of:
             for directory in directories:
                 self.acknowledged[directory].update(rows)
         for sender in senders.values():
             sender.wake()
+
+    def _is_repeat(self) -> bool:
+        is_one = self.scenario.has_repeats and bool(self.inserted) and self.env.rng.random() < 0.4
+        self.report.seen["repeated"] += is_one
+        return is_one
+
+    def _new_rows(self) -> Sequence[tuple[str, tuple[str, ...]]]:
+        blocks = []
+        for _ in range(2):
+            rows = tuple(str(self.next_row + i) for i in range(self.env.rng.randint(1, 4)))
+            self.next_row += len(rows)
+            token = self.env.new_uuid().hex
+            self.rows_of_token[token] = rows
+            blocks.append((token, rows))
+        self.inserted.append(blocks)
+        return blocks
 
     async def _other_part(self) -> None:
         """What an INSERT writes at once, before anything of it may be kept; it may fail."""

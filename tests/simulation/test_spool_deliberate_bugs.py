@@ -144,6 +144,11 @@ def a_batch_goes_without_its_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DirectorySender, "_deliver_batch", deliver)
 
 
+@BUGS.add("S3", is_batch=True, has_repeats=True)
+def a_batchs_token_hides_one_that_may_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sender_module, "can_join", lambda one, other: one.columns == other.columns)
+
+
 @BUGS.add("S5", has_full_disk=True)
 def a_refused_insert_leaves_what_it_had_placed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = TableSpool.put

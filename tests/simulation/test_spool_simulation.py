@@ -24,6 +24,7 @@ SOMETIMES = (
     "refused 574",
     "split",
     "alone",
+    "repeated",
 )
 """A simulation that never reaches these proves nothing."""
 

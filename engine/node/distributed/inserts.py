@@ -254,7 +254,11 @@ class DistributedInserts:
         later: list[SpoolBlock] = []
         if not is_foreground:
             kept = policy_settings(settings)
-            split = [_split(part, kept, prefers_local=policy.prefer_localhost) for part in work]
+            is_repeatable = bool(settings.get(TOKEN_SETTING))
+            split = [
+                _split(part, kept, is_repeatable=is_repeatable, prefers_local=policy.prefer_localhost)
+                for part in work
+            ]
             work = [now for now, _ in split if now is not None]
             later = [block for _, blocks in split for block in blocks]
         timeout_s = number(
@@ -325,7 +329,7 @@ def _is_foreground(settings: Mapping[str, str]) -> bool:
 
 
 def _split(
-    work: ShardBlocks, kept_settings: Mapping[str, str], *, prefers_local: bool
+    work: ShardBlocks, kept_settings: Mapping[str, str], *, is_repeatable: bool, prefers_local: bool
 ) -> tuple[ShardBlocks | None, list[SpoolBlock]]:
     """What is written at once, because this node is the replica, and what is kept to be sent, with
     `kept_settings`."""
@@ -341,7 +345,9 @@ def _split(
     return now, [
         SpoolBlock(
             directories,
-            FileHead(block.token, block.columns, block.rows, {**block.settings, **kept_settings}),
+            FileHead(
+                block.token, block.columns, block.rows, {**block.settings, **kept_settings}, is_repeatable
+            ),
             block.body(),
         )
         for block in work.blocks
