@@ -109,11 +109,12 @@ def up(
     """Start ZooKeeper, six nodes and Airflow; leave them running.
 
     When they run already, whatever of them has ended is started again. The ledger is $ONCLUSTER_LEDGER_URL
-    where that is set when they start, else a file in the run directory.
+    where that is set when they start, else a file in the run directory. Until this command has ended, a
+    process that ends, a full disk and Ctrl-C stop what it has started.
     """
     from engine.database import shown_url
     from engine.local import supervisor
-    from engine.local.progress import ConsoleSink, Steps
+    from engine.local.progress import ConsoleSink
 
     if with_demo and no_airflow:
         raise click.UsageError("--demo migrates through Airflow; it cannot go with --no-airflow.")
@@ -122,12 +123,11 @@ def up(
 
     async def work() -> tuple[StackState, DemoResult | None]:
         with ConsoleSink(out) as sink:
-            state = await supervisor.up(options, sink)
             if not with_demo:
-                return state, None
-            from engine.local.demo import migrate_all
+                return await supervisor.up(options, sink), None
+            from engine.local.demo_that_stays import up_with_demo
 
-            return state, await migrate_all(state, Steps(sink))
+            return await up_with_demo(options, sink)
 
     state, result = run_async(work())
     if as_json:

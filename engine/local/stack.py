@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.env import Env, SystemEnv
-from engine.errors import OnclusterError, Unavailable
 from engine.local.airflow_environment import AirflowSettings
 from engine.local.airflow_stack import COMPONENTS, AirflowStack
+from engine.local.guarding import ProcessDied, guarded
 from engine.local.ledger_place import LEDGER_VARIABLE, ledger_url_of
-from engine.local.preflight import check, is_full
+from engine.local.preflight import check
 from engine.local.progress import Steps
 from engine.local.stack_options import StackOptions
 from engine.local.state import Phase, ProcessEntry, StackState, write_state
@@ -40,18 +39,13 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-_LOOK_EVERY_S = 0.2
 # Airflow's triggerer sleeps up to ten seconds after SIGTERM with nothing to do; what it waits for is in
 # Keeper and in the database, so that killing it loses nothing.
 _AIRFLOW_GRACE_S = 2.5
 
 
-class ProcessDied(OnclusterError):
-    """A process of the stack ended although nobody asked it to; the hint is the end of its log."""
-
-
 class Stack:
-    """`start`, `watch`, `revive`, `stop`; `state` says what there is."""
+    """`start`, `guarded`, `revive`, `stop`; `state` says what there is."""
 
     def __init__(
         self, options: StackOptions, *, environ: Mapping[str, str] = os.environ, env: Env | None = None
@@ -219,35 +213,14 @@ class Stack:
     async def guarded(self, work: Coroutine[Any, Any, T]) -> T:
         """Run `work` to its end, or until a process of the stack has ended. Raises ProcessDied then.
 
-        A full disk raises Unavailable, whatever failed for it first: each program says it in its own words.
+        A full disk raises DiskFull, whatever failed for it first: each program says it in its own words.
         """
-        working = asyncio.create_task(work)
-        watching = asyncio.create_task(self.watch())
-        try:
-            await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                await watching
-            return await working
-        except (OSError, OnclusterError) as error:
-            is_said = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            if not is_said and not is_full(self.home):
-                raise
-            what = error.message if isinstance(error, OnclusterError) else ""
-            raise Unavailable(
-                f"The disk of {self.home} is full. {what}".rstrip(),
-                hint="Make room, or set ONCLUSTER_HOME to a directory on another disk.",
-            ) from error
-        finally:
-            for task in (working, watching):
-                task.cancel()
-            await asyncio.gather(working, watching, return_exceptions=True)
+        return await guarded(work, look=self.require_alive, home=self.home, env=self._env)
 
-    async def watch(self) -> None:
-        """Run until a process ends that nobody asked to end. Raises ProcessDied."""
-        while True:
-            for name, reason in self.dead().items():
-                raise ProcessDied(f"{name} has ended unexpectedly{reason[0]}.", hint=reason[1])
-            await self._env.sleep(_LOOK_EVERY_S)
+    def require_alive(self) -> None:
+        """Raises ProcessDied when a process has ended that nobody asked to end."""
+        for name, (how, last_words) in self.dead().items():
+            raise ProcessDied(f"{name} has ended unexpectedly{how}.", hint=last_words)
 
     def dead(self) -> dict[str, tuple[str, str]]:
         """Processes that should run and do not: name → (how it ended, the end of its log)."""

@@ -230,7 +230,8 @@ async def down(home: Path, sink: Sink, *, env: Env | None = None) -> bool:
         raise Unavailable(f"Still running: {', '.join(alive)}.", hint="Try again, or end them by hand.")
     newest = read_state(home)
     if newest is not None:
-        write_state(home, newest.with_phase(Phase.STOPPED))
+        with contextlib.suppress(OSError):  # a full disk; those in the file are known to be gone
+            write_state(home, newest.with_phase(Phase.STOPPED))
     return did_something
 
 
