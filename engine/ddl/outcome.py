@@ -19,7 +19,7 @@ class HostState(enum.StrEnum):
     RUNNING = "running"
     WAITING = "waiting"
     INACTIVE = "inactive"
-    """Not started, and the host is known to be away."""
+    """Not started, and away: the host does not show itself in Keeper, although others do or it once did."""
     EXPIRED = "expired"
     """The entry was removed, by age or number, before the host had an outcome."""
     ABANDONED = "abandoned"

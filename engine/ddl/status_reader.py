@@ -300,10 +300,11 @@ class StatusReader:
                 view.started_ms[name] = stat.ctime_ms
 
     async def _read_presence(self, keeper: Keeper, view: _View, *, watch: Watch | None) -> None:
-        """Which unfinished hosts are known to be away, and which need not be waited for.
+        """Which unfinished hosts are away, and which need not be waited for.
 
-        A host whose directory never held an `active` may be a server that does not know of the directory, and
-        nothing is said about it.
+        As in ClickHouse, who has no `replicas/<host>/active` is away. Only where no host of the entry has one
+        the servers may be too old to say; then a host is known to be away if it once had one. What is left of
+        it goes with the directory, which the cleaner removes after a day.
         """
         hosts = view.unfinished
         if not hosts:
@@ -314,11 +315,23 @@ class StatusReader:
         found = await asyncio.gather(
             *(self._list(keeper, self._paths.replica(host), watch) for host in hosts)
         )
-        view.away = frozenset(
-            host
+        absent = {
+            host: children is not None and children.stat.cversion > 0
             for host, children in zip(hosts, found, strict=True)
-            if children is not None and not children.names and children.stat.cversion > 0
+            if children is None or not children.names
+        }
+        if not all(absent.values()) and (
+            len(absent) < len(hosts) or await self._is_any_present(keeper, view, watch)
+        ):
+            absent = dict.fromkeys(absent, True)
+        view.away = frozenset(host for host, is_known in absent.items() if is_known)
+
+    async def _is_any_present(self, keeper: Keeper, view: _View, watch: Watch | None) -> bool:
+        """Whether a host that has its outcome shows itself."""
+        found = await asyncio.gather(
+            *(keeper.exists(self._paths.replica_active(host), watch=watch) for host in view.outcomes)
         )
+        return any(stat is not None for stat in found)
 
     async def _read_shards(self, keeper: Keeper, entry: str) -> tuple[ShardOutcome, ...]:
         shards = await self._list(keeper, self._paths.shards(entry), None)

@@ -109,18 +109,17 @@ async def gather(
 
 
 async def _presence(runner: MigrationRunner, hosts: Sequence[HostId]) -> dict[HostId, Presence]:
-    """From `replicas/<host>/active`. Where no host has its directory the servers are too old to say."""
+    """From `replicas/<host>/active`. Where no host has it the servers may be too old to say."""
     paths = runner.queue.paths
     active = await runner.keeper.exists_many([paths.replica_active(host) for host in hosts])
-    known = await runner.keeper.exists_many([paths.replica(host) for host in hosts])
     does_anybody_say = any(stat is not None for stat in active)
     return {
         host: Presence.ACTIVE
         if is_active is not None
         else Presence.INACTIVE
-        if is_known is not None and does_anybody_say
+        if does_anybody_say
         else Presence.UNKNOWN
-        for host, is_active, is_known in zip(hosts, active, known, strict=True)
+        for host, is_active in zip(hosts, active, strict=True)
     }
 
 

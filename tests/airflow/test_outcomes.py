@@ -10,9 +10,11 @@ import pytest
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.ddl.output import OutputMode
 from engine.names import HostId
+from tests.unit.ddl_support import Bench, host, run
 
 DONE, FAILED, WAITING = HostState.DONE, HostState.FAILED, HostState.WAITING
 ABANDONED, EXPIRED = HostState.ABANDONED, HostState.EXPIRED
+CREATE = "CREATE TABLE d.t ON CLUSTER c (x Int8) ENGINE = Memory"
 WORD = "Abandoned by grace: the disk is gone"
 
 
@@ -41,6 +43,25 @@ def test_a_host_that_a_person_gave_up_is_neither_waited_for_nor_said_to_be_done(
     from oncluster_airflow.outcomes import judge
 
     assert judge(status(*states), OutputMode.THROW) == end
+
+
+@pytest.mark.parametrize("mode", list(OutputMode))
+def test_a_host_that_never_showed_itself_is_waited_for_only_where_those_that_are_away_are(
+    mode: OutputMode,
+) -> None:
+    from oncluster_airflow.outcomes import WaitState, judge
+
+    async def main(bench: Bench) -> None:
+        bench.start("a")
+        submission = await bench.submit(CREATE, "t")
+        async for seen in (await bench.client()).watch(submission.entry):
+            if seen.outcome(host("a")).state is DONE and seen.outcome(host("b")).state is not WAITING:
+                break
+        for looked in (seen, await (await bench.client()).status(submission.entry)):
+            end = WaitState.DONE_ON_ACTIVE if mode.waits_for_active_only else None
+            assert judge(looked, mode) == end
+
+    run(main)
 
 
 @pytest.mark.parametrize("mode", list(OutputMode))

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from engine.ddl.cleaner import REPLICA_MAX_INACTIVE_S, DDLCleaner
 from engine.ddl.output import OutputMode
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
     TableNotMade,
 )
+from engine.migrations.gather import make_plan
+from engine.migrations.plan import Presence
 from engine.migrations.selection import ALL
 from engine.migrations.states import CellState, RunState
 from engine.migrations.upkeep import refresh
@@ -63,6 +66,40 @@ def test_only_active_modes_go_on_without_a_host_that_is_away_and_the_ledger_show
         await refresh(await world.runner(), world.request())
         assert set(world.states().values()) == {"applied"}
         assert {row.state for row in world.ledger.rows("shop")} == {CellState.DONE}
+        assert len(set(world.schemas().values())) == 1
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize("absence", ["never seen", "away for more than a day"])
+def test_only_active_modes_go_on_at_once_without_a_host_of_which_keeper_has_nothing(
+    tmp_path: Path, absence: str
+) -> None:
+    """After a day the cleaner removes `replicas/<host>`, and the next submission makes it anew, unused."""
+
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}) if absence == "never seen" else frozenset())
+        if absence != "never seen":
+            await world.hosts[NODE2].stop()
+            await world.env.sleep(REPLICA_MAX_INACTIVE_S + 60)
+            report = await DDLCleaner(
+                await world.server.connect(client="cleaner"), world.env, world.queue
+            ).clean()
+            assert report.stale_replicas == (str(NODE2),)
+        plan = await make_plan(await world.runner(), world.request())
+        assert {host.presence for host in plan.statements[0].hosts if host.host == NODE2} == {
+            Presence.INACTIVE
+        }
+        begun_s = world.env.monotonic_s()
+        request = world.request(output_mode=OutputMode.NONE_ONLY_ACTIVE)
+        summary = await drive(await world.runner(), request)
+        assert summary.state is RunState.PARTIAL
+        assert len(world.entries()) == 4
+        assert world.env.monotonic_s() - begun_s < TIMEOUT_S
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        assert (await drive(await world.runner(), request)).state is RunState.DONE
         assert len(set(world.schemas().values())) == 1
         world.check()
 
