@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -61,6 +62,11 @@ class Replicas:
     without_table: set[int] = field(default_factory=set)
     denying: set[int] = field(default_factory=set)
     failing: set[int] = field(default_factory=set)
+    silent: set[int] = field(default_factory=set)
+    """They take requests, and answer when nobody waits any more."""
+    waiting: dict[int, asyncio.Transport] = field(default_factory=dict)
+    also_waited_for: dict[int, list[int]] = field(default_factory=dict)
+    """By who was asked: which silent ones had been asked and not been given up."""
     asked_delay: list[int] = field(default_factory=list)
     inserted: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     on_insert: Callable[[], None] = lambda: None
@@ -69,6 +75,12 @@ class Replicas:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
         if number in self.hanging_up and request.transport is not None:
             request.transport.abort()
+        still = sorted(each for each, transport in self.waiting.items() if not transport.is_closing())
+        self.also_waited_for[number] = still
+        if number in self.silent and request.transport is not None:
+            self.waiting[number] = request.transport
+            while not request.transport.is_closing():
+                await asyncio.sleep(0.01)
         if request.query.get("query", "").startswith("INSERT"):
             await request.read()
             self.on_insert()
@@ -319,3 +331,24 @@ async def test_the_error_of_a_replica_is_given_as_that_replica_gave_it(reading: 
         assert (raised.value.code, raised.value.name) == (6, "CANNOT_PARSE_TEXT")
         text = "Received from 127.0.0.2:9000. DB::Exception: Cannot parse string 'x' (as it is): here"
         assert raised.value.message == text
+
+
+async def test_a_replica_that_says_nothing_is_passed_over_while_it_is_waited_for(reading: Open) -> None:
+    """Every statement waited ten seconds for it."""
+    hedged = {"load_balancing": "in_order", "hedged_connection_timeout_ms": "20"}
+    async with reading(2, 3, 4) as one:
+        one.replicas.silent = {2, 3}
+        assert await one.who_is_read(hedged) == 4
+        assert one.replicas.also_waited_for[3] == [2]
+        assert one.node.failures_of(HostId("127.0.0.2", 9000))[0] == 1
+        assert one.node.failures_of(HostId("127.0.0.3", 9000))[0] == 1
+        assert await one.who_is_read(hedged) == 4
+
+
+async def test_the_only_replica_is_waited_for_no_longer_than_the_statement_may_wait(reading: Open) -> None:
+    async with reading(2) as one:
+        one.replicas.silent = {2}
+        for limit in ("receive_timeout", "max_execution_time"):
+            with pytest.raises(SqlError, match="has not answered in time") as raised:
+                await one.who_is_read({limit: "0.05"})
+            assert raised.value.code == Code.ALL_CONNECTION_TRIES_FAILED

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.distributed.early_reads import EarlyReads
+from engine.node.distributed.patience import patience_s
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.statement import Answer, Asked
@@ -103,6 +104,11 @@ class Failover:
         """For how long a replica that was seen needs not be asked."""
         return PROBE_COUNTS_S if self.statement.kind is StatementKind.SELECT else PROBE_COUNTS_ONCE_S
 
+    @property
+    def wait_s(self) -> float:
+        """As long as the statement waits for a node that is silent. Raises SqlError 36."""
+        return patience_s(self.asked)
+
     def failures_among(self, peers: Sequence[Peer]) -> list[str]:
         """What to say of those that failed. Raises what one did that answers and yet breaks off."""
         for peer in peers:
@@ -145,7 +151,7 @@ class Failover:
         return {read.peer: error for read, error in zip(reads, failures, strict=True) if error is not None}
 
     async def _probe(self, read: Read) -> None:
-        await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False)
+        await self.health.probe(read.peer, read.place, mark=read.mark, with_delay=False, wait_s=self.wait_s)
 
     async def _read(self, read: Read) -> None:
         await self.health.pool.query(f"SELECT count() FROM ({read.sql})", format="Null")

@@ -18,7 +18,8 @@ from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, S
 from engine.distributed.select.model import READ_WITH_PLACE, TABLE_PLACE, union_all
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
-from engine.node.distributed.shard_reader import ShardReader, as_declared
+from engine.node.distributed.declared_types import as_declared
+from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews
 from engine.node.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables

@@ -20,7 +20,7 @@ from engine.distributed.replica_choice import (
     ReplicaOrder,
 )
 from engine.env import Env
-from engine.errors import OnclusterError, SqlError
+from engine.errors import OnclusterError, ReplyLost, SqlError
 from engine.names import quote_string
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.sinks import MAX_ANSWER_BYTES
@@ -28,6 +28,8 @@ from engine.storage import ChdbPool
 from engine.storage.guard import OWN_COLLECTION
 
 _MAX_SEEN = 10_000
+_PROBE_S = 10.0
+"""As long as a probe may take."""
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ class PeerHealth:
                 password=peer.password,
                 connect_timeout_s=1.0,
                 max_answer_bytes=MAX_ANSWER_BYTES,
-                timeout_s=10.0,
+                timeout_s=_PROBE_S,
                 env=self.env,
             )
         return self.clients[peer]
@@ -97,31 +99,38 @@ class PeerHealth:
         """A connection to the replica failed."""
         self.failures.failed(peer.name)
 
-    async def probe(self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool) -> int:
+    async def probe(
+        self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool, wait_s: float = _PROBE_S
+    ) -> int:
         """Seconds that the table there is behind, asked now. Raises OnclusterError when it cannot be read.
 
-        `mark` is a comment to put before the question.
+        `mark` is a comment to put before the question, `wait_s` as long as who asks may wait.
         """
-        client = self.client(peer)
-        delay_s = 0
         try:
-            await client.query_text(
-                f"{mark} SELECT 1 FROM {place.text(peer)} LIMIT 0", settings=place.parameters
-            )
-            if with_delay:
-                where = quote_string(place.table.database or peer.default_database or "default")
-                text = await client.query_text(
-                    "SELECT max(absolute_delay) FROM system.replicas "
-                    f"WHERE database = {where} AND table = {quote_string(place.table.table)}"
-                )
-                delay_s = int(text.strip() or 0)
+            async with asyncio.timeout(min(wait_s, _PROBE_S)):
+                delay_s = await self._delay_s(peer, place, mark=mark, with_delay=with_delay)
         except SqlError:
             raise  # it answers, so nothing is wrong with the connection
         except OnclusterError:
             self.failed(peer)
             raise
+        except TimeoutError:
+            self.failed(peer)
+            raise ReplyLost(f"{peer.url} was asked for its table and has not answered in time.") from None
         self.note_seen(peer, place.seen_as(peer), with_delay=with_delay, delay_s=delay_s)
         return delay_s
+
+    async def _delay_s(self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool) -> int:
+        client = self.client(peer)
+        await client.query_text(f"{mark} SELECT 1 FROM {place.text(peer)} LIMIT 0", settings=place.parameters)
+        if not with_delay:
+            return 0
+        where = quote_string(place.table.database or peer.default_database or "default")
+        text = await client.query_text(
+            "SELECT max(absolute_delay) FROM system.replicas "
+            f"WHERE database = {where} AND table = {quote_string(place.table.table)}"
+        )
+        return int(text.strip() or 0)
 
     def order(self, shard: PeerShard, policy: Policy) -> Sequence[Peer]:
         """The replicas of a shard, the first choice first."""

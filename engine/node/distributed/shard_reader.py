@@ -14,18 +14,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import aclosing
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from engine.distributed.definition import SkipMode
 from engine.distributed.peers import Peer, PeerShard
-from engine.distributed.select import RemoteSelect, ShardSource, SourceColumn, TooLong
+from engine.distributed.select import RemoteSelect, ShardSource, TooLong
 from engine.distributed.select.deterministic import is_deterministic
 from engine.distributed.select.model import union_all
 from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_of_constants
 from engine.distributed.sharding import owner_of, slot_count, slot_expression
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.distributed.asking_in_turn import AskingInTurn
+from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.early_reads import EarlyReads, early_url
 from engine.node.distributed.failover import GONE, Failover, Read, received_from
 from engine.node.distributed.peer_health import PeerHealth
@@ -34,7 +37,7 @@ from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.read_settings import forwarded
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
-from engine.node.replicated.waiting import flag
+from engine.node.replicated.waiting import flag, number
 
 MAX_URL_BYTES = 250_000
 """The request line of a node may have 1 MiB, as with ClickHouse."""
@@ -46,6 +49,8 @@ _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
 _UNABLE_TO_SKIP = 507
 _TOO_DEEP = 581
 _DEFAULT_DELAY_S = 300
+_HEDGED_MS = 1000
+"""ClickHouse's is 50, for a connection that is open; here a node answers a statement, and may be busy."""
 
 
 @dataclass(slots=True)
@@ -281,27 +286,39 @@ class ShardReader:
         delay_s = self.health.seen(peer, name, with_delay=with_delay, max_age_s=counts_s)
         if delay_s is None or (with_delay and delay_s >= max_delay_s):
             mark = depth_mark(self.depth + 1)
-            delay_s = await self.health.probe(peer, self.place, mark=mark, with_delay=with_delay)
+            delay_s = await self.health.probe(
+                peer, self.place, mark=mark, with_delay=with_delay, wait_s=self.failover.wait_s
+            )
         return delay_s
+
+    def _silence_s(self, peer: Peer) -> float | None:
+        """After how long a silence another replica is asked too."""
+        if self._is_here(peer) or not flag(self.settings, "use_hedged_requests", True):
+            return None
+        return number(self.settings, "hedged_connection_timeout_ms", _HEDGED_MS) / 1000
 
     async def _choose(self, shard: PeerShard) -> Peer | None:
         max_delay_s = self._max_delay_s(shard)
         failures: list[str] = []
         refusal: SqlError | None = None
         stale: list[tuple[int, Peer]] = []
-        for peer in self._order(shard):
-            try:
-                delay_s = await self._delay_s(peer, max_delay_s)
-            except OnclusterError as error:
-                if isinstance(error, SqlError) and error.code == _TOO_DEEP:
-                    raise
-                if isinstance(error, SqlError) and (refusal is None or refusal.code in GONE):
-                    refusal = received_from(peer, error)
-                failures.append(f"{peer.name}: {_first_line(error)}")
-                continue
-            if not max_delay_s or delay_s < max_delay_s:
-                return peer
-            stale.append((delay_s, peer))
+        asking = AskingInTurn(
+            self._order(shard), lambda peer: self._delay_s(peer, max_delay_s), silence_s=self._silence_s
+        )
+        async with aclosing(asking.answers()) as answers:
+            async for peer, delay_s in answers:
+                if isinstance(delay_s, OnclusterError):
+                    if isinstance(delay_s, SqlError) and delay_s.code == _TOO_DEEP:
+                        raise delay_s
+                    if isinstance(delay_s, SqlError) and (refusal is None or refusal.code in GONE):
+                        refusal = received_from(peer, delay_s)
+                    failures.append(f"{peer.name}: {_first_line(delay_s)}")
+                elif not max_delay_s or delay_s < max_delay_s:
+                    for silent in asking.silent:
+                        self.health.failed(silent)
+                    return peer
+                else:
+                    stale.append((delay_s, peer))
         if stale:
             if self._reads_stale:
                 return min(stale, key=lambda one: one[0])[1]
@@ -371,17 +388,6 @@ class ShardReader:
 def depth_mark(depth: int) -> str:
     """How many nodes a request has passed: a Distributed table that reads itself would go on for ever."""
     return f"/* distributed depth {depth} */"
-
-
-def as_declared(select: RemoteSelect) -> RemoteSelect:
-    """For what chDB reads itself: columns get the types of the Distributed table, as `url()` gives them."""
-    return replace(select, columns=tuple((_cast(text, column), column) for text, column in select.columns))
-
-
-def _cast(text: str, column: SourceColumn) -> str:
-    if column.type.startswith("AggregateFunction"):
-        return text
-    return f"CAST({text}, {quote_string(column.type)})"
 
 
 def _first_line(error: OnclusterError) -> str:
