@@ -239,6 +239,11 @@ TABLE_FUNCTIONS = {
     "SELECT count() FROM cluster('c', numbers(3)) AS a JOIN cluster('c', numbers(2)) AS b USING number": "8",
     "SELECT count() FROM events_d WHERE id IN (SELECT number FROM cluster('c', numbers(3)))": "3",
     "SELECT count() FROM cluster('c', numbers({n:UInt8}))": "8",
+    # what a server says of itself
+    "SELECT shardNum(), shardCount(), min(id) FROM events_d GROUP BY ALL ORDER BY ALL": "1\t2\t0\n2\t2\t1",
+    "SELECT shardNum(), number FROM cluster('c', numbers(1)) ORDER BY ALL": "1\t0\n2\t0",
+    "SELECT shardNum() = 0 FROM (SELECT * FROM events_d) LIMIT 1": "1",
+    "SELECT version() = version(), count() FROM events_d": "1\t2000",
     "DESCRIBE TABLE cluster('c', numbers(3)) FORMAT TSVRaw": "number\tUInt64\t\t\t\t\t",
     "DESCRIBE (SELECT number + 1 AS n FROM cluster('c', numbers(3))) FORMAT TSVRaw": "n\tUInt64\t\t\t\t\t",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -152,6 +153,35 @@ def test_an_aggregation_in_two_phases_answers_as_one_table_does(bench: Bench, sq
     text, is_two_phase = bench.distributed(sql)
     assert is_two_phase, text
     assert bench.ask(text) == bench.ask(_over_one(sql)), text
+
+
+OF_SERVERS = """
+SELECT S, count(), max(uptime()) >= 0 FROM events GROUP BY S ORDER BY S
+SELECT S AS shard, hostName() = hostName() FROM events WHERE shard > 1 ORDER BY id LIMIT 3
+SELECT *, S FROM events ORDER BY id LIMIT 3
+SELECT concat('shard ', toString(S)), FQDN() != '', id FROM events WHERE S != 2 ORDER BY id LIMIT 5
+SELECT count() FROM events PREWHERE S = 1
+SELECT e.id, S FROM events AS e JOIN extra USING id ORDER BY id
+SELECT p.id, S FROM events AS e JOIN people AS p ON e.id = p.id ORDER BY p.id, e.id
+SELECT id FROM events WHERE id IN (SELECT S FROM people) ORDER BY id
+SELECT s, count() FROM (SELECT S AS s FROM people) GROUP BY s ORDER BY s
+SELECT S, id FROM people UNION ALL SELECT S, id FROM events ORDER BY ALL LIMIT 9
+SELECT S, count() FROM people FINAL GROUP BY S WITH TOTALS ORDER BY S
+SELECT id, row_number() OVER (PARTITION BY S ORDER BY id) AS n FROM events QUALIFY n = 2 ORDER BY id
+"""
+"""With the number of the shard as S, which a function says and a column."""
+
+
+@pytest.mark.parametrize("sql", _lines(OF_SERVERS))
+def test_what_a_server_says_of_itself_each_shard_says(bench: Bench, sql: str) -> None:
+    by_function, by_column = (re.sub(r"\bS\b", name, sql) for name in ("shardNum()", "_shard_num"))
+    answers = [bench.ask(bench.distributed(text)[0]).split("\n", 2)[2] for text in (by_function, by_column)]
+    assert answers[0] == answers[1]
+
+
+def test_around_a_subquery_over_shards_a_server_speaks_for_itself(bench: Bench) -> None:
+    sql = "SELECT DISTINCT shardNum() FROM (SELECT shardNum() AS n FROM events WHERE n > 1)"
+    assert bench.ask(bench.distributed(sql)[0]) == "shardNum()\nUInt32\n0\n"
 
 
 @pytest.mark.parametrize("sql", _lines(OTHERS))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.distributed.select.clauses import is_set_operator
+from engine.distributed.select.clauses import select_of
 from engine.names import quote_identifier
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
@@ -34,10 +34,10 @@ def asterisk_edits(cursor: Cursor, tables: Sequence[Hidden]) -> list[Edit]:
         return []
     by_select: dict[int, list[Hidden]] = {}
     for table in tables:
-        by_select.setdefault(_select_of(cursor, table.at), []).append(table)
+        by_select.setdefault(select_of(cursor, table.at), []).append(table)
     edits = []
     for at, end in list(_asterisks(cursor)):
-        shown = by_select.get(_select_of(cursor, at), [])
+        shown = by_select.get(select_of(cursor, at), [])
         if cursor.words[at - 1] == ".":
             qualifier = literal_value(cursor.tokens[at - 2])
             shown = [one for one in shown if qualifier in one.names]
@@ -56,28 +56,3 @@ def _asterisks(cursor: Cursor) -> Iterator[tuple[int, int]]:
             cursor.at = at + 1
             if cursor.skip_brackets():
                 yield at, cursor.last_end
-
-
-def _select_of(cursor: Cursor, at: int) -> int:
-    """The first token of the SELECT that token `at` belongs to; -1 without one."""
-    words = cursor.words
-    begins = [0]
-    for index in range(at):
-        if words[index] in ("(", "[", "{"):
-            begins.append(index + 1)
-        elif words[index] in (")", "]", "}") and len(begins) > 1:
-            begins.pop()
-    for begin in reversed(begins):
-        start, is_select = begin, False
-        cursor.at = begin
-        while cursor.at < len(words) and words[cursor.at] not in (")", "]", "}"):
-            if is_set_operator(words, cursor.at):
-                if cursor.at > at:
-                    break
-                start, is_select = cursor.at + 1, False
-            is_select = is_select or words[cursor.at] == "SELECT"
-            if not cursor.skip_brackets():
-                cursor.at += 1
-        if is_select:
-            return start
-    return -1

@@ -35,6 +35,31 @@ def is_set_operator(words: Sequence[str], at: int) -> bool:
     return words[at] in _OPERATORS and behind < len(words) and words[behind] in _BEHIND_OPERATOR
 
 
+def select_of(cursor: Cursor, at: int) -> int:
+    """The first token of the SELECT that token `at` belongs to; -1 without one."""
+    words = cursor.words
+    begins = [0]
+    for index in range(at):
+        if words[index] in ("(", "[", "{"):
+            begins.append(index + 1)
+        elif words[index] in (")", "]", "}") and len(begins) > 1:
+            begins.pop()
+    for begin in reversed(begins):
+        start, is_select = begin, False
+        cursor.at = begin
+        while cursor.at < len(words) and words[cursor.at] not in (")", "]", "}"):
+            if is_set_operator(words, cursor.at):
+                if cursor.at > at:
+                    break
+                start, is_select = cursor.at + 1, False
+            is_select = is_select or words[cursor.at] == "SELECT"
+            if not cursor.skip_brackets():
+                cursor.at += 1
+        if is_select:
+            return start
+    return -1
+
+
 def place_of_table(cursor: Cursor, tail: str) -> int | None:
     """The token of the only string that ends with exactly `tail` behind something else; None if not one."""
     found = [

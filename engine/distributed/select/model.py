@@ -27,6 +27,8 @@ class SourceColumn:
 
 SHARD_PLACE = "\x00shard\x00"
 """Stands for the number of the shard in the texts of a RemoteSelect."""
+SHARDS_PLACE = "\x00shards\x00"
+"""Stands for how many shards there are."""
 OF_SHARDS = SourceColumn(SHARD_NUMBER, SHARD_NUMBER_TYPE, True, SHARD_PLACE)
 _NAME_TYPE = "LowCardinality(String)"
 _OF_PARTS = {
@@ -105,9 +107,11 @@ class RemoteSelect:
     read_with: str = ""
     """FINAL, SAMPLE and PREWHERE for `READ_WITH_PLACE`."""
 
-    def sql(self, table: str, *, shard_number: int, others: Mapping[int, str] | None = None) -> str:
-        """The text for a shard where the table is called `table`. `others` are the texts of those tables; a
-        subquery has the modifiers already."""
+    def sql(
+        self, table: str, *, shard_number: int, shards: int = 0, others: Mapping[int, str] | None = None
+    ) -> str:
+        """The text for a shard, one of so many, where the table is called `table`. `others` are the texts of
+        those tables; a subquery has the modifiers already."""
         expressions = ", ".join(f"{text} AS {quote_identifier(column.name)}" for text, column in self.columns)
         distinct = "DISTINCT " if self.is_distinct else ""
         if self.source:
@@ -120,6 +124,7 @@ class RemoteSelect:
             source = source.replace(modifiers, "" if text.startswith("(") else other.modifiers)
         source = source.replace(TABLE_PLACE, table)
         sql = f"SELECT {distinct}{expressions} FROM {source}"
+        sql = sql.replace(SHARDS_PLACE, f"toUInt32({shards})")
         return sql.replace(SHARD_PLACE, f"toUInt32({shard_number})")
 
     @property

@@ -57,6 +57,8 @@ class Analysis:
     """The same text will have the same analysis as long as the Distributed table's definition stays."""
     takes_settings: bool = False
     """The statement of `phases` is a SELECT that ends with it, without clauses about its output."""
+    is_understood: bool = True
+    """ClickHouse's analysis took the statement."""
 
     @property
     def has_one_row(self) -> bool:
@@ -91,7 +93,7 @@ async def analyse_select(
     if spread is not USUAL:
         return await _spread(template, begin, tree, describe, spread)
     if tree is None:
-        return Analysis(template.text, columns, tuple((read,) for read in plain))
+        return Analysis(template.text, columns, tuple((read,) for read in plain), is_understood=False)
     phases = None
     if allows_two_phases and len(template.slots) == 1:
         phases = await _in_two_phases(template, begin, tree, describe, null_for_empty=null_for_empty)
@@ -118,7 +120,8 @@ async def _spread(
             columns.append(slot.columns)
             is_there = place_text(number) in text
             choices.append((pushing.read_of(tree, slot, number),) if tree and is_there else ())
-    return Analysis(f"{template.text[:begin]}{text} {rest}", tuple(columns), tuple(choices))
+    filled = f"{template.text[:begin]}{text} {rest}"
+    return Analysis(filled, tuple(columns), tuple(choices), is_understood=tree is not None)
 
 
 async def fill(analysis: Analysis, sources: Sequence[ShardSource]) -> Plan:

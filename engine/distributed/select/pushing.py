@@ -137,7 +137,12 @@ def read_of(tree: QueryTree, slot: Slot, number: int) -> RemoteSelect:
 
 def remote_text(text: str, alias: str, columns: Sequence[SourceColumn]) -> str:
     """Resolved text as any server takes it, with their values in place of columns that a shard has not."""
-    values = [((alias, ".", column.name), column.value) for column in columns if column.value]
+    values = [
+        ((alias, ".", name), column.value)
+        for column in columns
+        if column.value
+        for name in (column.name, quote_identifier(column.name))
+    ]
     return clauses.replaced(text, [*values, (("_CAST", "("), "CAST(")])
 
 

@@ -4,13 +4,13 @@ The user's text stays as it is but for these places and what a subquery cannot h
 FINAL and SAMPLE move into the subquery; PREWHERE becomes WHERE (`prewhere_text`; `prewhere` puts it before
 FINAL where there is one); `db.t.column` becomes `t.column`, and with an alias `alias.column` (`own_names`);
 and where a hidden column (MATERIALIZED, ALIAS, `_shard_num` and other virtual ones) is asked for by name, `*`
-leaves it out as it would have done.
+leaves it out as it would have done; what a server says of itself is a hidden column (`server_functions`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.distributed.select import clauses
@@ -29,6 +29,7 @@ from engine.distributed.select.prewhere_text import (
     find_prewheres,
     with_moved,
 )
+from engine.distributed.select.server_functions import Call, server_calls
 from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
@@ -120,6 +121,8 @@ class Slot:
 class Template:
     text: str
     slots: tuple[Slot, ...]
+    asks_servers: bool = False
+    """It has columns of `server_functions`."""
 
     def fill(self, expressions: Sequence[str]) -> str:
         """The statement with a table expression in each place."""
@@ -164,8 +167,11 @@ def alias_behind(sql: str, end: int) -> str:
     return literal_value(cursor.tokens[behind - 1]) if behind > at else ""
 
 
-def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int, TableName]) -> Template:
-    """`databases` says which whole name the reference that starts at an offset means."""
+def make_template(
+    sql: str, refs: Sequence[Reference], *, databases: Mapping[int, TableName], asks_servers: bool = True
+) -> Template:
+    """`databases` says which whole name the reference that starts at an offset means. Without `asks_servers`
+    functions of `server_functions` are this server's."""
     cursor = Cursor(sql)
     tokens, words = cursor.tokens, cursor.words
     by_start = {token.start: at for at, token in enumerate(tokens)}
@@ -179,6 +185,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
     candidates = [_candidate(cursor, by_start[ref.start], ref) for ref in refs]
     prewheres = find_prewheres(cursor, candidates)
     of_joins = {one.table: one for one in prewheres if one.is_of_join}
+    calls = list(_server_calls(cursor, by_start, refs)) if asks_servers else []
     for number, ref in enumerate(refs):
         first = by_start[ref.start]
         at = _behind(cursor, first, ref)
@@ -187,6 +194,7 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
         if not is_in:
             there = {c.name for c in ref.table.columns}
             columns += [c for c in ref.table.virtuals if c.name in mentioned and c.name not in there]
+        columns += {call.column.name: call.column for call in calls if call.table == first}.values()
         if not is_in and any(c.is_hidden for c in columns):
             not_shown = tuple(c.name for c in columns if c.is_hidden)
             hidden.append(Hidden(first, candidates[number].names, not_shown))
@@ -219,10 +227,17 @@ def make_template(sql: str, refs: Sequence[Reference], *, databases: Mapping[int
             written = prewhere.as_written(cursor, {column.name for column in slots[slot].columns})
             slots[slot] = replace(slots[slot], has_prewhere=True, prewhere=written)
         edits += prewhere.edits(cursor, is_final=slot is not None)
-    edits += [one for one in own_names if not any(e.start <= one.start < e.end for e in edits)]
+    of_names = [*own_names, *(call.edit for call in calls)]
+    edits += [one for one in of_names if not any(e.start <= one.start < e.end for e in edits)]
     edits += database_edits(cursor, databases.values(), {(e.start, e.end) for e in edits})
     edits += asterisk_edits(cursor, hidden)
-    return Template(with_moved(apply_edits(sql, edits)), tuple(slots))
+    return Template(with_moved(apply_edits(sql, edits)), tuple(slots), bool(calls))
+
+
+def _server_calls(cursor: Cursor, by_start: Mapping[int, int], refs: Sequence[Reference]) -> Iterator[Call]:
+    firsts = {by_start[ref.start]: frozenset(column.name for column in ref.table.columns) for ref in refs}
+    read = {first: names for first, names in firsts.items() if first == 0 or cursor.words[first - 1] != "IN"}
+    return server_calls(cursor, read)
 
 
 def _behind(cursor: Cursor, first: int, ref: Reference) -> int:

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from engine.config.model import Topology
 from engine.distributed.peers import PeerShard
-from engine.distributed.select import Spread, analyse_select, fill
+from engine.distributed.select import Analysis, Spread, analyse_select, fill
 from engine.distributed.select.plan import select_begins
 from engine.distributed.select.template import (
     Reference,
@@ -206,20 +206,15 @@ class DistributedSelects:
         try:
             for reader in readers:
                 reader.choose_ahead()
-            of_text = [ref for ref in refs if ref.alias]
-            template = make_template(
-                sql, refs, databases={ref.start: self._name_of(asked, sql, ref) for ref in of_text}
-            )
+            databases = {ref.start: self._name_of(asked, sql, ref) for ref in refs if ref.alias}
+            template = make_template(sql, refs, databases=databases)
             if asked.session.is_readonly:
                 asked = await self._as_reader(asked, template, [names.get(ref.start, "") for ref in refs])
-            analysis = await analyse_select(
-                template,
-                self._analyst.analyse(asked),
-                self._analyst.describe(with_settings(asked, whole)),
-                allows_two_phases=not any(flag(whole, name, False) for name in _ONE_PHASE),
-                spread=spread,
-                null_for_empty=flag(whole, "aggregate_functions_null_for_empty", False),
-            )
+            analysis = await self._analysed(asked, template, whole, spread)
+            if template.asks_servers and not analysis.is_understood:
+                # Such as `SELECT hostName(), count()`, where a column would have to be in GROUP BY.
+                template = make_template(sql, refs, databases=databases, asks_servers=False)
+                analysis = await self._analysed(asked, template, whole, spread)
             plan = await fill(analysis, [ref.table.source for ref in refs])
             if len(readers) > 1:
                 failover.early = None
@@ -228,6 +223,18 @@ class DistributedSelects:
             for reader in readers:
                 await reader.close()
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
+
+    async def _analysed(
+        self, asked: Asked, template: Template, settings: Mapping[str, str], spread: Spread
+    ) -> Analysis:
+        return await analyse_select(
+            template,
+            self._analyst.analyse(asked),
+            self._analyst.describe(with_settings(asked, settings)),
+            allows_two_phases=not any(flag(settings, name, False) for name in _ONE_PHASE),
+            spread=spread,
+            null_for_empty=flag(settings, "aggregate_functions_null_for_empty", False),
+        )
 
     async def _described(self, asked: Asked, failover: Failover) -> Asked:
         """DESCRIBE of a table function, or of a SELECT from some."""

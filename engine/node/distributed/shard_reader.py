@@ -169,9 +169,11 @@ class ShardReader:
         others = await self._others(peer, select, sources)
         names = self._names(select)
         if self._is_here(peer):
-            sql = as_declared(select).sql(table, shard_number=shard.number, others=others)
+            sql = as_declared(select).sql(
+                table, shard_number=shard.number, shards=len(self.shards), others=others
+            )
             return f"SELECT {names} FROM ({sql})" if self._zones(select) else sql
-        sql = select.sql(table, shard_number=shard.number, others=others)
+        sql = select.sql(table, shard_number=shard.number, shards=len(self.shards), others=others)
         mark = depth_mark(self.depth + 1)
         text = f"{mark} {ONE_ROW if select.has_one_row else ''}{sql}"
         settings = forwarded({**self.settings, **self._filter(peer)})
