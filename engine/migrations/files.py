@@ -5,8 +5,9 @@
 
 The grammar is that tool's: `{version}_{title}.up.sql` and `.down.sql`, the version any unsigned 64-bit
 integer, padded or not, a counter or a timestamp. The order is the numbers', not the names'. A down file may
-be missing or empty. A file holds any number of statements, separated by `;`. Options stand in comments
-(`engine.migrations.options`). The folder's name is the cluster's.
+be missing or empty. An up file may be missing: nothing is run upwards then, and the version counts as applied
+when a run has passed it, as in that tool. A file holds any number of statements, separated by `;`. Options
+stand in comments (`engine.migrations.options`). The folder's name is the cluster's.
 
 Checksums. A statement's is over its significant tokens and the options that change its meaning: comments and
 layout do not count. A file's is over its text without byte order mark, carriage returns and the blank lines
@@ -67,18 +68,19 @@ class ScriptStatement:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One file."""
+    """One file. `is_there` is false of an up file that is missing: it has no statements."""
 
     path: Path
     direction: Direction
     statements: tuple[ScriptStatement, ...]
     options: Options
     checksum: str
+    is_there: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One version. `down` is None when there is no down file."""
+    """One version. `down` is None when there is no down file. `up` is None when it cannot be used."""
 
     version: int
     title: str
@@ -87,6 +89,11 @@ class Migration:
 
     def script(self, direction: Direction) -> Script | None:
         return self.up if direction is Direction.UP else self.down
+
+    @property
+    def first_file(self) -> Script | None:
+        """The file in which what is said of the version as a whole stands."""
+        return self.up if self.up is not None and self.up.is_there else self.down
 
     @property
     def name(self) -> str:
@@ -179,10 +186,9 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
         entry.scripts[direction] = script
         if direction is Direction.UP or not entry.title:
             entry.title = title
-    for version, entry in found.items():
+    for entry in found.values():
         if Direction.UP not in entry.paths:
-            down = entry.paths[Direction.DOWN]
-            problems.append(Problem(str(down), 0, "missing-up", f"version {version} has no up file"))
+            entry.scripts[Direction.UP] = _missing_up(entry.paths[Direction.DOWN])
     migrations = tuple(
         Migration(version, entry.title, entry.scripts.get(Direction.UP), entry.scripts.get(Direction.DOWN))
         for version, entry in sorted(found.items())
@@ -197,6 +203,12 @@ def read_folder(folder: Path, *, cluster: str = "") -> tuple[MigrationSet, tuple
             )
         )
     return MigrationSet(folder, cluster, migrations, tuple(ignored)), tuple(sorted(problems))
+
+
+def _missing_up(down: Path) -> Script:
+    """What stands for an up file that is not there. One that is written later is a change of it."""
+    path = down.with_name(f"{down.name.removesuffix('.down.sql')}.up.sql")
+    return Script(path, Direction.UP, (), Options(), file_checksum(""), is_there=False)
 
 
 def parse_file_name(name: str) -> tuple[int, str, Direction]:

@@ -39,7 +39,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "duplicate-version": (Severity.ERROR, "two files of one version and direction"),
     GAP_RULE: (Severity.ERROR, "a counter jumps; a file may be missing"),
     "empty-folder": (Severity.ERROR, "no migration there"),
-    "missing-up": (Severity.ERROR, "a down file without its up file"),
+    "missing-up": (Severity.WARNING, "a down file without its up file"),
     "unreadable": (Severity.ERROR, "the file cannot be read"),
     "encoding": (Severity.ERROR, "the file is not UTF-8 text"),
     "syntax": (Severity.ERROR, "text that cannot be SQL"),
@@ -190,7 +190,7 @@ def _folder(migrations: MigrationSet, surroundings: Surroundings) -> list[Findin
         findings.append(Finding(folder, 0, "no-hosts", f"cluster '{migrations.cluster}' has no hosts", 49))
     for before, after in gaps(migrations.versions):
         migration = migrations.get(after)
-        script = migration and (migration.up or migration.down)
+        script = migration and migration.first_file
         if script:
             finding = Finding(
                 str(script.path),
@@ -207,6 +207,11 @@ def _migration(migration: Migration) -> list[Finding]:
     up, down = migration.up, migration.down
     if up is None:
         return []
+    if not up.is_there:
+        if down is None:
+            return []
+        message = "there is no up file: going up changes nothing, and this is run on the way down"
+        return [_silenced(Finding(str(down.path), 0, "missing-up", message), down.options)]
     findings = []
     path = str(up.path)
     if not up.statements:

@@ -230,7 +230,7 @@ def build_plan(
                 statements,
             )
         )
-    said = [*notes, *facts.notes, *_held_up(selected, planned, request)]
+    said = [*notes, *facts.notes, *_without_up(selected), *_held_up(selected, planned, request)]
     if facts.holder:
         said.append(f"A run is at work now: {facts.holder}.")
     return Plan(
@@ -241,6 +241,15 @@ def build_plan(
         tuple(sorted(found)),
         tuple(said),
     )
+
+
+def _without_up(selected: Sequence[Selected]) -> list[str]:
+    """A file that was lost looks the same as one that was never written."""
+    return [
+        f"{item.migration.name} has no up file: nothing is sent for it."
+        for item in selected
+        if not item.script.is_there
+    ]
 
 
 def _held_up(

@@ -239,7 +239,10 @@ def _may_be_repeated(migration: Migration) -> bool:
 
 
 def _can_go_down(migration: Migration) -> bool:
-    """Whether rolling back would do anything. An up without statements needs nothing."""
+    """Whether rolling back would do anything. An up without statements needs nothing; a down file without an
+    up file is no way back of anything."""
+    if migration.up is not None and not migration.up.is_there:
+        return False
     nothing_to_undo = migration.up is not None and not migration.up.statements
     return migration.down is not None and (bool(migration.down.statements) or nothing_to_undo)
 

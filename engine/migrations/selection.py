@@ -162,7 +162,7 @@ def _is_begun_up(record: MigrationRecord) -> bool:
 def _is_allowed_gap(migrations: MigrationSet, after: int) -> bool:
     """The file behind the gap says why there is one: `-- oncluster: allow=version-gap reason="…"`."""
     migration = migrations.get(after)
-    script = migration and migration.up
+    script = migration and migration.first_file
     return bool(script and script.options.allows(GAP_RULE))
 
 

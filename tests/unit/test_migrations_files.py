@@ -167,7 +167,6 @@ def test_all_problems_of_a_folder_are_told_at_once_with_file_and_line(tmp_path: 
             "4_d.up.sql": b"SELECT 1;\nSELECT '\xff';",
             "5_e.up.sql": "SELECT 1;\n\n/* not closed\n",
             "6_f.up.sql": "-- oncluster: timout=3\nSELECT 1",
-            "7_g.down.sql": "SELECT 1",
             "8_h.up.sql": b"SELECT 1;\n\0",
         },
     )
@@ -177,7 +176,6 @@ def test_all_problems_of_a_folder_are_told_at_once_with_file_and_line(tmp_path: 
         ("4_d.up.sql", 2, "encoding"),
         ("5_e.up.sql", 3, "syntax"),
         ("6_f.up.sql", 1, "options"),
-        ("7_g.down.sql", 0, "missing-up"),
         ("8_h.up.sql", 2, "encoding"),
         ("two.up.sql", 0, "file-name"),
     ]
@@ -190,33 +188,20 @@ def test_the_error_carries_clickhouse_s_code_where_there_is_one(tmp_path: Path) 
     assert "1_a.up.sql:1: " in str(caught.value)
 
 
-# --- a folder of golang-migrate ---------------------------------------------------------------------------
+# --- a version without an up file -------------------------------------------------------------------------
 
 
-def test_a_folder_of_golang_migrate_works_unchanged(tmp_path: Path) -> None:
-    found = load_folder(
-        folder(
-            tmp_path,
-            {
-                "1_init.up.sql": "CREATE TABLE t ON CLUSTER '{cluster}' (a String) ENGINE = Memory;\r\n"
-                "-- a comment; with a semicolon\r\n"
-                "ALTER TABLE t ON CLUSTER '{cluster}' ADD COLUMN b String;\r\n",
-                "1_init.down.sql": "",
-                "2_no_down.up.sql": "CREATE VIEW v AS SELECT $x$ a ; b $x$, 'c;d' FROM t;",
-                "1481574547_by_timestamp.up.sql": "/* ; */ CREATE TABLE u (a UInt8) ENGINE = Memory ;;\n;",
-                "1481574547_by_timestamp.down.sql": "DROP TABLE u",
-            },
-        )
-    )
-    assert found.versions == (1, 2, 1481574547)
-    first, second, third = found.migrations
-    assert first.up is not None and [s.line for s in first.up.statements] == [1, 3]
-    assert first.down is not None and first.down.statements == ()
-    assert second.down is None
-    assert second.up is not None and len(second.up.statements) == 1
-    assert third.up is not None and [s.sql for s in third.up.statements] == [
-        "CREATE TABLE u (a UInt8) ENGINE = Memory"
-    ]
+def test_an_up_file_that_is_missing_has_no_statements_and_one_that_is_written_later_differs(
+    tmp_path: Path,
+) -> None:
+    found = load_folder(folder(tmp_path, {"1_a.up.sql": CREATE, "2_b.down.sql": "DROP TABLE t"}))
+    assert found.versions == (1, 2)
+    missing = found.migrations[1].up
+    assert missing is not None and not missing.is_there
+    assert (missing.path.name, missing.statements) == ("2_b.up.sql", ())
+    missing.path.write_text(CREATE)
+    written = load_folder(missing.path.parent).migrations[1].up
+    assert written is not None and written.is_there and written.checksum != missing.checksum
 
 
 # --- checksums --------------------------------------------------------------------------------------------

@@ -108,6 +108,21 @@ async def test_each_rule_finds_its_mistake(tmp_path: Path, up: str, rule: str) -
     assert rule in await rules(tmp_path, up)
 
 
+async def test_a_down_file_alone_is_told_and_may_say_why_and_its_statements_are_judged(
+    tmp_path: Path,
+) -> None:
+    files = {"1_a.up.sql": GOOD, "1_a.down.sql": GOOD_DOWN, "3_c.down.sql": "\nSELECT 1"}
+    found = await report(tmp_path, files)
+    assert standing(found) == [
+        ("missing-up", "3_c.down.sql", 0),
+        ("version-gap", "3_c.down.sql", 0),
+        ("data-statement", "3_c.down.sql", 2),
+    ]
+    (tmp_path / "again").mkdir()
+    files["3_c.down.sql"] = f'-- oncluster: allow=version-gap,missing-up reason="x"\n{GOOD_DOWN}'
+    assert standing(await report(tmp_path / "again", files)) == []
+
+
 @pytest.mark.parametrize(
     "up",
     [
