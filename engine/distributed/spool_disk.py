@@ -95,6 +95,8 @@ class LocalDisk:
             return ()
 
     def make_directory(self, directory: str) -> None:
+        if not self.root.is_dir():
+            self._make_root()
         (self.root / directory).mkdir(parents=True, exist_ok=True)
 
     def check_writable(self, directory: str) -> None:
@@ -134,6 +136,14 @@ class LocalDisk:
     def destroy(self) -> None:
         """The whole spool."""
         shutil.rmtree(self.root, ignore_errors=True)
+
+    def _make_root(self) -> None:
+        """Durable when this returns: names within the spool are forced by `sync_directory`, those above it by
+        nobody else."""
+        made = [place for place in (self.root, *self.root.parents) if not place.exists()]
+        self.root.mkdir(parents=True, exist_ok=True)
+        for place in reversed(made):
+            _force(place.parent, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def _force(path: Path, flags: int) -> None:

@@ -210,6 +210,17 @@ def test_sends_are_stopped_and_started_and_pending_bytes_are_limited(cluster: Cl
     assert cluster.rows(name) == [[2, 4], [1, 3]]
 
 
+def test_an_insert_waits_for_what_is_pending_as_long_as_the_table_says(cluster: Cluster) -> None:
+    name = cluster.tables(settings="SETTINGS bytes_to_delay_insert = 10, max_delay_to_insert = 1")
+    cluster.n1.query(f"SYSTEM STOP DISTRIBUTED SENDS {name}_d")
+    cluster.n1.query(f"INSERT INTO {name}_d VALUES (1, 'a')")
+    assert refused(cluster.n1, f"INSERT INTO {name}_d VALUES (3, 'b')").code == 574
+    cluster.n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    cluster.n1.query(f"INSERT INTO {name}_d VALUES (5, 'c')")
+    cluster.n1.query(f"SYSTEM FLUSH DISTRIBUTED {name}_d")
+    assert cluster.rows(name) == [[], [1, 5]]
+
+
 def test_definitions_are_checked_and_ddl_touches_the_distributed_table_only(cluster: Cluster) -> None:
     node = cluster.n1
     assert refused(node, "CREATE TABLE e (k UInt8) ENGINE = Distributed(c, default)").code == 42

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -53,6 +54,34 @@ class FailingDisk(LocalDisk):
     def _check(self) -> None:
         if self.is_read_only:
             raise OSError(errno.EROFS, "Read-only file system")
+
+
+async def no_rows() -> AsyncIterator[bytes]:
+    yield b""
+
+
+def test_what_is_acknowledged_is_on_the_disk_with_every_name_on_the_way_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A directory's name is in its parent: whatever was made since is forced, from the file up."""
+    there, forced = tmp_path / "node", set[Path]()
+    there.mkdir()
+    force = os.fsync
+
+    def noted(descriptor: int) -> None:
+        force(descriptor)
+        forced.add(Path(f"/proc/self/fd/{descriptor}").resolve())
+
+    monkeypatch.setattr(os, "fsync", noted)
+    root = there / "oncluster" / "distributed" / "uuid"
+    spool = TableSpool(LocalDisk(root), SpoolOptions(fsync_files=True, fsync_directories=True))
+
+    asyncio.run(spool.put([SpoolBlock((TO,), HEAD, no_rows())]))
+
+    [file] = (root / TO).glob("*.bin")
+    directories = {place for place in file.parents if place.is_relative_to(there)}
+    assert directories <= forced
+    assert any(place.suffix == ".bin" for place in forced), "the file itself, under its first name"
 
 
 class Receiver:
