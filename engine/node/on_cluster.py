@@ -7,7 +7,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 
 from engine.config.model import Topology
@@ -119,10 +119,16 @@ class ClusterAnswer:
         if self._is_read:
             return b""
         self._is_read = True
-        found = []
-        try:
+        found: list[OutputRow] = []
+
+        async def collect() -> None:
             async with aclosing(self._rows) as rows:  # type: ignore[type-var]
-                found = [row async for row in rows]
+                async for row in rows:
+                    found.append(row)
+
+        wait = self._asked.wait
+        try:
+            await (collect() if wait is None else wait.until_killed(collect()))
         except SqlError as error:
             self._error = error
         if self._is_empty:
@@ -140,16 +146,27 @@ async def format_rows(
     asked: Asked, columns: tuple[tuple[str, str], ...], rows: list[OutputRow], *, format: str
 ) -> QueryResult:
     """Rows as chDB writes them in `format`, with these very column types."""
+    return await format_values(asked, columns, [row.values() for row in rows], format=format)
+
+
+async def format_values(
+    asked: Asked,
+    columns: tuple[tuple[str, str], ...],
+    rows: Sequence[tuple[object, ...]],
+    *,
+    format: str,
+) -> QueryResult:
+    """The same of any rows of texts and numbers."""
     settings = _format_settings(asked)
     if format in _PLAIN_FORMATS and not settings:
-        data = encode_bytes("".join("\t".join(map(_plain, row.values())) + "\n" for row in rows))
+        data = encode_bytes("".join("\t".join(map(_plain, row)) + "\n" for row in rows))
         size = len(data)
         return QueryResult(data, len(rows), size, 0, 0, len(rows), 0.0)
     structure = quote_string(", ".join(f"{name} {type_}" for name, type_ in columns))
     blank = tuple(
         "NULL" if "Nullable" in type_ else "''" if type_ == "String" else "0" for _, type_ in columns
     )
-    values = [tuple(_literal(value) for value in row.values()) for row in rows]
+    values = [tuple(_literal(value) for value in row) for row in rows]
     tuples = ", ".join(f"({', '.join(row)})" for row in values or [blank])
     limit = "" if rows else " LIMIT 0"
     session = asked.session.clone()

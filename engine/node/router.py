@@ -14,8 +14,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from engine.errors import Code, OnclusterError, SqlError
+from engine.node.cluster_waits import ClusterWaits
 from engine.node.config_reload import ConfigReload
 from engine.node.distributed.failover import BegunAnswer, Failover
+from engine.node.kill_query import kill_query
 from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
@@ -118,7 +120,9 @@ class StatementRouter:
         config_reload: ConfigReload | None = None,
         replicated: Replicated | None = None,
         distributed: Distributed | None = None,
+        waits: ClusterWaits | None = None,
     ) -> None:
+        self._waits = waits
         self._tables = tables
         self._run_on_cluster = run_on_cluster
         self._config_reload = config_reload
@@ -142,7 +146,11 @@ class StatementRouter:
             asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)
         if statement.on_cluster is not None:
-            yield await self._run_on_cluster(asked, statement)
+            if self._waits is None:
+                yield await self._run_on_cluster(asked, statement)
+                return
+            with self._waits.enter(asked, statement) as wait:
+                yield await self._run_on_cluster(replace(asked, wait=wait), statement)
             return
         if self._config_reload is not None and self._config_reload.takes(statement):
             self._config_reload.run()
@@ -223,6 +231,9 @@ class StatementRouter:
                     sql, format=asked.format, params=asked.params, scope=asked.scope
                 ) as stream:
                     yield stream
+                return
+            if statement.kind is StatementKind.KILL_QUERY and self._waits is not None:
+                yield await kill_query(asked, statement, session, self._waits)
                 return
             if statement.kind is StatementKind.KILL_QUERY:
                 sql = by_our_query_id(sql)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from engine.config.model import User
 from engine.ddl.attempt import Fence
@@ -25,6 +25,7 @@ class Asked:
     `has_one_row`: the answer is known to be that small, so that it needs no stream. `takes_settings`: behind
     `sql` a clause SETTINGS may be put. `early`: what of it others may be asked before chDB begins.
     `behind_insert` is called on the thread on which chDB has taken rows of a stream; it raises nothing.
+    `wait`: of a statement ON CLUSTER, by which KILL QUERY ends it.
     """
 
     sql: str
@@ -43,6 +44,7 @@ class Asked:
     takes_settings: bool = False
     early: Early | None = None
     behind_insert: Callable[[], None] | None = None
+    wait: Wait | None = None
 
     @property
     def scope(self) -> Scope:
@@ -90,6 +92,14 @@ class Early(Protocol):
 
     async def run(self, sql: str, run: Callable[[str], Awaitable[QueryResult]]) -> QueryResult:
         """Run the statement `sql`, or one with the same answer. Raises SqlError."""
+        ...
+
+
+class Wait(Protocol):
+    """Waiting that somebody else may end."""
+
+    async def until_killed(self, waiting: Coroutine[Any, Any, None]) -> None:
+        """Raises SqlError 394 once it is ended."""
         ...
 
 

@@ -122,7 +122,7 @@ class SystemTables:
     @asynccontextmanager
     async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
         """The text to run and the session for it: those of `asked` unless one of the tables is named."""
-        sql = show_clusters_as_select(asked.sql) if statement.kind is StatementKind.SHOW else asked.sql
+        sql = show_as_select(asked.sql) if statement.kind is StatementKind.SHOW else asked.sql
         if statement.kind not in _REWRITTEN or not self._names.search(sql):
             yield asked.sql, asked.session
             return
@@ -220,8 +220,8 @@ async def _as_json(rows: Iterable[Row]) -> AsyncIterator[bytes]:
         yield bytes(buffer)
 
 
-def show_clusters_as_select(sql: str) -> str:
-    """SHOW CLUSTERS and SHOW CLUSTER 'name' as ClickHouse defines them; any other text unchanged."""
+def show_as_select(sql: str) -> str:
+    """SHOW CLUSTERS, CLUSTER 'name' and PROCESSLIST as ClickHouse defines them; any other text unchanged."""
     tokens = [token for token in tokenize(sql) if token.is_significant]
     words = [token.text.upper() for token in tokens]
     if words[1:2] == ["CLUSTER"] and len(tokens) > 2:
@@ -230,6 +230,8 @@ def show_clusters_as_select(sql: str) -> str:
             f"SELECT * FROM system.clusters WHERE cluster = {_as_literal(tokens[2])} "
             f"ORDER BY cluster, shard_num, replica_num, host_name, host_address, port{rest}"
         )
+    if words[1:2] == ["PROCESSLIST"]:
+        return f"SELECT * FROM system.processes ORDER BY elapsed DESC{sql[tokens[1].end :]}"
     if words[1:2] == ["CLUSTERS"]:
         is_filtered = "LIKE" in words[2:5] or "ILIKE" in words[2:5]
         end = (

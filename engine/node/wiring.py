@@ -20,6 +20,7 @@ from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
+from engine.node.cluster_waits import ClusterWaits
 from engine.node.config_reload import ConfigReload
 from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
@@ -60,6 +61,7 @@ class Wiring:
         self._stack = stack
         self._queues: NodeQueues | None = None
         self._tables: SystemTables | None = None
+        self._waits = ClusterWaits(env)
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
 
     async def start(self) -> HttpServer:
@@ -110,6 +112,7 @@ class Wiring:
         )
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
+        waits = self._waits
         zookeeper_table = ZooKeeperTable(None if queues is None else queues.holder)
         tables = SystemTables(
             [
@@ -119,6 +122,7 @@ class Wiring:
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
                 zookeeper_table,
+                waits,
                 *own_tables,
                 *distributed.system_tables(shown_tables),
             ]
@@ -131,6 +135,7 @@ class Wiring:
             config_reload=self._config_reload,
             replicated=replicated,
             distributed=distributed,
+            waits=waits,
         )
         distributed.deliver_here_with(router)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
@@ -140,6 +145,7 @@ class Wiring:
             router=router,
             env=env,
             replicas_status=_no_replicas if replicated is None else replicated.replicas_status,
+            waits=waits,
         )
         try:
             await http.start()
@@ -173,6 +179,7 @@ class Wiring:
             pool,
             lanes=sum(queue.pool_size for queue in config.queues) or 1,
             check=self._check_kept,
+            waits=self._waits,
         )
         self._stack.push_async_callback(executor.close)
         intents = SqliteIntentStore(directory.intents_file)

@@ -16,6 +16,7 @@ from aiohttp import web
 from engine.config.model import User
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError, disk_error
+from engine.node.cluster_waits import ClusterWaits
 from engine.node.http.audience import Audience
 from engine.node.http.auth import authenticate, credentials_of
 from engine.node.http.body import QueryText, body_of, read_query
@@ -95,7 +96,9 @@ class HttpServer:
         router: StatementRouter,
         env: Env,
         replicas_status: Callable[[], Awaitable[str]],
+        waits: ClusterWaits | None = None,
     ) -> None:
+        self._waits = waits
         self._config = config
         self._pool = pool
         self._router = router
@@ -215,6 +218,8 @@ class HttpServer:
         other = self._running.get(query.query_id)
         if other is not None and query.replace_wait_s is not None and other.user == user.name:
             await self._pool.kill(query.query_id)
+            if self._waits is not None:
+                self._waits.kill(query.query_id)
             await asyncio.wait({other.task}, timeout=query.replace_wait_s)
         if query.query_id in self._running:
             raise SqlError(

@@ -1,0 +1,169 @@
+"""KILL QUERY, `replace_running_query` and `system.processes` know statements that wait ON CLUSTER."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from engine.config.model import User
+from engine.ddl import OutputMode, OutputRow
+from engine.ddl.executor import Execution
+from engine.env import SystemEnv
+from engine.node.cluster_waits import ClusterWaits
+from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.on_cluster import ClusterAnswer
+from engine.node.queue_executor import QueueExecutor
+from engine.node.router import StatementRouter
+from engine.node.statement import Answer, Asked
+from engine.node.system_tables import SystemTables
+from engine.sql import Statement, parse_statement
+from engine.storage import ChdbPool
+
+CREATE = "CREATE TABLE it ON CLUSTER `c's` (x Int8) ENGINE = Memory"
+IDS = "SELECT query_id, Settings['log_comment'], user, query, query_kind FROM system.processes WHERE "
+ENDLESS = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"
+
+
+class Node:
+    """An HTTP server whose statements ON CLUSTER wait for a host that never answers."""
+
+    def __init__(self, pool: ChdbPool) -> None:
+        self.pool = pool
+        self.waits = ClusterWaits(SystemEnv())
+        self.waiting = asyncio.Semaphore(0)
+        self.url = ""
+        users = {"ann": User("ann"), "eve": User("eve", profile="reader")}
+        self.server = HttpServer(
+            HttpConfig("127.0.0.1", 0, 0, None, "here", "UTC", users, {"reader": {"readonly": "1"}}),
+            pool=pool,
+            router=StatementRouter(
+                tables=SystemTables([self.waits]), run_on_cluster=self._wait, waits=self.waits
+            ),
+            env=SystemEnv(),
+            replicas_status=self._no_replicas,
+            waits=self.waits,
+        )
+
+    async def _no_replicas(self) -> str:
+        return ""
+
+    async def _wait(self, asked: Asked, statement: Statement) -> Answer:
+        async def rows() -> AsyncIterator[OutputRow]:
+            yield OutputRow("node01", 9000, 0, "", 1, 0)
+            self.waiting.release()
+            await asyncio.Event().wait()
+
+        return ClusterAnswer(asked, rows(), mode=OutputMode.THROW, format="TSV", is_empty=False)
+
+    async def post(self, sql: str, *, user: str = "ann", **parameters: str) -> tuple[str, str]:
+        """The code of the error, empty for none, and the answer."""
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(self.url, data=sql.encode(), params={"user": user, **parameters}) as reply,
+        ):
+            text = await reply.text()
+            return reply.headers.get("X-ClickHouse-Exception-Code", ""), text
+
+    async def rows(self, sql: str, **parameters: str) -> list[list[str]]:
+        code, text = await self.post(f"{sql} FORMAT JSONCompactEachRow", **parameters)
+        assert code == "", text
+        return [json.loads(line) for line in text.splitlines()]
+
+    @asynccontextmanager
+    async def statement(
+        self, query_id: str, **parameters: str
+    ) -> AsyncIterator[asyncio.Task[tuple[str, str]]]:
+        """One that has begun to wait."""
+        task = asyncio.create_task(self.post(CREATE, query_id=query_id, **parameters))
+        await self.waiting.acquire()
+        try:
+            yield task
+        finally:
+            task.cancel()
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    pool = await ChdbPool.open(tmp_path / "data", max_running=4)
+    node = Node(pool)
+    await node.server.start()
+    node.url = f"http://127.0.0.1:{node.server.http_port}/"
+    yield node
+    await node.server.stop(grace_s=0.0)
+    await pool.close()
+
+
+async def test_kill_query_ends_the_wait_which_system_processes_shows(node: Node) -> None:
+    async with node.statement("first") as first, node.statement("second") as second:
+        shown = [["first", "first", "ann", CREATE, "Create"]]
+        assert await node.rows(IDS + "query_id = 'first'") == shown
+        assert await node.rows(IDS + "query_id = 'first'", user="eve") == shown, "who may only read"
+        for all_of_them in ("SELECT * FROM system.processes", "SHOW PROCESSLIST"):
+            assert len(await node.rows(all_of_them)) == 3, "and the statement itself"
+
+        test = await node.rows("KILL QUERY WHERE query_id = 'first' TEST")
+        assert test == [["unknown_status", "first", "ann", CREATE]]
+        assert (await node.post("KILL QUERY WHERE query_id = 'nobody' SYNC")) == ("", "")
+        assert (await node.post("KILL QUERY WHERE nothing = 'first' SYNC"))[0] == "47"
+        assert len(await node.rows(IDS + "query_kind = 'Create'")) == 2
+
+        killed = await node.rows("KILL QUERY WHERE user = 'ann' AND query_id = 'first' SYNC")
+        assert killed == [["finished", "first", "ann", CREATE]]
+        assert await node.rows(IDS + "query_kind = 'Create'") == [
+            ["second", "second", "ann", CREATE, "Create"]
+        ]
+        code, text = await first
+        assert (code, "Query was cancelled" in text) == ("394", True)
+        assert not second.done()
+
+
+async def test_one_kill_query_ends_queries_of_chdb_and_waits(node: Node) -> None:
+    async with node.statement("waits"):
+        runs = asyncio.create_task(node.post(ENDLESS, query_id="runs"))
+        while not await node.rows(IDS + "Settings['log_comment'] = 'runs'"):
+            pass
+        killed = await node.rows("KILL QUERY WHERE query_id IN ('runs', 'waits') SYNC")
+        assert sorted((status, query[: len(ENDLESS)]) for status, _, _, query in killed) == [
+            ("finished", CREATE),
+            ("finished", ENDLESS),
+        ]
+        assert (await runs)[0] == "394"
+
+
+async def test_a_statement_that_replaces_one_that_waits_ends_it(node: Node) -> None:
+    async with node.statement("same") as earlier:
+        assert (await node.post("SELECT 1", query_id="same"))[0] == "216"
+        assert await node.post("SELECT 1", query_id="same", replace_running_query="1") == ("", "1\n")
+        assert (await earlier)[0] == "394"
+
+
+async def test_who_is_killed_before_it_waits_does_not_wait(node: Node) -> None:
+    asked = Asked(CREATE, User("ann"), node.pool.session(one_shot=True), query_id="early")
+
+    async def wait() -> None:
+        await asyncio.Event().wait()
+
+    with node.waits.enter(asked, parse_statement(CREATE)) as waiting:
+        waiting.kill()
+        with pytest.raises(Exception, match="Query was cancelled"):
+            await waiting.until_killed(wait())
+    assert not node.waits.is_needed
+
+
+async def test_kill_query_from_the_queue_ends_waits_and_not_that_of_its_own_statement(node: Node) -> None:
+    executor = QueueExecutor(node.pool, lanes=1, check=lambda sql, statement: None, waits=node.waits)
+    kill = "KILL QUERY {} WHERE query LIKE '%CLUSTER%' ASYNC"
+    async with node.statement("create") as create:
+        everywhere = asyncio.create_task(node.post(kill.format("ON CLUSTER c"), query_id="kill"))
+        await node.waiting.acquire()
+        await executor.execute(Execution(kill.format("")))
+        assert (await create)[0] == "394"
+        assert not everywhere.done()
+        everywhere.cancel()
+    await executor.close()
