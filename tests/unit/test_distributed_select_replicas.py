@@ -16,6 +16,8 @@ from engine.env import SystemEnv
 from engine.errors import Code, SqlError
 from engine.names import HostId
 from engine.node.distributed.assembly import DistributedNode
+from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.peer_watch import Pace
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
@@ -64,6 +66,8 @@ class Replicas:
     failing: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
     """They take requests, and answer when nobody waits any more."""
+    hung: set[int] = field(default_factory=set)
+    """They answer probes, and then nothing more, not even pings."""
     waiting: dict[int, asyncio.Transport] = field(default_factory=dict)
     also_waited_for: dict[int, list[int]] = field(default_factory=dict)
     """By who was asked: which silent ones had been asked and not been given up."""
@@ -77,9 +81,11 @@ class Replicas:
             request.transport.abort()
         still = sorted(each for each, transport in self.waiting.items() if not transport.is_closing())
         self.also_waited_for[number] = still
-        if number in self.silent and request.transport is not None:
-            self.waiting[number] = request.transport
-            while not request.transport.is_closing():
+        is_probe = request.method == "POST"
+        transport = request.transport
+        if transport is not None and (number in self.silent or (number in self.hung and not is_probe)):
+            self.waiting[number] = transport
+            while not transport.is_closing():
                 await asyncio.sleep(0.01)
         if request.query.get("query", "").startswith("INSERT"):
             await request.read()
@@ -108,7 +114,7 @@ class Replicas:
 async def served() -> AsyncIterator[tuple[Replicas, int]]:
     replicas, [port] = Replicas(), free_ports(1)
     app = web.Application()
-    app.router.add_route("*", "/", replicas.answer)
+    app.router.add_route("*", "/{ping:.*}", replicas.answer)
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", port).start()
@@ -125,6 +131,10 @@ class Reading:
     pool: ChdbPool
     router: StatementRouter
     node: DistributedNode
+
+    @property
+    def health(self) -> PeerHealth:
+        return self.node._health
 
     async def ask(self, sql: str, settings: Mapping[str, str] | None = None) -> str:
         asked = Asked(sql, User("u"), self.pool.session(one_shot=True), settings=dict(settings or {}))
@@ -352,3 +362,18 @@ async def test_the_only_replica_is_waited_for_no_longer_than_the_statement_may_w
             with pytest.raises(SqlError, match="has not answered in time") as raised:
                 await one.who_is_read({limit: "0.05"})
             assert raised.value.code == Code.ALL_CONNECTION_TRIES_FAILED
+
+
+QUICK = Pace(every_s=0.02, ping_s=0.3)
+
+
+@pytest.mark.parametrize("sql", [SQL, "SELECT groupBitOr(k) FROM d"])
+async def test_a_replica_that_hangs_while_it_is_read_is_replaced_by_another(reading: Open, sql: str) -> None:
+    """For five minutes such statements were waiting, and all others behind them."""
+    async with reading(2, 3) as one:
+        one.health.watch.pace = QUICK
+        one.replicas.hung = {2}
+        in_order = {"load_balancing": "in_order"}
+        answers = await asyncio.gather(*(one.ask(sql, in_order) for _ in range(3)))
+        assert answers == ["3\n"] * 3
+        assert one.node.failures_of(HostId("127.0.0.2", 9000))[0] >= 1

@@ -217,7 +217,14 @@ class DistributedNode:
             yield
             return
         async with self._turns:
-            yield
+            failover.begin_watching()
+            try:
+                yield
+            except asyncio.CancelledError:
+                failover.watch_on()
+                raise
+            finally:
+                failover.end_watching()
 
     async def insert(
         self,

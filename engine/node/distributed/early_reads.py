@@ -25,6 +25,7 @@ from engine.distributed.select import RemoteSelect
 from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
+from engine.node.distributed.peer_watch import PeerWatch
 from engine.storage import QueryResult
 from engine.storage.awaited_values import MAX_COLUMNS, RANGES, Awaited
 
@@ -69,18 +70,22 @@ def early_url(peer: Peer, parameters: str, select: RemoteSelect) -> str:
 class EarlyClient:
     """The connections to other nodes, which stay open."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, watch: PeerWatch) -> None:
         self._env = env
+        self._watch = watch
         self._session: aiohttp.ClientSession | None = None
 
     def new_awaited(self) -> Awaited:
         return Awaited(lambda: self._env.new_uuid().int)
 
     async def ask(self, peer: Peer, url: str, *, wait_s: float) -> bytes | None:
-        """The answer; None for one that is none. Raises aiohttp.ClientError, OSError.
+        """The answer; None for one that is none. Raises aiohttp.ClientError, OSError, TimeoutError.
 
         `wait_s` of silence are too much. It is one row, which does not come in pieces for as long again.
         """
+        return await self._watch.unless_silent(peer, self._ask(peer, url, wait_s=wait_s))
+
+    async def _ask(self, peer: Peer, url: str, *, wait_s: float) -> bytes | None:
         timeout = aiohttp.ClientTimeout(total=2 * wait_s, sock_connect=_CONNECT_S, sock_read=wait_s)
         has_credentials = peer.password or peer.user not in ("", "default")
         auth = aiohttp.BasicAuth(peer.user, peer.password, "utf-8") if has_credentials else None

@@ -7,10 +7,10 @@ something (INSERT … SELECT, CREATE … AS SELECT) never begin anew: a part of 
 
 Who failed? chDB says "Connection refused." and not of whom, so the replicas that the statement has read are
 asked again, each at once: who does not answer has failed. Where all answer, each is read by itself: whose
-rows do not come has failed. A replica fails a statement at most once, and a break that nobody can be shown to
-have caused is met once, so this ends. A shard without a replica that is left gives the error that came first
-if one of them answers probes and yet breaks off; else it is as if none could be reached (279, or the shard is
-skipped).
+rows do not come has failed. Who fell silent is known already (`peer_watch`). A replica fails a statement at
+most once, and a break that nobody can be shown to have caused is met once, so this ends. A shard without a
+replica that is left gives the error that came first if one of them answers probes and yet breaks off; else it
+is as if none could be reached (279, or the shard is skipped).
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.distributed.peers import Peer
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.node.distributed.early_reads import EarlyReads
 from engine.node.distributed.patience import patience_s
 from engine.node.distributed.peer_health import PeerHealth
+from engine.node.distributed.peer_watch import Watching
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
@@ -68,12 +69,14 @@ _OTHER_SERVERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What the statement reads of a replica: `sql` reads it by itself, `mark` begins requests to it."""
+    """What the statement reads of a replica: `sql` reads it by itself, `mark` begins requests to it.
+    `has_others`: its shard has."""
 
     peer: Peer
     place: ReadPlace
     mark: str
     sql: str
+    has_others: bool = False
 
 
 @dataclass(slots=True)
@@ -91,6 +94,8 @@ class Failover:
     """Of the tables' names (`DistributedTables.version`), when the statement began."""
     watches_names: bool = False
     """Names may come to mean Distributed tables while it runs."""
+    watching: Watching | None = None
+    """While the statement runs: for which of its replicas it would wait in vain."""
     _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
     _had_unknown: bool = False
 
@@ -109,6 +114,21 @@ class Failover:
         """As long as the statement waits for a node that is silent. Raises SqlError 36."""
         return patience_s(self.asked)
 
+    def begin_watching(self) -> None:
+        """The statement begins to run."""
+        if self.can_begin_anew:
+            self.watching = self.health.watch.begin(read.peer for read in self.reads if read.has_others)
+
+    def watch_on(self) -> None:
+        """It was cancelled: chDB may go on to wait for a replica that is silent."""
+        if self.watching is not None:
+            self.health.watch.linger(self.watching.peers)
+
+    def end_watching(self) -> None:
+        """It is over, or a part of its answer is out. May be called twice."""
+        if self.watching is not None:
+            self.watching.end()
+
     def failures_among(self, peers: Sequence[Peer]) -> list[str]:
         """What to say of those that failed. Raises what one did that answers and yet breaks off."""
         for peer in peers:
@@ -119,10 +139,11 @@ class Failover:
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
         is_broken = error.code in _BROKEN
-        if not self.can_begin_anew or not (is_broken or _is_gone(error)):
+        culprits = self._those_who_are_silent()
+        if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)):
             return False
         reads = [read for read in self.reads if read.peer not in self.failed]
-        culprits = await self._those_who_fail(reads, self._probe)
+        culprits = culprits or await self._those_who_fail(reads, self._probe)
         if not culprits and is_broken and not _is_slow(error):
             culprits = await self._those_who_fail(reads, self._read)
             for peer in culprits:
@@ -136,6 +157,14 @@ class Failover:
             self.failed[peer] = failure
             log.info("distributed.failover replica=%s error=%s", peer.name, _first_line(failure))
         return bool(culprits)
+
+    def _those_who_are_silent(self) -> dict[Peer, OnclusterError]:
+        silent = self.watching.silent if self.watching is not None else set[Peer]()
+        return {
+            peer: ReplyLost(f"{peer.url} does not even answer pings.")
+            for peer in silent
+            if peer not in self.failed
+        }
 
     async def _those_who_fail(
         self, reads: Sequence[Read], ask: Callable[[Read], Awaitable[object]]
@@ -198,9 +227,11 @@ class BegunAnswer:
         while size <= held_bytes:
             data = await answer.read()
             if not data:
+                failover.end_watching()
                 return cls(answer, held, await answer.finish(), failover)
             held.append(data)
             size += len(data)
+        failover.end_watching()
         return cls(answer, held, None, failover)
 
     async def read(self) -> bytes:

@@ -22,6 +22,7 @@ from engine.distributed.replica_choice import (
 from engine.env import Env
 from engine.errors import OnclusterError, ReplyLost, SqlError
 from engine.names import quote_string
+from engine.node.distributed.peer_watch import PeerWatch
 from engine.node.distributed.read_place import ReadPlace
 from engine.node.distributed.sinks import MAX_ANSWER_BYTES
 from engine.storage import ChdbPool
@@ -46,8 +47,13 @@ class PeerHealth:
     collections: dict[str, str] = field(default_factory=dict, repr=False)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     here_version: int = 0
+    watch: PeerWatch = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.watch = PeerWatch(lambda peer: self.client(peer).ping(), self._fell_silent)
 
     async def close(self) -> None:
+        await self.watch.close()
         for client in self.clients.values():
             await client.close()
         self.clients.clear()
@@ -98,6 +104,10 @@ class PeerHealth:
     def failed(self, peer: Peer) -> None:
         """A connection to the replica failed."""
         self.failures.failed(peer.name)
+
+    def _fell_silent(self, peer: Peer) -> None:
+        self.forget(peer)
+        self.failed(peer)
 
     async def probe(
         self, peer: Peer, place: ReadPlace, *, mark: str, with_delay: bool, wait_s: float = _PROBE_S

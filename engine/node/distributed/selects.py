@@ -93,7 +93,7 @@ class DistributedSelects:
             plan=self._planned,
         )
         self._remembered = RememberedSelects()
-        self._early = EarlyClient(health.env)
+        self._early = EarlyClient(health.env, health.watch)
 
     async def close(self) -> None:
         """When no SELECT comes any more."""

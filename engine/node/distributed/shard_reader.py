@@ -188,7 +188,7 @@ class ShardReader:
         else:
             read = f"url({quote_string(url)}, 'Native', {structure})"
         reading = f"SELECT {names} FROM {read}"
-        self.failover.reads.add(Read(peer, self.place, mark, reading))
+        self.failover.reads.add(Read(peer, self.place, mark, reading, has_others=len(shard.peers) > 1))
         self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
 
