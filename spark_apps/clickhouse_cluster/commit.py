@@ -17,14 +17,16 @@ Safety argument.
 5. For some partitions at a time: the intent is recorded, with what allows to see later whether it was carried
    out; one ALTER for each moves the partition (ATTACH or REPLACE … FROM, atomic for readers); the effects are
    looked at; then they are recorded (see `moves`).
+   A table that was altered since 3 takes none of these parts: what is not moved yet is written once more
+   (`altered`).
 6. When all shards have everything, each is looked at for rows that are too many (`proof`), and the replicas
    of a shard are compared (`replicas`).
 7. The job is recorded as done; only then staging goes. An attempt that posts later finds no table, or makes
    one that nobody reads. A job that failed at 6 stays decided: its next run adds nothing, and looks again.
 
-What this never does: read rows, write to the table in any other way, touch a partition that the job has no
-rows for (REPLACE on one shard empties it on the shards where the job has no rows of that partition), drop
-what a run that may still decide has staged.
+What this never does: read rows (but its own staged ones, for an altered table), write to the table in any
+other way, touch a partition that the job has no rows for (REPLACE on one shard empties it on the shards where
+the job has no rows of that partition), drop what a run that may still decide has staged.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from dataclasses import dataclass, field, replace
 
 from engine.errors import Code, NodeUnavailable, ReplyLost, SqlError
 from engine.names import TableName, quote_string
-from spark_apps.clickhouse_cluster import proof, records, staging
+from spark_apps.clickhouse_cluster import altered, proof, records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, Recorded, RowsMissing, rows_of
 from spark_apps.clickhouse_cluster.records import Mode, Plan
@@ -46,7 +48,6 @@ from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
 
-_NO_PARTITION = "'none'"
 _ALTERED = (
     "Nothing was written. If the table was altered while the load ran, run it again; else it has what "
     "staging tables have not: see its CREATE TABLE."
@@ -128,11 +129,15 @@ def carry_out(
     begun: Sequence[Ahead] = ahead or ()
     if ahead is not None or not records.is_done(coordinator, plan.job):
         target = target.of_plan(servers)
-        works = [_Work(plan, number, server, target) for number, server in enumerate(servers)]
+        works: Sequence[_Work] = [
+            _Work(plan, number, server, target) for number, server in enumerate(servers)
+        ]
         with ThreadPoolExecutor(2 * len(works)) as pool:
             if ahead is None:
                 begun = [Ahead(seen) for seen in pool.map(_Work.look, works)]
-            begun = list(pool.map(_Work.gather, works, begun))
+                works, begun = zip(*pool.map(_Work.gather_anew, works, begun), strict=True)
+            else:
+                begun = list(pool.map(_Work.gather, works, begun))
             ids = sorted({*plan.partitions, *(one for shard in begun for one in shard.parts)})
 
             def move(work: _Work, shard: Ahead) -> Future[None] | None:
@@ -196,22 +201,18 @@ class _Work:
 
     def require_fitting_parts(self) -> None:
         """That staging tables have the table's structure, also where it was altered while tasks ran: a server
-        refuses the parts of one that has not, and then the job would be decided. The server compares one of
-        them with the table, by moving a partition that is not there. Raises SqlError, RowsMissing."""
+        refuses the parts of one that has not, and then the job would be decided. Raises SqlError,
+        RowsMissing."""
         names = [one.table for one in self.plan.shards[self.shard].staged]
         if not names or self.target.is_old:
             return
-        first = TableName(staging.DATABASE, names[0])
-        sql = (
-            f"ALTER TABLE {self.target.table.quoted} ATTACH PARTITION ID {_NO_PARTITION} FROM {first.quoted}"
-        )
         try:
-            self.server.execute(sql)
+            refusal = altered.refusal_of(self.server, self.target, TableName(staging.DATABASE, names[0]))
         except SqlError as error:
-            if error.code == Code.UNKNOWN_TABLE:
-                raise RowsMissing(f"{self.server}: {error.message}") from error
-            error.hint = _ALTERED
-            raise
+            raise RowsMissing(f"{self.server}: {error.message}") from error
+        if refusal is not None:
+            refusal.hint = _ALTERED
+            raise refusal
         others = staging.of_other_columns(self.server, names)
         if others:
             raise SqlError(
@@ -265,6 +266,37 @@ class _Work:
         self._require_all(found, f"gathered in {table}")
         return replace(begun, table=table, parts=found)
 
+    def gather_anew(self, begun: Ahead) -> tuple[_Work, Ahead]:
+        """Step 4 of a run that has not decided itself: the table may have been altered since."""
+        first = next(iter(self._sources(begun.seen)), None)
+        if first is None or self.target.is_old or begun.seen.attempts.get(first.table) is None:
+            return self, self.gather(begun)
+        if altered.refusal_of(self.server, self.target, first) is None:
+            return self, self.gather(begun)
+        return self._gather_altered(begun)
+
+    def _gather_altered(self, begun: Ahead) -> tuple[_Work, Ahead]:
+        """Step 4, for a table of another structure than the staged rows have. Raises SqlError."""
+        target = self.target.altered_on(self.server)
+        work = replace(self, target=target)
+        sources = work._sources(begun.seen)
+        work._require_all(_together(sources.values()), "are staged")
+        table = staging.commit_table(self.plan.job, staging.new_epoch())
+        work._make(table, like=None)
+        work._drop_others(table)
+        altered.write_again(self.server, target, table, sources)
+        parts = staging.parts(self.server, target, table)
+        if equal := _partitions_with_equal_parts(target, [parts]):
+            work._merge(table, equal)
+            parts = staging.parts(self.server, target, table)
+        work._require_all(parts, f"gathered in {table}")
+        refusal = altered.refusal_of(self.server, target, table)
+        if refusal is not None:
+            refusal.hint = altered.HAD_OTHER_COLUMNS
+            raise refusal
+        log.warning("spark.table_altered job=%s table=%s server=%s", self.plan.job, target.table, self.server)
+        return work, replace(begun, table=table, parts=parts)
+
     def _require_all(self, parts: Parts, where: str) -> None:
         """Raises RowsMissing."""
         rows, wanted = sum(rows_of(parts).values()), self.plan.shards[self.shard].rows
@@ -286,8 +318,7 @@ class _Work:
     def _gather_in(self, table: TableName, sources: Mapping[TableName, Parts], equal: Sequence[str]) -> Parts:
         server, target = self.server, self.target
         if not self.is_told_by_parts:
-            for other in staging.gathered_by_others(server, self.plan.job, table):
-                staging.drop_and_wait(server, other, version=target.shards[self.shard].version)
+            self._drop_others(table)
         attaches = [
             f"ATTACH PARTITION ID {quote_string(partition_id)} FROM {source.quoted}"
             for source, parts in sources.items()
@@ -296,16 +327,42 @@ class _Work:
         for at in range(0, len(attaches), _ATTACHED_AT_ONCE):
             some = ", ".join(attaches[at : at + _ATTACHED_AT_ONCE])
             server.execute(f"ALTER TABLE {table.quoted} {some}")
-        for partition_id in equal:
-            where = f"PARTITION ID {quote_string(partition_id)}"
-            server.execute(f"OPTIMIZE TABLE {table.quoted} {where} FINAL")
+        self._merge(table, equal)
         return staging.parts(server, target, table) if equal else _together(sources.values())
+
+    def _drop_others(self, mine: TableName) -> None:
+        for other in staging.gathered_by_others(self.server, self.plan.job, mine):
+            staging.drop_and_wait(self.server, other, version=self.target.shards[self.shard].version)
+
+    def _merge(self, table: TableName, ids: Sequence[str]) -> None:
+        for partition_id in ids:
+            where = f"PARTITION ID {quote_string(partition_id)}"
+            self.server.execute(f"OPTIMIZE TABLE {table.quoted} {where} FINAL")
 
     def move(
         self, begun: Ahead, ids: Sequence[str], *, is_first: bool, later: ThreadPoolExecutor
     ) -> Future[None] | None:
         """Step 5. `ids` are those of the partitions of all shards. What is in the table is there whether that
-        is recorded or not, so the last record need not be waited for."""
+        is recorded or not, so the last record need not be waited for.
+
+        Where the table was altered meanwhile, the moves go on with rows that were written once more."""
+        try:
+            return self._move(begun, ids, is_first=is_first, later=later)
+        except SqlError as error:
+            if begun.table is None or not altered.is_refusal(error):
+                raise
+            if self.target.is_old:
+                error.hint = altered.HAD_OTHER_COLUMNS
+                raise
+            if altered.refusal_of(self.server, self.target, begun.table) is None:
+                raise
+        # What was moved meanwhile is known by a new look.
+        work, again = self._gather_altered(Ahead(self.look()))
+        return work.move(again, ids, is_first=False, later=later)
+
+    def _move(
+        self, begun: Ahead, ids: Sequence[str], *, is_first: bool, later: ThreadPoolExecutor
+    ) -> Future[None] | None:
         # Another run may have moved something since this one decided; Keeper will say so where it knows.
         recorded: Recorded = {}
         if not is_first or not self.is_told_by_parts:

@@ -7,8 +7,9 @@ Safety argument. For some partitions at a time:
 3. The effects are looked at.
 4. They are recorded, all or none. What is recorded is never touched again.
 A crash between any two of these is settled by the next run:
-- a replicated table leaves out parts that it was given before (their hashes stand in Keeper). Keeper forgets
-  the oldest: it is trusted while it knows a block that came before the intent, else the row count tells;
+- a replicated table leaves out parts that it was given before (their hashes stand in Keeper, and in every
+  intent: rows that were written once more for an altered table are other parts). Keeper forgets the oldest:
+  it is trusted while it knows a block that came before the intent, else the row count tells;
 - a replaced partition may be replaced again, since the record keeps a later run from doing so;
 - for a plain table, which is moved partition by partition, the partition's row count tells, if nobody else
   wrote there, and that its greatest block number is the same, which merges that remove rows leave as it is;
@@ -24,8 +25,9 @@ Source: ClickHouse's StorageReplicatedMergeTree::replacePartitionFrom (`<partiti
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 from engine.errors import OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_string
@@ -154,8 +156,8 @@ class Moves:
 
         Another run may have moved some since `known` was looked at: then Keeper drops what is moved again.
         """
-        hashes = {one: {part.digest for part in self.parts[one]} for one in ids}
-        new = self._intents([one for one in ids if one not in intents and one not in self.ahead], known)
+        hashes = {one: self._hashes(one, intents.get(one, {}), known) for one in ids}
+        new = self._intents([one for one in ids if self._is_new(one, hashes[one], intents, known)], known)
         records.record(self.server, self.job, Event.INTENT, new)
         for partition_id in ids:
             if hashes[partition_id] <= known.hashes.get(partition_id, set()):
@@ -173,6 +175,20 @@ class Moves:
                 all_of = len(hashes[partition_id])
                 raise self._missing(partition_id, f"{len(absent)} of {all_of} parts did not arrive")
         return known
+
+    def _is_new(
+        self, one: str, hashes: set[str], intents: Mapping[str, Mapping[str, object]], known: Blocks
+    ) -> bool:
+        """Whether no intent says that these parts of a partition will be moved, and they were not."""
+        if one in self.ahead or (one in intents and hashes <= known.hashes.get(one, set())):
+            return False
+        return hashes not in _hash_sets(intents.get(one, {}))
+
+    def _hashes(self, partition_id: str, intent: Mapping[str, object], known: Blocks) -> set[str]:
+        """Of the partition's parts. An earlier run may have moved others of the same rows (`altered`)."""
+        own = {part.digest for part in self.parts[partition_id]}
+        there = known.hashes.get(partition_id, set())
+        return next((some for some in _hash_sets(intent) if some and some <= there), own)
 
     def _is_remembered(self, intent: Mapping[str, object], known: Blocks) -> bool:
         """Whether Keeper would still know parts that were attached after this intent: it forgets the oldest
@@ -263,6 +279,10 @@ class Moves:
             hint="The staged rows are kept. If they are to be there twice, insert them by hand with "
             "insert_deduplicate=0.",
         )
+
+
+def _hash_sets(intent: Mapping[str, object]) -> list[set[str]]:
+    return [set(some) for some in cast(Iterable[Iterable[str]], intent.get(records.EITHER, ()))]
 
 
 def rows_of(parts: Parts) -> dict[str, int]:

@@ -27,6 +27,11 @@ _LEDGER = TableName(staging.DATABASE, "ledger")
 _KEPT_S = 90 * 24 * 3600
 
 
+EITHER = "either"
+"""Of an intent that was read: the hashes of every intent of its partition. The parts of one were moved, or of
+none."""
+
+
 class Mode(enum.Enum):
     APPEND = "append"
     OVERWRITE_PARTITIONS = "overwrite partitions"
@@ -194,7 +199,7 @@ def recorded(server: Server, job: str, *, epoch: str = "") -> dict[Event, dict[s
     `epoch`, which was decided, are none.
 
     Of two runs that both recorded an intent, the one that saw fewer rows is right: the other looked when the
-    first had been carried out.
+    first had been carried out. The hashes of both are under `EITHER`.
     """
     rows = server.rows(
         f"SELECT event, partition_id, facts FROM {_LEDGER.quoted} WHERE job = {quote_string(job)} ORDER BY at"
@@ -205,6 +210,8 @@ def recorded(server: Server, job: str, *, epoch: str = "") -> dict[Event, dict[s
         if event is Event.INTENT and epoch and facts.get("epoch", epoch) != epoch:
             continue
         earlier = found[event].setdefault(row["partition_id"], facts)
-        if event is Event.INTENT and facts.get("before", 0) < earlier.get("before", 0):
-            found[event][row["partition_id"]] = facts
+        if event is Event.INTENT:
+            either = [*earlier.get(EITHER, ()), facts.get("hashes", [])]
+            chosen = facts if facts.get("before", 0) < earlier.get("before", 0) else earlier
+            found[event][row["partition_id"]] = chosen | {EITHER: either}
     return found

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from engine.distributed.definition import DistributedDefinition
 from engine.distributed.sharding import slots
@@ -173,6 +174,11 @@ class Target:
                 paths.append(self.keeper_paths[at])
         return replace(self, shards=tuple(shards), keeper_paths=tuple(paths))
 
+    def altered_on(self, server: Server) -> Target:
+        """With the columns and keys that the table has there now."""
+        seen = _look((server,), self.table, None)
+        return replace(self, columns=seen.columns, **_structure(seen.facts))
+
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
 
@@ -222,16 +228,10 @@ class Target:
             sharding_key=key if options.placement is Placement.BY_KEY else "",
             placement=options.placement,
             columns=columns,
-            engine=facts["engine"],
-            partition_key=facts["partition_key"],
-            sorting_key=facts["sorting_key"],
-            primary_key=facts["primary_key"],
-            settings=settings(facts["engine_full"]),
+            **_structure(facts),
             keeper_paths=tuple(one.keeper_path for one in seen),
             timezone=facts["timezone"],
-            ttl=clauses(facts["engine_full"]).get("TTL", ""),
             deduplicates=deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
-            sign_and_version=sign_and_version(facts["engine_full"]),
             views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
             views_over_distributed=over,
         )
@@ -250,13 +250,29 @@ class _Seen:
 def _look(replicas: Sequence[Server], local: TableName, beside: Callable[[Server], None] | None) -> _Seen:
     replica, facts = _facts(replicas, local)
     with ThreadPoolExecutor(2) as pool:
-        description = pool.submit(replica.rows, f"DESCRIBE TABLE {local.quoted}")
+        description = pool.submit(columns_of, replica, local)
         other = pool.submit(beside, replica) if beside is not None else None
         keeper_path = _keeper_path(replica, local) if facts["engine"].startswith("Replicated") else ""
-        columns = tuple(Column(row["name"], row["type"], row["default_type"]) for row in description.result())
+        columns = description.result()
         if other is not None:
             other.result()
     return _Seen(replica, facts, columns, keeper_path)
+
+
+def columns_of(server: Server, table: TableName) -> tuple[Column, ...]:
+    """Raises SqlError 60."""
+    rows = server.rows(f"DESCRIBE TABLE {table.quoted}")
+    return tuple(Column(row["name"], row["type"], row["default_type"]) for row in rows)
+
+
+def _structure(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Fields of a target: what parts of the table look like."""
+    full = facts["engine_full"]
+    return {key: facts[key] for key in ("engine", *_KEYS)} | {
+        "settings": settings(full),
+        "ttl": clauses(full).get("TTL", ""),
+        "sign_and_version": sign_and_version(full),
+    }
 
 
 def _definition(server: Server, name: TableName) -> tuple[DistributedDefinition, str]:

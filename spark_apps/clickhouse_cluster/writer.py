@@ -74,14 +74,18 @@ class Job:
         target = Target.find(options, beside=records.prepare)
         target.require_replication()
         target.require_parts()
-        target.require_no_views(options)
-        check_schema(schema, target)
-        require_partition_ids(_replaced(options, mode), target)
         epoch = staging.new_epoch()
         name = options.job_id or epoch
         key = staging.job_key(name, target)
         job = cls(options, target, key, epoch, name, mode, Progress.NOTHING, None)
-        return job.looked_at_again() if options.job_id else job
+        if options.job_id:
+            job = job.looked_at_again()
+        if job.before is Progress.NOTHING:
+            # What was decided was checked by then, and the table may have been altered since.
+            target.require_no_views(options)
+            check_schema(schema, target)
+            require_partition_ids(_replaced(options, mode), target)
+        return job
 
     def named(self, job_id: str) -> Job:
         """The same with another id, as far as an earlier run of that got. Raises Unavailable."""

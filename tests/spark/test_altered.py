@@ -1,0 +1,107 @@
+"""A table that is altered when a load is decided and not yet in it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from engine.errors import Code, SqlError
+from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.moves import Moves
+from spark_apps.clickhouse_cluster.records import Mode, Progress
+from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish
+from tests.spark.conftest import Servers
+from tests.spark.test_faults import Crash, attempt, begin, is_once, make_table
+
+pytestmark = pytest.mark.slow
+
+
+def two_tasks(job: Job) -> list[TaskStaged]:
+    return [attempt(job, task=0, number=1, last=30), attempt(job, task=1, number=2, first=30)]
+
+
+def altered_in_the_middle(patch: pytest.MonkeyPatch, servers: Servers, table: str, alter: str) -> None:
+    """When one partition of the second shard is moved, and no other one there."""
+    true_alter, calls, second = Moves._alter, itertools.count(), servers.shards[1][0]
+
+    def moving(moves: Moves, verb: str, partition_id: str) -> None:
+        if moves.server == second and next(calls) == 1:
+            for shard in servers.shards:
+                shard[0].execute(f"ALTER TABLE {table} {alter}")
+        true_alter(moves, verb, partition_id)
+
+    patch.setattr(Moves, "_alter", moving)
+
+
+@pytest.mark.parametrize(
+    ("replicated", "mode", "alter"),
+    [
+        (True, Mode.APPEND, "ADD COLUMN x UInt8 DEFAULT 7"),
+        (False, Mode.APPEND, "DROP COLUMN s"),
+        (True, Mode.OVERWRITE_PARTITIONS, "ADD COLUMN x UInt8, MODIFY ORDER BY (a, x)"),
+    ],
+    ids=str,
+)
+def test_rows_of_a_load_get_into_a_table_that_is_altered_between_two_of_its_moves(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch, replicated: bool, mode: Mode, alter: str
+) -> None:
+    place = nodes if replicated else nodes.one_each
+    table = make_table(place, replicated=replicated)
+    job = begin(place, table, mode=mode)
+    messages = two_tasks(job)
+    altered_in_the_middle(monkeypatch, place, table, alter)
+    finish(job, messages)
+    assert is_once(place, table)
+    if "DEFAULT 7" in alter:
+        assert place.ask(f"SELECT DISTINCT x FROM {table}") == ["7", "7"]
+    assert place.staging() == []
+
+
+def test_rows_that_were_written_once_more_and_moved_are_known_when_their_driver_ended(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. A column of the frame is dropped between two moves. 2. The others are moved with parts of the new
+    structure; the driver ends before that is recorded. 3. The next one makes parts that differ from those."""
+    table = make_table(nodes)
+    job = begin(nodes, table)
+    messages = two_tasks(job)
+
+    def crash(*_: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        altered_in_the_middle(patch, nodes, table, "DROP COLUMN s")
+        patch.setattr(Moves, "record_moved", lambda moves, ids: None)
+        patch.setattr(records, "record_done", crash)
+        with pytest.raises(Crash):
+            finish(job, messages)
+    assert is_once(nodes, table)
+    true_codecs = staging._codecs
+    monkeypatch.setattr(staging, "_codecs", lambda job: true_codecs(job + "other"))
+    again = begin(nodes, table)
+    assert again.before is Progress.DECIDED
+    finish(again, [])
+    assert is_once(nodes, table)
+    assert nodes.staging() == []
+
+
+def test_a_column_that_has_another_name_is_not_taken_for_one_that_is_gone(
+    nodes: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = nodes.one_each
+    table = make_table(place, replicated=False)
+    job = begin(place, table)
+    messages = two_tasks(job)
+    with monkeypatch.context() as patch:
+        altered_in_the_middle(patch, place, table, "RENAME COLUMN s TO t")
+        with pytest.raises(SqlError, match="s is gone, t is new") as refused:
+            finish(job, messages)
+    assert refused.value.code == Code.INCOMPATIBLE_COLUMNS
+    assert "Give it the columns that it had" in refused.value.hint
+    for shard in place.shards:
+        shard[0].execute(f"ALTER TABLE {table} RENAME COLUMN t TO s")
+    finish(begin(place, table), [])
+    assert is_once(place, table)
+    assert sorted(place.ask(f"SELECT s FROM {table}")) == sorted(f"x{row}" for row in range(60))
+    assert place.staging() == []
