@@ -239,6 +239,7 @@ TABLE_FUNCTIONS = {
     "SELECT count() FROM cluster('c', numbers(3)) AS a JOIN cluster('c', numbers(2)) AS b USING number": "8",
     "SELECT count() FROM events_d WHERE id IN (SELECT number FROM cluster('c', numbers(3)))": "3",
     "SELECT count() FROM cluster('c', numbers({n:UInt8}))": "8",
+    "SELECT count(), uniqExact(_shard_num) FROM clusterAllReplicas('c')": "4\t4",
     # what a server says of itself
     "SELECT shardNum(), shardCount(), min(id) FROM events_d GROUP BY ALL ORDER BY ALL": "1\t2\t0\n2\t2\t1",
     "SELECT shardNum(), number FROM cluster('c', numbers(1)) ORDER BY ALL": "1\t0\n2\t0",

@@ -22,6 +22,8 @@ _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAX_PORT = 65535
+_ONE = TableName("system", "one")
+"""What is read where a call names no table."""
 FUNCTION_PLACE = "oncluster table function {}"
 """The name, with a number, that stands for a table function in the place of a table (`inner_calls`)."""
 _FUNCTION_PLACE = re.compile(FUNCTION_PLACE.format(r"\d+"))
@@ -158,10 +160,10 @@ def _arguments(cursor: Cursor, begin: int, end: int) -> list[tuple[Token, ...]]:
 def _of_cluster(
     sql: str, word: str, arguments: list[tuple[Token, ...]], topology: Topology, current: str
 ) -> tuple[Cluster, TableName, str]:
-    if not 2 <= len(arguments) <= 4:
+    if not 1 <= len(arguments) <= 4:
         raise _wrong_number(word)
     cluster = topology.cluster(_macros(_text(sql, arguments[0]), topology))
-    table, used = _table(sql, arguments[1:], current)
+    table, used = _table(sql, arguments[1:], current) if len(arguments) > 1 else (_ONE, 0)
     key = _source(sql, arguments[1 + used]) if len(arguments) > 1 + used else ""
     if word == "CLUSTERALLREPLICAS":
         replicas = cluster.replicas
@@ -175,9 +177,7 @@ def _of_addresses(
 ) -> tuple[Cluster, TableName, str]:
     if not 1 <= len(arguments) <= 6:
         raise _wrong_number(word)
-    table, used = (
-        _table(sql, arguments[1:], current) if len(arguments) > 1 else (TableName("system", "one"), 0)
-    )
+    table, used = _table(sql, arguments[1:], current) if len(arguments) > 1 else (_ONE, 0)
     others = arguments[1 + used :]
     key = ""
     if others and not (len(others[-1]) == 1 and others[-1][0].kind in _LITERALS):
