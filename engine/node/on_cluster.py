@@ -18,6 +18,7 @@ from engine.ddl.text import encode_bytes, escape
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId, quote_string
+from engine.node.node_commands import NodeCommands
 from engine.node.queues import KEEPER_WAIT_S, NodeQueues
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
@@ -41,7 +42,9 @@ class ClusterStatements:
         topology: Callable[[], Topology],
         initiator: HostId,
         is_one_statement: Callable[[str], Awaitable[bool]],
+        commands: NodeCommands,
     ) -> None:
+        self._commands = commands
         self._queues = queues
         self._env = env
         self._topology = topology
@@ -70,6 +73,7 @@ class ClusterStatements:
             entry_version=version,
             shared_uuid=self._env.new_uuid(),
             allow_distributed_ddl=asked.user.allow_distributed_ddl,
+            replicated_ddl_enabled=self._commands.is_replicated_ddl_enabled,
             initiator_user=asked.user.name,
         )
         if asked.settings or not await self._is_one_statement(asked.sql):  # what the real parser says

@@ -15,9 +15,9 @@ from typing import Protocol
 
 from engine.errors import Code, OnclusterError, SqlError
 from engine.node.cluster_waits import ClusterWaits
-from engine.node.config_reload import ConfigReload
 from engine.node.distributed.failover import BegunAnswer, Failover
 from engine.node.kill_query import kill_query
+from engine.node.node_commands import NodeCommands
 from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
 from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
@@ -117,7 +117,7 @@ class StatementRouter:
         *,
         tables: SystemTables,
         run_on_cluster: RunOnCluster,
-        config_reload: ConfigReload | None = None,
+        commands: NodeCommands | None = None,
         replicated: Replicated | None = None,
         distributed: Distributed | None = None,
         waits: ClusterWaits | None = None,
@@ -125,7 +125,7 @@ class StatementRouter:
         self._waits = waits
         self._tables = tables
         self._run_on_cluster = run_on_cluster
-        self._config_reload = config_reload
+        self._commands = commands
         self._replicated = replicated
         self._distributed = distributed
 
@@ -152,8 +152,8 @@ class StatementRouter:
             with self._waits.enter(asked, statement) as wait:
                 yield await self._run_on_cluster(replace(asked, wait=wait), statement)
             return
-        if self._config_reload is not None and self._config_reload.takes(statement):
-            self._config_reload.run()
+        if self._commands is not None and self._commands.takes(statement):
+            self._commands.run(statement)
             yield done(asked)
             return
         note_temporary(asked, statement)

@@ -26,6 +26,7 @@ from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
 from engine.node.http.server import HttpConfig, HttpServer
+from engine.node.node_commands import NodeCommands
 from engine.node.on_cluster import ClusterStatements
 from engine.node.queue_executor import QueueExecutor
 from engine.node.queues import NodeQueues, NoQueues
@@ -63,6 +64,7 @@ class Wiring:
         self._tables: SystemTables | None = None
         self._waits = ClusterWaits(env)
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
+        self._commands = NodeCommands(self._config_reload)
 
     async def start(self) -> HttpServer:
         """The server that listens. Raises ConfigError, Busy for a port in use, SqlError from chDB."""
@@ -109,6 +111,7 @@ class Wiring:
             topology=self._topology,
             initiator=identity.host_id,
             is_one_statement=pool.is_one_statement,
+            commands=self._commands,
         )
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)
@@ -132,7 +135,7 @@ class Wiring:
         router = StatementRouter(
             tables=tables,
             run_on_cluster=statements.run,
-            config_reload=self._config_reload,
+            commands=self._commands,
             replicated=replicated,
             distributed=distributed,
             waits=waits,
@@ -193,7 +196,7 @@ class Wiring:
                 replicated.executor(executor),
                 node=distributed,
                 new_session=executor.new_session,
-                config_reload=self._config_reload,
+                commands=self._commands,
             ),
             intents=intents,
             identity=identity,

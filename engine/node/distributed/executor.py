@@ -17,9 +17,9 @@ from engine.ddl.executor import Execution, Steps
 from engine.ddl.series import ToldSteps
 from engine.distributed.definition import ENGINE
 from engine.names import TableName
-from engine.node.config_reload import ConfigReload
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.guard import concerns_guard
+from engine.node.node_commands import NodeCommands
 from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind, parse_statement
@@ -39,20 +39,20 @@ class DistributedExecutor:
         *,
         node: DistributedNode,
         new_session: Callable[[], ChdbSession],
-        config_reload: ConfigReload,
+        commands: NodeCommands,
     ) -> None:
         self._inner = inner
         self._node = node
         self._new_session = new_session
-        self._config_reload = config_reload
+        self._commands = commands
 
     async def execute(self, execution: Execution) -> None:
         await self.execute_fenced(execution, fence=Fence())
 
     async def execute_fenced(self, execution: Execution, *, fence: Fence) -> None:
         statement = parse_statement(execution.sql)
-        if self._config_reload.takes(statement):
-            self._config_reload.run()
+        if self._commands.takes(statement):
+            self._commands.run(statement)
             return
         execution = await self._readable(execution, statement)
         if await self._is_ours(statement, ""):
@@ -147,8 +147,8 @@ class DistributedExecutor:
         return replace(execution, sql=prepared.sql, names_peers=True)
 
     async def _is_ours(self, statement: Statement, database: str) -> bool:
-        """Whether the handlers of Distributed tables have to be asked, or it is about the configuration."""
-        if self._config_reload.takes(statement):
+        """Whether the handlers of Distributed tables have to be asked, or it is about the node itself."""
+        if self._commands.takes(statement):
             return True
         if statement.kind in (_K.CREATE_TABLE, _K.ATTACH_TABLE) and statement.engine == ENGINE:
             return True
