@@ -1,7 +1,8 @@
 """Replicated tables of a node on a disk, a chDB and a Keeper of memory, in processes killed at any step."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from engine.names import HostId, TableName
 from engine.node.replicated.catalog import TableCatalog, TableRecord, TableState
 from engine.node.replicated.create import CreateStatements
 from engine.node.replicated.drop_rename import DropRenameStatements
+from engine.node.replicated.leftovers import drop_leftovers
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
@@ -23,6 +25,8 @@ from engine.node.replicated.shard_check import Defaults
 from engine.node.replicated.undrop import UndropStatements, forget_dropped
 from engine.node.statement import Asked
 from engine.replication.commands.create import Created, create_replica
+from engine.replication.host import ReplicaHost
+from engine.replication.part_name import PartName
 from engine.replication.replica.context import Broadcast
 from engine.sql import StatementKind, parse_statement
 from engine.storage import DiskReserve
@@ -36,6 +40,8 @@ CREATE_BELOW_ITS_UUID = (
     "CREATE TABLE IF NOT EXISTS d.t UUID '00000000-0000-0000-0000-000000000007' (a Int8) "
     "ENGINE = ReplicatedMergeTree('/t/{uuid}/shard/01', 'r') ORDER BY a"
 )
+CREATE_AS_SELECT = f"{CREATE} AS SELECT 1 AS a"
+FILLED = (PartName.parse("all_0_0_0"), PartName.parse("all_1_1_0"))
 DROP = "DROP TABLE IF EXISTS d.t SYNC"
 UNDROP = "UNDROP TABLE d.t"
 DETACH = f"DETACH TABLE {NAME}"
@@ -73,7 +79,16 @@ class Disk(LocalTables):
         self.has_database = True
 
     async def run(self, sql: str) -> None:
-        raise AssertionError(sql)
+        """RENAME of one table to a free name."""
+        statement = parse_statement(sql)
+        old, new = statement.tables
+        assert statement.kind is StatementKind.RENAME_TABLE, sql
+        found = await self.named(old)
+        assert found is not None
+        assert await self.named(new) is None
+        self.bomb.tick()
+        self.tables[found.uuid] = new
+        self.bomb.tick()
 
     async def named(self, name: TableName) -> LocalTable | None:
         return next((_local(u, n) for u, n in self.tables.items() if n == name), None)
@@ -183,6 +198,12 @@ class _Part:
     def __init__(self, life: TableLifecycle, record: TableRecord, local: LocalTable) -> None:
         self._life, self._record, self._local = life, record, local
 
+    @asynccontextmanager
+    async def renaming(self) -> AsyncIterator[None]:
+        yield
+
+    def renamed(self, name: TableName) -> None: ...
+
     async def restore(self, table_uuid: UUID) -> Created:
         """Keeper's side of it."""
         life, record = self._life, self._record
@@ -202,6 +223,8 @@ class Maker:
         ctx: Any = SimpleNamespace(
             name=local.name,
             me=record.me,
+            keeper=None,
+            host=ReplicaHost("n", 9009, 9000, local.name.database, local.name.table),
             readonly_reason="",
             is_readonly=True,
             ending=asyncio.Event(),
@@ -239,6 +262,7 @@ class Process:
             return Keeper(await world.keeper.connect(session_timeout_s=6, client="node"), bomb)
 
         self.world = world
+        self.filled: list[UUID] = []
         self.holder = SessionHolder(connect, env)
         self.catalog = Catalog(world.directory, bomb)
         self.tables = ReplicatedTables()
@@ -258,7 +282,7 @@ class Process:
         maker.life = self.life
         defaults = Defaults("/x/{uuid}", "r", SERVER, HostId("n", 9000))
         self._create = CreateStatements(
-            self.life, env=env, topology=Topology, defaults=defaults, run_insert=_no_insert
+            self.life, env=env, topology=Topology, defaults=defaults, run_insert=self._fill
         )
         self.life.check_place = self._create.check_place
         self._drop = DropRenameStatements(self.life)
@@ -274,6 +298,7 @@ class Process:
     async def start(self) -> None:
         """As the node does."""
         await self.life.start()
+        drop_leftovers(self.life, self.world.env)
         await forget_dropped(self.life)
         await self._undrop.finish_interrupted()
 
@@ -290,6 +315,12 @@ class Process:
         is_attached = record is not None and record.state is TableState.ATTACHED
         return bool(self.world.disk.tables), await self.world.paths(), is_attached
 
-
-async def _no_insert(asked: Asked) -> None:
-    raise AssertionError(asked.sql)
+    async def _fill(self, asked: Asked) -> None:
+        """INSERT INTO … SELECT: parts, one after another."""
+        [name] = parse_statement(asked.sql).tables
+        table = self.tables.find(name)
+        assert table is not None
+        keeper = await self.holder.get()
+        for part in FILLED:
+            await keeper.create(table.ctx.me.part(part))
+        self.filled.append(table.uuid)

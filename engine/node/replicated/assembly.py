@@ -32,11 +32,11 @@ from engine.node.replicated.executor import ReplicatedExecutor
 from engine.node.replicated.feeders import FeederGuard
 from engine.node.replicated.guard import ReplicatedGuard
 from engine.node.replicated.inserts import ReplicatedInserts
+from engine.node.replicated.leftovers import drop_leftovers
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
-from engine.node.replicated.replacing import drop_leftovers
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rollup_functions import with_own_names
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
@@ -164,7 +164,7 @@ class ReplicatedNode:
         forced = is_forced(Path(self._config.path))
         await self.life.start(force=forced.exists())
         forced.unlink(missing_ok=True)
-        self.life.later(drop_leftovers(self.life), "drop what replacements left")
+        drop_leftovers(self.life, self._env)
         self.life.later(self._undrop.forget_regularly(), "forget what was dropped long ago")
         await self._unconverter.finish_interrupted()
         await self._converter.run()

@@ -2,8 +2,8 @@
 
 Safety argument: that of `lifecycle`. Before its first step nothing is changed, and everything that can be
 refused without a change is refused: names, macros, Keeper's absence, a replica that another table of this
-node is, a table in Keeper that belongs to another shard. Rows of AS SELECT are inserted when the table is
-there; if that fails, the table is dropped again.
+node is, a table in Keeper that belongs to another shard. With AS SELECT the table gets its rows under a
+temporary name, as with OR REPLACE (`replacing`): one that is there has them, whatever was cut short before.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from engine.errors import (
 )
 from engine.keeper.base import Keeper
 from engine.names import TableName
-from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.catalog import TableState
 from engine.node.replicated.definition_sql import REPLICATED, Definition, is_create_of_replicated
+from engine.node.replicated.leftovers import clear_place
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.new_table import Place, make_in_chdb
 from engine.node.replicated.refusals import no_replace, refuse_old_syntax, refuse_unsupported
@@ -139,7 +140,17 @@ class CreateStatements:
         await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
-        await self._make(asked, definition, name, uuid, place)
+        if definition.select is None:
+            await self._make(asked, definition, name, uuid, place)
+            return
+        await life.check_new_name(name)
+        try:
+            await self._put_in_place(asked, definition, name, uuid, place, Taking.A_FREE_NAME)
+        except SqlError as error:
+            # IF NOT EXISTS, and somebody else's plain table was there in the meantime.
+            was_faster = statement.if_not_exists and error.code == Code.TABLE_ALREADY_EXISTS
+            if not was_faster or await life.local.named(name) is None:
+                raise
 
     async def _replace(
         self, asked: Asked, statement: Statement, definition: Definition, name: TableName
@@ -147,13 +158,26 @@ class CreateStatements:
         await self.check_database(name)
         uuid = UUID(statement.uuid) if statement.uuid else self._env.new_uuid()
         place = self.place(definition, name, uuid, is_uuid_given=statement.uuid is not None)
+        taking = Taking.A_TABLES_PLACE if definition.is_bare_replace else Taking.WHATEVER_IS_THERE
+        await self._put_in_place(asked, definition, name, uuid, place, taking)
+
+    async def _put_in_place(
+        self,
+        asked: Asked,
+        definition: Definition,
+        name: TableName,
+        uuid: UUID,
+        place: Place,
+        taking: Taking,
+    ) -> None:
         await replace_table(
             self._life,
+            self._env,
             name,
             uuid,
             place.me,
             make=lambda temporary: self._make(asked, definition, temporary, uuid, place),
-            taking=Taking.A_TABLES_PLACE if definition.is_bare_replace else Taking.WHATEVER_IS_THERE,
+            taking=taking,
         )
 
     async def _make(
@@ -183,7 +207,8 @@ class CreateStatements:
             raise
         await life.wait_until_active(table)
         if definition.select is not None:
-            await self._fill(asked, table.record, definition.select)
+            insert = f"INSERT INTO {table.name.quoted} {definition.select}"
+            await self._run_insert(replace(asked, sql=insert, fence=Fence()))
 
     async def check_place(self, keeper: Keeper, paths: TablePaths) -> None:
         """Raises SqlError 36 when another shard has the path."""
@@ -226,6 +251,7 @@ class CreateStatements:
     async def _clear_place(self, place: Place, uuid: UUID) -> None:
         """Raises SqlError 253 when this replica is a table of this node; finishes a DROP of one that was."""
         life = self._life
+        await clear_place(life, self._env, place.me)
         for record in (life.catalog.at(place.me), life.catalog.get(uuid)):
             if record is None or life.catalog.get(record.uuid) is None:
                 continue
@@ -277,15 +303,6 @@ class CreateStatements:
         if not replica_name:
             raise SqlError(Code.BAD_ARGUMENTS, f"The replica name of table {name} is empty.")
         return Place(paths.replica(replica_name), paths, shown_path, shown_replica)
-
-    async def _fill(self, asked: Asked, record: TableRecord, select: str) -> None:
-        try:
-            await self._run_insert(
-                replace(asked, sql=f"INSERT INTO {record.name.quoted} {select}", fence=Fence())
-            )
-        except OnclusterError:
-            await self._life.undo_create(record)
-            raise
 
 
 def _expand_known(text: str, macros: Mapping[str, str]) -> str:

@@ -395,11 +395,12 @@ class TableLifecycle:
 
     # -- background ------------------------------------------------------------------------------------------
 
-    def later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def later(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         """Let `work` go on in the background; it is cancelled when the node stops."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 async def _nothing_to_check(*_: object) -> None: ...

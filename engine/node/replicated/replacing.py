@@ -1,7 +1,7 @@
-"""CREATE OR REPLACE TABLE and REPLACE TABLE of replicated tables.
+"""CREATE OR REPLACE TABLE, REPLACE TABLE and CREATE TABLE … AS SELECT of replicated tables.
 
 Safety argument. The new table has its own UUID and its own replica in Keeper: one that the old table has is
-refused before anything is changed.
+refused before anything is changed. A table that is there under its name has its rows.
 
 1. The new table is created, and filled, under a temporary name that its UUID gives. An error undoes it.
 2. EXCHANGE TABLES gives it the old one's name and the old one the temporary name, at one moment; without an
@@ -9,8 +9,8 @@ refused before anything is changed.
 3. What has the temporary name now is dropped.
 
 A crash leaves a table under the temporary name: an unfinished new one, or an old one that is to go. The next
-start drops it if it is replicated; so does the statement when the queue executes it again, which knows by
-the UUID whether 2 was done. No other table is dropped.
+start drops it if it is replicated (`leftovers`); so does the statement when it comes again for the same
+replica, or with the same UUID, as from the queue, which tells whether 2 was done. No other table is dropped.
 
 Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable.
 """
@@ -20,28 +20,20 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
-from engine.errors import Code, OnclusterError, SqlError
+from engine.env import Env
+from engine.errors import Code, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.names import TableName
 from engine.node.replicated.catalog import TableState
+from engine.node.replicated.leftovers import clear, clear_place, drop_leftover, undo
 from engine.node.replicated.lifecycle import Leaves, TableLifecycle
 from engine.node.replicated.table_names import renaming
-from engine.node.replicated.taking_place import Taking, check_place, is_temporary, temporary_name
+from engine.node.replicated.taking_place import Taking, check_place, temporary_name
 from engine.replication.paths import ReplicaPaths
-
-
-async def drop_leftovers(life: TableLifecycle) -> None:
-    """At the node's start: what a crash left under a temporary name goes, Keeper's side in the background."""
-    for known in life.catalog.all():
-        if not is_temporary(known.name):
-            continue
-        async with life.names.hold([known.name]):
-            record = life.catalog.get(known.uuid)
-            if record is not None and record.state is not TableState.DROPPING:
-                await life.undo_create(record)
 
 
 async def replace_table(
     life: TableLifecycle,
+    env: Env,
     name: TableName,
     uuid: UUID,
     me: ReplicaPaths,
@@ -49,13 +41,14 @@ async def replace_table(
     make: Callable[[TableName], Awaitable[None]],
     taking: Taking,
 ) -> None:
-    """All steps. `make` creates and fills the table under the name that it is given, or leaves nothing. The
-    caller holds the lock of `name`.
+    """All steps. `make` creates and fills the table under the name that it is given. The caller holds the
+    lock of `name`.
 
-    Raises SqlError: 60 when nothing is there to be replaced and it has to be, 253 when the new replica is
-    the old one's or another table's of this node, and what `make` and chDB raise.
+    Raises SqlError: 60 and 57 as `taking` says, 253 when the new replica is the old one's or another table's
+    of this node, and what `make` and chDB raise; Busy when what an earlier attempt left cannot go yet.
     """
     temporary = temporary_name(name, uuid)
+    await clear(life, env, temporary)
     async with life.names.hold([temporary]):  # against what goes on since the node's start
         old = await life.local.named(name)
         if old is not None and old.uuid == uuid:  # the queue executes its entry once more
@@ -63,19 +56,37 @@ async def replace_table(
             return
         check_place(name, old, taking)
         await _drop(life, temporary)
+        await clear_place(life, env, me)
         _refuse_conflict(life, me)
-        await make(temporary)
         try:
+            await make(temporary)
             async with renaming(life, map(life.tables.find, (temporary, name))):
                 if old is None:
                     await life.local.run(f"RENAME TABLE {temporary.quoted} TO {name.quoted}")
                 else:
                     await life.local.run(f"EXCHANGE TABLES {temporary.quoted} AND {name.quoted}")
         except OnclusterError:
-            await _drop(life, temporary)
+            await _undo_or_later(life, env, temporary)
+            raise
+        except BaseException:  # cancelled, perhaps behind the exchange
+            _drop_later(life, env, temporary)
             raise
         if old is not None:
             await _drop(life, temporary)
+
+
+async def _undo_or_later(life: TableLifecycle, env: Env, temporary: TableName) -> None:
+    record = life.catalog.named(temporary)
+    if record is None:
+        return
+    try:
+        await undo(life, record)
+    except (Unavailable, UnknownOutcome):
+        _drop_later(life, env, temporary)
+
+
+def _drop_later(life: TableLifecycle, env: Env, temporary: TableName) -> None:
+    life.later(drop_leftover(life, env, temporary), f"drop {temporary}")
 
 
 def _refuse_conflict(life: TableLifecycle, me: ReplicaPaths) -> None:

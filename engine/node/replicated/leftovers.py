@@ -1,0 +1,104 @@
+"""What a CREATE that was cut short has left under a temporary name goes away.
+
+It is an unfinished new table, or an old one that was exchanged out; its name, which has the new table's UUID,
+says which. An old one is dropped as by DROP TABLE.
+
+Safety argument. An unfinished table has perhaps got a part of its rows, and other replicas may have joined it
+meanwhile (ON CLUSTER makes all at once): they fetch what it has, and the same rows of their own were left out
+as duplicates. So it runs on, under a name into which nobody writes, until another replica has each of its
+parts (`needed_parts`), and is dropped then, its replica in Keeper with it. Without other replicas nothing of
+the table remains, in Keeper neither. So the statement can be repeated: it makes the table anew, and where
+others have it, blocks of the first attempt are duplicates. A statement that wants the place of an unfinished
+table waits for that, and is refused with Busy after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from engine.env import Env
+from engine.errors import Busy, OnclusterError, Unavailable, UnknownOutcome
+from engine.lifetime import end_if_cancelled
+from engine.names import TableName
+from engine.node.replicated.catalog import TableRecord, TableState
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.taking_place import is_temporary, temporary_name
+from engine.replication.commands.needed_parts import part_needed_by_others
+from engine.replication.paths import ReplicaPaths
+
+log = logging.getLogger(__name__)
+
+_RETRY_PAUSE_S = 1.0
+_KEEPER_WAIT_S = 5.0
+_PATIENCE_S = 30.0
+
+
+def drop_leftovers(life: TableLifecycle, env: Env) -> None:
+    """At the node's start, in the background: everything that is there."""
+    for record in life.catalog.all():
+        if is_temporary(record.name):
+            life.later(drop_leftover(life, env, record.name), f"drop {record.name}")
+
+
+async def clear_place(life: TableLifecycle, env: Env, me: ReplicaPaths) -> None:
+    """As `clear`, for what has this replica in Keeper, if that has a temporary name."""
+    record = life.catalog.at(me)
+    if record is not None and is_temporary(record.name):
+        await clear(life, env, record.name)
+
+
+async def clear(life: TableLifecycle, env: Env, temporary: TableName) -> None:
+    """Drop what has this name if it is replicated; that goes on in the background if it takes longer. The
+    caller does not hold the name. Raises Busy."""
+    record = life.catalog.named(temporary)
+    if record is None:
+        return
+    dropping = life.later(drop_leftover(life, env, temporary), f"drop {temporary}")
+    await asyncio.wait({dropping}, timeout=_PATIENCE_S)
+    if life.catalog.named(temporary) is not None:
+        raise Busy(
+            f"Replica {record.me.root} is that of a CREATE that was cut short or goes on, table {temporary}.",
+            holder=str(temporary),
+            hint="An unfinished table goes by itself when other replicas have fetched its parts: try again. "
+            "If they never will, DROP TABLE it.",
+        )
+
+
+async def drop_leftover(life: TableLifecycle, env: Env, temporary: TableName) -> None:
+    """Until no replicated table has this name."""
+    while True:
+        try:
+            async with life.names.hold([temporary]):
+                record = life.catalog.named(temporary)
+                if record is not None:
+                    await undo(life, record)
+                return
+        except (Unavailable, UnknownOutcome) as error:
+            end_if_cancelled()
+            log.warning("replicated.leftover_stays table=%s error=%s", temporary, error)
+        except OnclusterError as error:
+            end_if_cancelled()
+            log.error("replicated.leftover_stays table=%s error=%s", temporary, error)
+        await env.sleep(_RETRY_PAUSE_S)
+
+
+async def undo(life: TableLifecycle, record: TableRecord) -> None:
+    """Drop it if nobody needs it; the caller holds the name. Raises Busy, Unavailable, UnknownOutcome."""
+    is_filled = record.state is not TableState.CREATING and _is_unfinished(record)
+    if is_filled:
+        keeper = await life.holder.get(timeout_s=_KEEPER_WAIT_S)
+        if await life.is_ours(keeper, record):
+            part = await part_needed_by_others(keeper, record.paths, record.me)
+            if part is not None:
+                raise Busy(
+                    f"Part {part} of {record.name} is on no other replica of {record.zookeeper_path} yet.",
+                    holder="the other replicas",
+                    hint="They fetch it.",
+                )
+    await life.undo_create(record)
+
+
+def _is_unfinished(record: TableRecord) -> bool:
+    """Else it is an old table, in whose place there is a new one now."""
+    return record.name == temporary_name(record.name, record.uuid)
