@@ -44,6 +44,12 @@ SPARK_CONN_ID = "spark_default"
 # costs about a second, so that most statements end sooner when nobody defers.
 GRACE_S = 1.5
 
+# The same for the one task that sends a long history, statement by statement. It has to be resumed after each
+# that it deferred for, and not before its old slot is free, which Airflow may hold for its
+# `min_heartbeat_interval` (5 s by default): so it waits longer before it does.
+EARLIER_GRACE_S = 10.0
+RESUME_AFTER_S = 10.0
+
 # A trigger looks again after this time even if no watch has fired: a host that goes off line changes
 # nothing in the entry.
 LOOK_AGAIN_S = 30.0

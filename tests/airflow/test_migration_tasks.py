@@ -201,6 +201,82 @@ def test_an_old_migration_that_fails_stops_its_task_with_every_host(
     assert run.xcoms["up.earlier", "ddl_state"] == "failed"
 
 
+class Clock(SystemEnv):
+    """Sleeping takes no time and is written down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slept: list[float] = []
+
+    def now_s(self) -> float:
+        return 1000.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+def test_a_slow_statement_of_an_old_migration_gives_its_worker_back_and_the_task_goes_on_behind_it(
+    folder: Path, hosts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The first of two statements is waited for longer than a moment: the task defers. 2. Meanwhile a
+    retry attaches to it and defers again. 3. The hosts are done: the trigger resumes the task, later than
+    Airflow can hold the slot. 4. The task sends the second statement and ends."""
+    from airflow.sdk.exceptions import TaskDeferred
+    from airflow.triggers.base import TaskSuccessEvent
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    monkeypatch.setenv("ONCLUSTER_WAIT_ALERT_S", "0")
+    (folder / "0003_more.up.sql").write_text("CREATE DATABASE IF NOT EXISTS more;")
+    hosts.away.add("node02")
+    run = Run(folder).begin()
+    earlier = run.dag.get_task("up.earlier")
+    earlier.grace_s = 0.3
+    for _ in range(2):
+        with pytest.raises(TaskDeferred) as handed:
+            run.execute("up.earlier")
+    assert len(hosts.entries()) == 1
+    _, arguments = handed.value.trigger.serialize()
+    assert "sqlite" not in json.dumps(arguments)
+    trigger = type(handed.value.trigger)(**json.loads(json.dumps(arguments | {"resume_at_s": 1007.0})))
+    trigger._env = clock = Clock()
+    trigger.deadline_s = None
+
+    hosts.away.clear()
+    (event,) = asyncio.run(asyncio.wait_for(_events(trigger), 120))
+
+    assert not isinstance(event, TaskSuccessEvent)
+    assert clock.slept == [7.0]
+    assert recorded(tmp_path) == {(1, "done"): SIX}
+    assert handed.value.method_name == "execute_complete"
+    earlier.grace_s = 60
+    left = json.loads(json.dumps(handed.value.kwargs))
+    assert earlier.execute_complete(run.context("up.earlier"), event.payload, **left) == 2
+    assert len(hosts.entries()) == 2
+    assert recorded(tmp_path) == {(1, "done"): SIX, (2, "done"): SIX}
+
+
+def test_an_old_migration_that_is_not_done_in_time_stops_its_task_with_every_host(
+    folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from oncluster_airflow.errors import DDLTimeout
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    hosts.away.add("node02")
+    run = Run(folder, timeout=1).begin()
+    earlier = run.dag.get_task("up.earlier")
+    earlier.grace_s = 0.3
+    with pytest.raises(TaskDeferred) as handed:
+        run.execute("up.earlier")
+    hosts.wait_until(done=5)
+    handed.value.trigger.resume_at_s = 0.0
+    (event,) = asyncio.run(_events(handed.value.trigger))
+    with pytest.raises(DDLTimeout, match=r"5 done, 1 (waiting|inactive)"):
+        earlier.execute_complete(run.context("up.earlier"), event.payload, **handed.value.kwargs)
+    assert len(hosts.entries()) == 1
+
+
 def test_nothing_old_in_the_run_skips_the_task(
     folder: Path, hosts: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,65 +6,120 @@ steps, one statement after the other.
 
 Safety. The steps are those of `operators.migration` and may be repeated in the same way: killed at any
 point, the retry finds in the ledger what was sent and attaches to it.
+1. A statement is sent, or attached to by its token, and waited for on the worker for a moment.
+2. What takes longer is waited for in the triggerer, and the worker is free. The trigger sends nothing.
+3. After its end the task is resumed and goes on behind that statement. A retry, or a run that was begun anew
+   meanwhile, goes through all of them again, which attaches and sends nothing twice.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
+from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.migrations.files import Direction
 from engine.migrations.model import StatementRef
 from oncluster_airflow.errors import as_airflow_error
-from oncluster_airflow.hooks.keeper import KeeperHook
-from oncluster_airflow.migration_wait import wait_for_statement
+from oncluster_airflow.migration_grace import FirstWait, late_wait_of, wait_a_moment
 from oncluster_airflow.operators.begin import Begun, run_of
 from oncluster_airflow.operators.migration import MigrationOperator, submit_statement
 from oncluster_airflow.outcomes import WaitResult
-from oncluster_airflow.reporting import described, report
-from oncluster_airflow.triggers.migration import FAILING_STATES
+from oncluster_airflow.reporting import described, report, result_of
+from oncluster_airflow.settings import EARLIER_GRACE_S, RESUME_AFTER_S
+from oncluster_airflow.triggers.migration import FAILING_STATES, EarlierStatementTrigger
+from oncluster_airflow.waiting import backstop
 from oncluster_airflow.workspace import Workspace
 
 
 class EarlierMigrationsOperator(MigrationOperator):
     """Sends, waits for and records every statement of the run whose version is below `below`.
 
-    Holds its worker while it waits. Ends like a sensor: with DDLFailed or DDLTimeout of the statement at
-    which the run stops, or skipped when nothing of the run is that old.
+    Returns how many there are. Ends like a sensor: with DDLFailed or DDLTimeout of the statement at which the
+    run stops, or skipped when nothing of the run is that old.
     """
 
-    def __init__(self, *, direction: str, below: int, **kwargs: Any) -> None:
+    def __init__(
+        self, *, direction: str, below: int, grace_s: float = EARLIER_GRACE_S, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self.direction = direction
         self.below = below
+        self.grace_s = grace_s
+        self._env: Env = SystemEnv()
 
     def execute(self, context: Context) -> Any:
+        return self._go_on(context, behind=None)
+
+    def execute_complete(
+        self, context: Context, event: Mapping[str, Any] | str | None = None, *, ref: Mapping[str, Any]
+    ) -> Any:
+        """Resumed by the trigger after the end of the statement `ref`, good or bad."""
+        statement = StatementRef.from_json(ref)
+        result = result_of(event)
+        if result is not None:
+            if result.state in FAILING_STATES:
+                return report(context, self.log, result, fails=True)
+            self._tell(statement, result)
+        return self._go_on(context, behind=statement)
+
+    def _go_on(self, context: Context, *, behind: StatementRef | None) -> Any:
         begun = run_of(context)
+        refs = self._refs(begun)
+        if begun is None or not refs:
+            raise AirflowSkipException("Nothing of this run is that old.")
+        left = refs[refs.index(behind) + 1 :] if behind in refs else refs
+        workspace = self.open_workspace()
+        for ref in left:
+            try:
+                first = self._apply(workspace, begun, ref)
+            except OnclusterError as error:
+                raise as_airflow_error(error) from error
+            if first.goes_on:
+                self._hand_over(context, begun, ref, first)
+            if first.result.state in FAILING_STATES:
+                return report(context, self.log, first.result, fails=True)
+            self._tell(ref, first.result)
+        return len(refs)
+
+    def _refs(self, begun: Begun | None) -> Sequence[StatementRef]:
         wanted = Direction(self.direction)
-        refs = [
+        return [
             ref
             for ref in (begun.run.refs if begun else ())
             if ref.direction is wanted and ref.version < self.below
         ]
-        if begun is None or not refs:
-            raise AirflowSkipException("Nothing of this run is that old.")
-        workspace = self.open_workspace()
-        for ref in refs:
-            try:
-                result = self._apply(workspace, begun, ref)
-            except OnclusterError as error:
-                raise as_airflow_error(error) from error
-            if result.state in FAILING_STATES:
-                return report(context, self.log, result, fails=True)
-            self.log.info("%s\n%s", ref, described(result))
-        return len(refs)
 
-    def _apply(self, workspace: Workspace, begun: Begun, ref: StatementRef) -> WaitResult:
+    def _apply(self, workspace: Workspace, begun: Begun, ref: StatementRef) -> FirstWait:
         begun.manifest.require_unchanged(workspace.migrations, ref)
         self.with_runner(workspace, lambda runner: submit_statement(runner, begun.run, ref))
-        session = KeeperHook(self.keeper_conn_id).session
-        return asyncio.run(wait_for_statement(workspace, session, begun.run, ref, limit_s=None))
+        return wait_a_moment(
+            workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env
+        )
+
+    def _hand_over(self, context: Context, begun: Begun, ref: StatementRef, first: FirstWait) -> None:
+        """Raises TaskDeferred."""
+        self._tell(ref, first.result)
+        self.log.info("waiting in the triggerer")
+        self.defer(
+            trigger=EarlierStatementTrigger(
+                keeper_conn_id=self.keeper_conn_id,
+                cluster=self.cluster,
+                run=begun.run.to_json(),
+                ref=ref.to_json(),
+                deadline_s=first.deadline_s,
+                folder=self.folder,
+                late=late_wait_of(dict(context), env=self._env),
+                resume_at_s=self._env.now_s() + RESUME_AFTER_S,
+            ),
+            method_name="execute_complete",
+            kwargs={"ref": ref.to_json()},
+            timeout=backstop(first.timeout_s),
+        )
+
+    def _tell(self, ref: StatementRef, result: WaitResult) -> None:
+        self.log.info("%s\n%s", ref, described(result))

@@ -6,8 +6,6 @@ nothing about the statement: the hosts go on, and clearing the task attaches to 
 
 from __future__ import annotations
 
-import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,20 +13,16 @@ from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from engine.env import Env, SystemEnv
-from engine.errors import ConfigError, OnclusterError
+from engine.errors import OnclusterError
 from engine.migrations.model import StatementRef
 from oncluster_airflow.errors import as_airflow_error
-from oncluster_airflow.hooks.keeper import KeeperHook
-from oncluster_airflow.late_wait import LateWait
-from oncluster_airflow.migration_wait import wait_for_statement
+from oncluster_airflow.migration_grace import late_wait_of, wait_a_moment
 from oncluster_airflow.operators.begin import run_of
 from oncluster_airflow.reporting import described, report, result_of
-from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID, OperationSettings
+from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
 from oncluster_airflow.triggers.migration import FAILING_STATES, MigrationStatementTrigger
 from oncluster_airflow.waiting import backstop
 from oncluster_airflow.workspace import Workspace
-
-log = logging.getLogger(__name__)
 
 
 class MigrationStatementSensor(BaseSensorOperator):
@@ -69,37 +63,28 @@ class MigrationStatementSensor(BaseSensorOperator):
             raise AirflowSkipException("Not part of this run.")
         try:
             workspace = Workspace.open(self.cluster, folder=self.folder)
-            timeout_s = workspace.patience(begun.run, ref).timeout_s
-            deadline_s = None if timeout_s < 0 else self._env.now_s() + timeout_s
-            result = asyncio.run(
-                wait_for_statement(
-                    workspace,
-                    KeeperHook(self.keeper_conn_id).session,
-                    begun.run,
-                    ref,
-                    limit_s=self.grace_s if timeout_s < 0 else min(self.grace_s, timeout_s),
-                )
+            first = wait_a_moment(
+                workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env
             )
         except OnclusterError as error:
             raise as_airflow_error(error) from error
-        if result.at_limit and (deadline_s is None or self._env.now_s() < deadline_s):
-            self.log.info("%s", described(result))
+        if first.goes_on:
+            self.log.info("%s", described(first.result))
             self.log.info("waiting in the triggerer")
-            late = LateWait.of_task(dict(context), after_s=_alert_after_s(), now_s=self._env.now_s())
             self.defer(
                 trigger=MigrationStatementTrigger(
                     keeper_conn_id=self.keeper_conn_id,
                     cluster=self.cluster,
                     run=begun.run.to_json(),
                     ref=self.ref_json,
-                    deadline_s=deadline_s,
+                    deadline_s=first.deadline_s,
                     folder=self.folder,
-                    late=late.to_json() if late else None,
+                    late=late_wait_of(dict(context), env=self._env),
                 ),
                 method_name="execute_complete",
-                timeout=backstop(timeout_s),
+                timeout=backstop(first.timeout_s),
             )
-        return report(context, self.log, result, fails=result.state in FAILING_STATES)
+        return report(context, self.log, first.result, fails=first.result.state in FAILING_STATES)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | str | None = None) -> Any:
         """Resumed by the trigger after a bad end."""
@@ -107,12 +92,3 @@ class MigrationStatementSensor(BaseSensorOperator):
         if result is None:
             return None
         return report(context, self.log, result, fails=result.state in FAILING_STATES)
-
-
-def _alert_after_s() -> float | None:
-    try:
-        return OperationSettings.from_environment().wait_alert_s
-    except ConfigError as error:
-        # A typing error in a setting of alerts does not stop a migration.
-        log.error("migration.no_alert %s", error)
-        return None
