@@ -98,6 +98,27 @@ def test_a_folder_that_cannot_be_read_says_why_and_leaves_the_others_alone(tmp_p
         found["migrate_bad"].get_task("unusable").execute({"params": {}})
 
 
+def test_whatever_task_of_a_migration_dag_fails_people_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from oncluster_airflow.notifier import OnclusterNotifier
+
+    monkeypatch.setenv("ONCLUSTER_DAG_MIGRATIONS", "1")
+    for name, sql in {"1_a": "CREATE DATABASE a", "2_b": "CREATE DATABASE b"}.items():
+        write(tmp_path / "good", f"{name}.up.sql", sql)
+        write(tmp_path / "good", f"{name}.down.sql", sql.replace("CREATE", "DROP"))
+    write(tmp_path / "bad", "wrong.sql")
+    tasks = [task for dag in dags(tmp_path).values() for task in dag.tasks]
+
+    assert {task.task_id for task in tasks} == {
+        *("lint", "plan", "rehearse", "approve", "begin", "applied", "close", "unusable"),
+        *("up.earlier", "up.v0002_b.submit_1", "up.v0002_b.wait_1"),
+        *("down.earlier", "down.v0002_b.submit_1", "down.v0002_b.wait_1"),
+    }
+    told = {task.task_id: [type(callback) for callback in task.on_failure_callback] for task in tasks}
+    assert told == dict.fromkeys(told, [OnclusterNotifier])
+
+
 def test_a_folder_nobody_may_list_leaves_the_others_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -424,16 +424,23 @@ def test_a_comment_that_changed_is_no_change(folder: Path, hosts: Any) -> None:
 # --- bad days -----------------------------------------------------------------------------------------------
 
 
-def test_a_failing_host_fails_the_wait_with_every_hosts_status_and_stops_the_run(
-    folder: Path, hosts: Any, tmp_path: Path
+def test_a_failing_host_fails_the_wait_with_every_hosts_status_tells_people_and_stops_the_run(
+    folder: Path, hosts: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """What people are told goes to the log where no other channel is configured."""
     from oncluster_airflow.errors import DDLFailed, TaskRefused
 
     hosts.failing["node05"] = (57, "Code: 57. DB::Exception: Database already exists")
     run = Run(folder).begin()
-    with pytest.raises(DDLFailed, match=r"\[node05:9000\]: Code: 57"):
+    with pytest.raises(DDLFailed, match=r"\[node05:9000\]: Code: 57") as failed:
         run.statement(FIRST)
 
+    (callback,) = run.dag.get_task(f"{FIRST}.wait_1").on_failure_callback
+    with caplog.at_level(logging.WARNING, logger="oncluster_airflow.channels"):
+        callback(run.context(f"{FIRST}.wait_1") | {"exception": failed.value})
+    (message,) = [r.getMessage() for r in caplog.records if r.name == "oncluster_airflow.channels"]
+    assert f"migrate_order_cluster · {FIRST}.wait_1" in message
+    assert "Database already exists" in message and "node05" in message
     assert run.xcoms[f"{FIRST}.wait_1", "ddl_state"] == "failed"
     told = {host["host"]: host["state"] for host in run.xcoms[f"{FIRST}.wait_1", "ddl_hosts"]}
     assert told == {name: "failed" if name == "node05" else "done" for name in SIX}
