@@ -56,6 +56,7 @@ _READ_BY_NODES = _READ_BY_ALL | {
     *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
     *("interserver_listen_host", "interserver_http_credentials"),
     *("users_config", "user_directories", "users", "profiles"),
+    "distributed_ddl_use_initial_user_and_roles",
 }
 
 
@@ -352,6 +353,9 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         users=read_users(root, profiles),
         profiles=profiles,
         graphite=read_graphite(root),
+        uses_initial_user=reading.boolean(
+            root, "distributed_ddl_use_initial_user_and_roles", defaults.uses_initial_user
+        ),
         max_connections=reading.integer(root, "max_connections", defaults.max_connections, at_least=1),
         certificate_file=_beside(path, certificate),
         private_key_file=_beside(path, key),

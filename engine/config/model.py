@@ -190,6 +190,8 @@ class NodeConfig:
     of 0 is any free one: other replicas find it in Keeper. With `interserver_https_port` parts go over TLS.
     `default_replica_path` and `default_replica_name` are what a replicated engine without arguments means.
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
+    `uses_initial_user`: entries of version 8 name the user who asked, and are carried out for users known
+    here.
     `health` is for who watches the cluster; the node does nothing with it.
     """
 
@@ -213,6 +215,7 @@ class NodeConfig:
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     graphite: Mapping[str, GraphiteRollup] = field(default_factory=dict)
     max_connections: int = 32
+    uses_initial_user: bool = False
     https_port: int = 0
     certificate_file: str = ""
     private_key_file: str = ""

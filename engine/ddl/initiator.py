@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from engine.config.model import Cluster, DistributedDdl, Topology
+from engine.ddl.backups import refuse_backups
 from engine.ddl.entry import (
     DEFAULT_VERSION,
     INITIAL_QUERY_ID_VERSION,
@@ -149,6 +150,7 @@ def prepare(
     sql = without_output_clauses(sql)
     statement = parse_statement(sql)
     _check_kind(statement)
+    refuse_backups(statement)
     if not allow_distributed_ddl or settings.get("allow_distributed_ddl", "1") in ("0", "false"):
         raise SqlError(Code.QUERY_IS_PROHIBITED, "Distributed DDL queries are prohibited for the user")
     if not replicated_ddl_enabled and statement.kind is not StatementKind.SYSTEM:

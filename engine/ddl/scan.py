@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from engine.config.model import Topology
@@ -29,7 +29,7 @@ from engine.ddl.replicas import ReplicaMarker
 from engine.ddl.report import Report, Reporter
 from engine.ddl.runner import StatementRunner
 from engine.ddl.status import ExecutionStatus
-from engine.ddl.task import interpret, interpret_without_cluster
+from engine.ddl.task import check_initiator, interpret, interpret_without_cluster
 from engine.env import Env
 from engine.errors import Code, MalformedEntry, NoNode, SqlError
 from engine.keeper.base import Keeper, Node, WatchEvent
@@ -138,6 +138,7 @@ class QueueScan:
         identity: NodeIdentity,
         resolver: Resolver,
         topology: Callable[[], Topology],
+        users: Collection[str] | None,
         on_round: Callable[[Sequence[str]], None] | None,
     ) -> None:
         self._keeper = keeper
@@ -152,6 +153,7 @@ class QueueScan:
         self._identity = identity
         self._resolver = resolver
         self._topology = topology
+        self._users = users
         self._on_round = on_round
         self._is_first = True
         self._latest = -1
@@ -304,6 +306,8 @@ class QueueScan:
                 resolver=self._resolver,
                 ports=self._identity.ports,
             )
+            if self._users is not None:
+                check_initiator(entry, self._users)
         except SqlError as error:
             # It may have run here before the clusters were changed.
             begun = interpret_without_cluster(name, node.stat.czxid, node.data, entry, match.host)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.ddl.backups import refuse_backups
 from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Execution
 from engine.ddl.identity import Resolver
@@ -83,6 +84,17 @@ def digest_of(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def check_initiator(entry: DDLLogEntry, users: Collection[str]) -> None:
+    """Raises SqlError 192 and 511 for an entry in the name of a user, or of roles, that this node does not
+    have; its users have no roles."""
+    if entry.initiator_user and entry.initiator_user not in users:
+        raise SqlError(
+            Code.UNKNOWN_USER, f"There is no user `{entry.initiator_user}`, who wants this statement, here"
+        )
+    if entry.initiator_user and entry.initiator_roles:
+        raise SqlError(Code.UNKNOWN_ROLE, f"There is no role `{entry.initiator_roles[0]}` here")
+
+
 async def interpret(
     name: str,
     czxid: int,
@@ -94,10 +106,11 @@ async def interpret(
     resolver: Resolver,
     ports: frozenset[int],
 ) -> Task:
-    """Raises SqlError: 62 text · 78 no statement for a cluster · 371 the cluster, or this host in it, is
-    not known here."""
+    """Raises SqlError: 62 text · 48 BACKUP and RESTORE · 78 no statement for a cluster · 371 the cluster, or
+    this host in it, is not known here."""
     require_one_statement(entry.query)
     statement, query = parse_and_strip(entry.query)
+    refuse_backups(statement)
     if not statement.takes_on_cluster:
         raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Received unknown DDL query")
     cluster_name = expand_macros(statement.on_cluster or "", topology.macros)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -88,6 +88,7 @@ class DDLWorker:
     - `topology` gives the present clusters and macros; call `topology_changed` when they are others.
     - `own_sessions` are those of the other queues' workers in this server, too.
     - `profile_settings` are the settings of `distributed_ddl.profile`.
+    - `users`: only statements of these are carried out, as far as entries name who wants them; None: all.
     - `on_round` is called after each scan of the queue (the cleaner wants to know).
     """
 
@@ -104,6 +105,7 @@ class DDLWorker:
         resolver: Resolver,
         own_sessions: OwnSessions | None = None,
         profile_settings: Callable[[], Mapping[str, str]] = dict,
+        users: Collection[str] | None = None,
         on_round: Callable[[Sequence[str]], None] | None = None,
     ) -> None:
         if queue.pool_size <= 0:
@@ -117,6 +119,7 @@ class DDLWorker:
         self._paths = queue.paths
         self._resolver = resolver
         self._own_sessions = own_sessions or OwnSessions()
+        self._users = users
         self._on_round = on_round
         self._runner = StatementRunner(
             executor=executor, intents=intents, env=env, queue=queue.path, profile_settings=profile_settings
@@ -246,6 +249,7 @@ class DDLWorker:
             identity=self._identity,
             resolver=self._resolver,
             topology=self._topology,
+            users=self._users,
             on_round=self._on_round,
         )
         await _first_to_end(

@@ -43,7 +43,10 @@ class ClusterStatements:
         initiator: HostId,
         is_one_statement: Callable[[str], Awaitable[bool]],
         commands: NodeCommands,
+        names_user: bool = False,
     ) -> None:
+        """`names_user`: entries say who asked, from version 8 on."""
+        self._names_user = names_user
         self._commands = commands
         self._queues = queues
         self._env = env
@@ -74,7 +77,7 @@ class ClusterStatements:
             shared_uuid=self._env.new_uuid(),
             allow_distributed_ddl=asked.user.allow_distributed_ddl,
             replicated_ddl_enabled=self._commands.is_replicated_ddl_enabled,
-            initiator_user=asked.user.name,
+            initiator_user=asked.user.name if self._names_user else "",
         )
         if asked.settings or not await self._is_one_statement(asked.sql):  # what the real parser says
             await asked.check_syntax()

@@ -69,6 +69,7 @@ class NodeQueues:
                 resolver=resolver,
                 own_sessions=own_sessions,
                 profile_settings=_profile(config, queue),
+                users=config.users.keys() if config.uses_initial_user else None,
                 on_round=self._on_round(len(self._workers)),
             )
             self._workers.append(worker)

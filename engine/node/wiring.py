@@ -112,6 +112,7 @@ class Wiring:
             initiator=identity.host_id,
             is_one_statement=pool.is_one_statement,
             commands=self._commands,
+            names_user=config.uses_initial_user,
         )
         own_tables = [] if replicated is None else replicated.system_tables()
         shown_tables = next((table for table in own_tables if table.name == "tables"), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -90,6 +90,7 @@ class Bench:
         queue: DistributedDdl | None = None,
         own_sessions: OwnSessions | None = None,
         profile: Mapping[str, str] | None = None,
+        users: Collection[str] | None = None,
         **identity: object,
     ) -> None:
         """Workers of these hosts, on whatever their disks hold. `names` are those of the hosts, unless
@@ -116,6 +117,7 @@ class Bench:
                 resolver=resolver or FixedResolver({}),
                 own_sessions=own_sessions,
                 profile_settings=lambda: profile or {},
+                users=users,
             )
             self.executors[name], self.workers[name] = executor, worker
             self._tasks[name] = asyncio.create_task(worker.run(), name=f"worker {name}")

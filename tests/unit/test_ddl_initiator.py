@@ -57,6 +57,8 @@ def query(sql: str, **more: object) -> str:
         (CREATE, 392, {"replicated_ddl_enabled": False}),
         ("ALTER TABLE d.t ON CLUSTER c ATTACH PARTITION 1", 48, {}),
         ("ALTER TABLE d.t ON CLUSTER c FETCH PARTITION 1 FROM '/x'", 48, {}),
+        ("BACKUP TABLE d.t ON CLUSTER c TO S3('https://b/x')", 48, {}),
+        ("RESTORE TABLE d.t ON CLUSTER c FROM S3('https://b/x')", 48, {}),
         ("DROP TABLE d.t ON CLUSTER nope", 701, {}),
         ("DROP TABLE d.t ON CLUSTER '{unknown}'", 139, {}),
         ("DROP TABLE d.t ON CLUSTER closed", 392, {}),

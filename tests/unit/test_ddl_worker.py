@@ -558,3 +558,54 @@ def test_two_servers_behind_one_loopback_name_do_not_both_answer() -> None:
         assert bench.databases["second"].effects == []
 
     run(main)
+
+
+def _entry_of(sql: str, **fields: object) -> bytes:
+    hosts = (host("a"), host("b"))
+    return DDLLogEntry(version=8, query=sql, hosts=hosts, initiator="z:9000", **fields).to_bytes()  # type: ignore[arg-type]
+
+
+def test_who_wants_a_statement_matters_only_where_the_configuration_says_so() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a", users={"ann"})
+        bench.start("b")
+        client = await bench.client()
+        codes = []
+        for fields in (
+            {"initiator_user": "ann"},
+            {"initiator_user": "eve"},
+            {"initiator_user": "ann", "initiator_roles": ("boss",)},
+            {},
+        ):
+            sql = f"CREATE TABLE d.t{len(codes)} ON CLUSTER c (a Int8) ENGINE = Memory"
+            status = await bench.last(client, await bench.put(_entry_of(sql, **fields)))
+            codes.append(tuple(outcome.code for outcome in status.hosts))
+        assert codes == [(0, 0), (192, 0), (511, 0), (0, 0)]
+        assert bench.databases["a"].tables.keys() == {TableName("d", "t0"), TableName("d", "t3")}
+
+    run(main)
+
+
+def test_a_backup_of_somebody_elses_is_refused_and_holds_up_nothing() -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a", "b")
+        calls = listen(bench, "a")
+        client = await bench.client()
+        backup = "BACKUP TABLE d.t ON CLUSTER c TO Disk('d', 'x') SETTINGS internal = 1"
+        status = await bench.last(client, await bench.put(_entry_of(backup, is_backup_restore=True)))
+        assert [outcome.code for outcome in status.hosts] == [48, 48]
+        assert calls == []
+        assert (await bench.ddl(CREATE)).is_done_on_all_hosts
+
+    run(main)
+
+
+def test_a_parent_that_exists_nowhere_is_for_the_queues_of_replicated_databases_to_mind() -> None:
+    """ClickHouse's worker of ON CLUSTER does not look at it, either."""
+
+    async def main(bench: Bench) -> None:
+        bench.start("a", "b")
+        entry = await bench.put(_entry_of(CREATE, parent=UUID(int=7)))
+        assert (await bench.last(await bench.client(), entry)).is_done_on_all_hosts
+
+    run(main)

@@ -1,10 +1,13 @@
-"""SYSTEM STOP and START REPLICATED DDL QUERIES: whether a node takes statements ON CLUSTER."""
+"""A node as initiator: SYSTEM STOP and START REPLICATED DDL QUERIES, and what it says of who asks."""
 
 from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from engine.config.model import NodeConfig, User
+from engine.ddl.entry import DDLLogEntry
 from engine.ddl.executor import Execution
 from engine.ddl.identity import FixedResolver, NodeIdentity
 from engine.errors import SqlError
@@ -17,7 +20,7 @@ from engine.node.queues import NodeQueues
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
-from tests.unit.ddl_support import QUEUE, Bench, host, run
+from tests.unit.ddl_support import PATHS, QUEUE, Bench, host, run
 
 STOP, START = "SYSTEM STOP REPLICATED DDL QUERIES", "SYSTEM START REPLICATED DDL QUERIES"
 CREATE = "CREATE TABLE d.t ON CLUSTER c (a Int8) ENGINE = Memory"
@@ -29,14 +32,14 @@ class Session:
     database = "default"
     is_readonly = False
 
-    def __init__(self) -> None:
-        self.settings: dict[str, str] = {}
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
 
 
 class Node:
     """The initiator `a` behind its router; the hosts of the bench carry out what it submits."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, *, names_user: bool = False) -> None:
         self.commands = NodeCommands(ConfigReload(cast(Any, None), env=bench.env, on_change=lambda: None))
         holder = SessionHolder(bench.server.factory(client="initiator"), bench.env)
         queues = NodeQueues(
@@ -57,6 +60,7 @@ class Node:
             initiator=host("a"),
             is_one_statement=self._is_one,
             commands=self.commands,
+            names_user=names_user,
         )
         self.holder = holder
         self._router = StatementRouter(
@@ -66,10 +70,10 @@ class Node:
     async def _is_one(self, sql: str) -> bool:
         return True
 
-    async def post(self, sql: str) -> int:
+    async def post(self, sql: str, **settings: str) -> int:
         """The code of the error, 0 for none."""
         try:
-            async with self._router.run(Asked(sql, User("default"), cast(Any, Session()))) as answer:
+            async with self._router.run(Asked(sql, User("ann"), cast(Any, Session(**settings)))) as answer:
                 while await answer.read():
                     pass
                 await answer.finish()
@@ -89,6 +93,19 @@ def test_a_node_whose_replicated_ddl_is_stopped_takes_no_statement_on_cluster_bu
         assert await node.post(CREATE) == 392, "the hosts of this bench are others"
         assert await node.post(START) == 0
         assert await node.post(CREATE) == 0
+        await node.holder.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(("names_user", "user"), [(False, ""), (True, "ann")])
+def test_an_entry_says_who_asked_only_where_the_configuration_says_so(names_user: bool, user: str) -> None:
+    async def main(bench: Bench) -> None:
+        bench.start("a", "b")
+        node = Node(bench, names_user=names_user)
+        assert await node.post(CREATE, distributed_ddl_entry_format_version="8") == 0
+        text = (await (await bench.keeper()).get(PATHS.entry("query-0000000000"))).data
+        assert DDLLogEntry.from_bytes(text).initiator_user == user
         await node.holder.close()
 
     run(main)
