@@ -72,7 +72,7 @@ class Target:
     `deduplicates`: a block with a token that the table knows is not stored again. `sign_and_version` are
     the columns of a VersionedCollapsingMergeTree, whose parts only its like takes. `views` are the
     materialized views that read what is inserted into the local tables, and `views_over_distributed` those
-    of the Distributed one.
+    of the Distributed one, whose columns are `columns_of_distributed` if it has a sharding key.
     """
 
     name: TableName
@@ -93,6 +93,7 @@ class Target:
     sign_and_version: str = ""
     views: str = ""
     views_over_distributed: str = ""
+    columns_of_distributed: tuple[Column, ...] = ()
 
     @property
     def is_replicated(self) -> bool:
@@ -190,11 +191,12 @@ class Target:
         """
         if options.shards:
             shards = options.shards
-            local, key, over = options.table, options.sharding_key, ""
+            local, key, over, declared = options.table, options.sharding_key, "", tuple[Column, ...]()
         else:
             asked = first_to_answer(options.servers)
             definition, over = _definition(asked, options.table)
             key = options.sharding_key or definition.sharding_key
+            declared = columns_of(asked, options.table) if key else ()
             shards, databases = _shards(asked, definition.cluster, options)
             local = TableName(
                 definition.database or _default_database(databases, options.table), definition.table
@@ -234,6 +236,7 @@ class Target:
             deduplicates=deduplicates(facts["engine_full"], is_replicated=bool(seen[0].keeper_path)),
             views=", ".join(dict.fromkeys(one.facts["views"] for one in seen if one.facts["views"])),
             views_over_distributed=over,
+            columns_of_distributed=declared,
         )
 
 

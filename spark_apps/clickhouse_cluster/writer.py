@@ -23,6 +23,7 @@ from engine.errors import ConfigError, OnclusterError
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
+from spark_apps.clickhouse_cluster.key_types import require_types_of_key
 from spark_apps.clickhouse_cluster.moves import RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.outcome import earlier
@@ -83,6 +84,7 @@ class Job:
         if job.before is Progress.NOTHING:
             # What was decided was checked by then, and the table may have been altered since.
             target.require_no_views(options)
+            require_types_of_key(target)
             check_schema(schema, target)
             require_partition_ids(_replaced(options, mode), target)
         return job

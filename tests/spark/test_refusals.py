@@ -73,6 +73,27 @@ def test_a_key_that_is_no_integer_ends_the_attempt_and_nothing_is_written(server
     assert (sum(servers.counts(table)), servers.staging()) == (0, [])
 
 
+def test_a_key_over_another_type_than_the_local_tables_is_refused_as_its_hash_is_another_one(
+    nodes: Servers, local: LocalCluster
+) -> None:
+    table = make_table(nodes)  # a UInt32, s String
+    server = nodes.shards[0][0]
+    given = {"url": str(server), "cluster_file": str(local.config_file)}
+    columns = {"alike": "a UInt32, s LowCardinality(String)", "other": "a UInt64, s String"}
+    for name, key in (("alike", "sipHash64(a, s)"), ("other", "sipHash64(a, s)"), ("other", "cityHash64(s)")):
+        server.execute(f"DROP TABLE IF EXISTS {table}_all")
+        engine = f"Distributed(two, d, {table[2:]}, {key})"
+        server.execute(f"CREATE TABLE {table}_all ({columns[name]}) ENGINE = {engine}")
+        asked = Options.parse({**given, "table": f"{table}_all"})
+        if (name, key) == ("other", "sipHash64(a, s)"):
+            with pytest.raises(
+                ConfigError, match=r"a of the sharding key .* is UInt64 in .* and UInt32 in "
+            ):
+                Job.begin(asked, SCHEMA, Mode.APPEND)
+        else:
+            Job.begin(asked, SCHEMA, Mode.APPEND)
+
+
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
 def test_rows_that_nobody_would_bring_to_the_other_replicas_are_refused(servers: Servers, mode: Mode) -> None:
     together = replace(servers, shards=[servers.all[:2]])
