@@ -61,7 +61,7 @@ def _starts_command(tokens: list[Token]) -> bool:
 
 @dataclass(slots=True)
 class _Preparation:
-    """`before` runs on the empty table, `run` on the part in it."""
+    """`before` are statements for the empty table, `run` commands for the part in it."""
 
     scratch: Scratch
     part: dict[str, str]
@@ -73,7 +73,7 @@ class _Preparation:
     """What runs in the place of a statement of `before` that is refused: the first that is not."""
     run: list[str] = field(default_factory=list)
     made: set[str] = field(default_factory=set)
-    """Columns that a statement of `run` gives the table."""
+    """Columns that `run` gives the table."""
 
     def alter(self, command: str) -> str:
         return f"ALTER TABLE {self.scratch.name.quoted} {command}"
@@ -134,9 +134,10 @@ class _Preparation:
 def prepare_for(
     connection: Connection, scratch: Scratch, part: Path, commands: str, renames: Mapping[str, str]
 ) -> list[str]:
-    """Change the empty `scratch` so that `commands` can run on `part` there; returns the statements to run.
+    """Change the empty `scratch` so that `commands` can run on `part` there; returns what is to be run then,
+    each an ALTER of its own.
 
-    None of them: the part stays as it is. `renames` are of ALTERs that parts may be behind of.
+    Nothing: the part stays as it is. `renames` are of ALTERs that parts may be behind of.
     """
     prepared = _Preparation(
         scratch,
@@ -152,7 +153,7 @@ def prepare_for(
     def close() -> None:
         """Commands that only change data run as one mutation."""
         if together:
-            prepared.run.append(prepared.alter(joined(together)))
+            prepared.run.append(joined(together))
             together.clear()
 
     for command in split_commands(commands):
@@ -169,7 +170,7 @@ def prepare_for(
             case "RENAME COLUMN":
                 _rename_column(prepared, command, rest)
             case "DROP INDEX" | "DROP PROJECTION" | "DROP STATISTICS":
-                prepared.run.append(prepared.alter(f"{verb} IF EXISTS {rest}"))
+                prepared.run.append(f"{verb} IF EXISTS {rest}")
             case "DROP CONSTRAINT":
                 pass
             case _:
@@ -197,10 +198,10 @@ def _drop_column(prepared: _Preparation, rest: str) -> None:
     name = _name(rest)
     for column in [each for each in prepared.part if each == name or each.startswith(f"{name}.")]:
         if column in prepared.table:  # another one of that name was added since
-            prepared.run.append(prepared.alter(f"CLEAR COLUMN {quote_identifier(column)}"))
+            prepared.run.append(f"CLEAR COLUMN {quote_identifier(column)}")
         else:
             prepared.give_back(column)
-            prepared.run.append(prepared.alter(f"DROP COLUMN {quote_identifier(column)}"))
+            prepared.run.append(f"DROP COLUMN {quote_identifier(column)}")
         prepared.part.pop(column)
 
 
@@ -208,7 +209,7 @@ def _modify_column(prepared: _Preparation, command: str, rest: str) -> None:
     name = _name(rest)
     if name in prepared.part and (name in prepared.table or name in prepared.made):
         prepared.give_back(name)
-        prepared.run.append(prepared.alter(command))
+        prepared.run.append(command)
 
 
 def _rename_column(prepared: _Preparation, command: str, rest: str) -> None:
@@ -216,7 +217,7 @@ def _rename_column(prepared: _Preparation, command: str, rest: str) -> None:
     old, new = literal_value(tokens[0]), literal_value(tokens[-1])
     if old in prepared.part:
         prepared.give_back(old, renamed_to=new)
-        prepared.run.append(prepared.alter(command))
+        prepared.run.append(command)
         prepared.part[new] = prepared.part.pop(old)
         prepared.made.add(new)
 

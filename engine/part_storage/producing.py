@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from engine.errors import Code, SqlError
@@ -19,6 +19,7 @@ from engine.part_storage.disk import force_to_disk
 from engine.part_storage.empty_parts import EmptyParts
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
+from engine.part_storage.part_columns import depends_on_name, refuse_untellable
 from engine.part_storage.part_files import link_part, read_part, remove_tree
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, merged_part
 from engine.part_storage.table_state import LocalPart, TableState
@@ -26,6 +27,7 @@ from engine.part_storage.workers import Connection, Workers
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions, Part
+from engine.sql.user_functions import with_bodies
 from engine.storage.errors import mutation_error
 
 _MAX_TRIES = 5
@@ -112,18 +114,37 @@ class Producer:
     def mutate(
         self, connection: Connection, source: PartName, result: PartName, commands: str, comment: str
     ) -> Part:
-        """See `PartStore.mutate`."""
-        with self._held(source) as directory, self._scratch.made(connection, "mutate") as scratch:
-            statements = prepare_for(connection, scratch, directory, commands, self._state.renames)
-            if not statements:
+        """See `PartStore.mutate`. Raises SqlError 48 for what cannot be done here (`part_columns`)."""
+        functions = self._user_functions(connection)
+        refuse_untellable(with_bodies(commands, functions))
+        with ExitStack() as stack:
+            directory = stack.enter_context(self._held(source))
+            scratch = stack.enter_context(self._scratch.made(connection, "mutate"))
+            runs = prepare_for(connection, scratch, directory, commands, self._state.renames)
+            if not runs:
                 return self.stage_links(directory, result)
             self._scratch.fill(connection, scratch, result.partition_id, directory)
-            for statement in statements:
+            for run in runs:
+                if depends_on_name(with_bodies(run, functions)):
+                    for local_name in self._active_local(connection, scratch):
+                        renamed = self._scratch.renamed(connection, scratch, local_name, str(source))
+                        scratch = stack.enter_context(renamed)
                 try:
-                    connection.commented(statement, comment)
+                    connection.commented(f"ALTER TABLE {scratch.name.quoted} {run}", comment)
                 except SqlError as error:
                     raise mutation_error(error) from error
             return self._stage_result(connection, scratch, result)
+
+    def _user_functions(self, connection: Connection) -> dict[str, str]:
+        """The CREATE texts of SQL user functions by name. Nearly always there are none, and asking chDB for
+        its functions takes longer than a small mutation."""
+        directory = self._state.pool_path / "user_defined"
+        if not directory.is_dir() or not any(directory.iterdir()):
+            return {}
+        rows = connection.rows(
+            "SELECT name, create_query FROM system.functions WHERE origin = 'SQLUserDefined'"
+        )
+        return {str(name): str(create) for name, create in rows}
 
     def form_for_readers(self, connection: Connection, directory: Path, name: PartName) -> Path | None:
         """A part of the same name with the table's columns where it has others: renamed since, or dropped and
@@ -142,10 +163,10 @@ class Producer:
         if not commands:
             return None
         with self._scratch.made(connection, "rename") as scratch:
-            statements = prepare_for(connection, scratch, directory, ", ".join(commands), {})
+            runs = prepare_for(connection, scratch, directory, ", ".join(commands), {})
             self._scratch.fill(connection, scratch, name.partition_id, directory)
-            for statement in statements:
-                connection.execute(statement)
+            for run in runs:
+                connection.execute(f"ALTER TABLE {scratch.name.quoted} {run}")
             (local_name,) = self._active_local(connection, scratch)
             temporary = self._state.temporary("form", self._workers.next_number())
             link_part(scratch.path / local_name, temporary, name=name)

@@ -176,8 +176,7 @@ class ScratchTables:
         if known:
             return known
         text = self.create_text(connection)
-        start = next(token for token in scan(text) if token.text == "(").start
-        read = with_settings(text[start:], _OF_SCRATCH)
+        read = with_settings(text[_body_start(text) :], _OF_SCRATCH)
         with self._lock:
             if self.epoch == epoch:
                 self._body_text = read
@@ -195,6 +194,20 @@ class ScratchTables:
             yield scratch
         finally:
             self.drop_later(scratch)
+
+    @contextmanager
+    def renamed(
+        self, connection: Connection, scratch: Scratch, local_name: str, wanted: str
+    ) -> Iterator[Scratch]:
+        """For the length of a `with` block, a table of the structure that `scratch` has now, with its part
+        under another name: ATTACH PART gives names of its own, and a directory that is there keeps its."""
+        text = self.create_text(connection, scratch.name)
+        links: dict[str, tuple[Path, PartName | None]] = {wanted: (scratch.path / local_name, None)}
+        renamed = self._attached(connection, "renamed", text[_body_start(text) :], links)
+        try:
+            yield renamed
+        finally:
+            self.drop_later(renamed)
 
     def drop_later(self, scratch: Scratch) -> None:
         """Called by a step: nobody has to wait for files to be removed, neither what comes next."""
@@ -229,6 +242,10 @@ class ScratchTables:
         for directory in sorted(self._root.glob(f"*_{self._key}_*")):
             if directory.name not in self._mine:
                 remove_tree(directory)
+
+
+def _body_start(create: str) -> int:
+    return next(token for token in scan(create) if token.text == "(").start
 
 
 def _local_name(partition_id: str, number: int) -> str:

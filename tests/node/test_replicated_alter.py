@@ -191,7 +191,20 @@ def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) ->
     assert error(pair.n1.post(f"ALTER TABLE {t} DELETE WHERE nosuch = 1")) == 47
     subquery = f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM {t})"
     assert error(pair.n1.post(subquery)) == 36
+    assert error(pair.n1.post(f"DELETE FROM {t} WHERE _table = '{t}'")) == 48
     assert pair.n1.query(f"SELECT count() FROM system.mutations WHERE table = '{t}'") == "0\n"
+
+
+def test_rows_are_chosen_by_the_replicated_names_of_their_parts(pair: Pair) -> None:
+    t = pair.table()
+    for number in range(4):
+        pair.n1.query(f"INSERT INTO {t} VALUES ({number}, 'a')")
+    pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
+    names = f"SELECT name FROM system.parts WHERE table = '{t}' AND active AND rows > 0 ORDER BY name"
+    assert pair.same(names) == "0_0_0_0\n0_1_1_0\n1_0_0_0\n1_1_1_0\n"
+    pair.n2.query(f"DELETE FROM {t} WHERE _part = '1_0_0_0'")
+    pair.n1.query(f"ALTER TABLE {t} UPDATE v = _part WHERE k = 2 SETTINGS mutations_sync = 2")
+    assert pair.rows(t) == "0\ta\n2\t0_1_1_0_2\n3\ta\n"
 
 
 def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair) -> None:

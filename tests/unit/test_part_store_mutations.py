@@ -113,3 +113,54 @@ async def test_the_same_inserts_give_the_same_bytes_and_the_same_identity(tmp_pa
                 assert shown.text == "1\n3\n5\n"
         assert seen[0] == seen[1] != seen[2]
         assert seen[0][0][1] != seen[0][1][1]
+
+
+PLAIN = "CREATE TABLE t (k UInt64, v String) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
+OF_ITS_PART = {
+    "DELETE WHERE _part = '0_7_9_2_11'": "",
+    "DELETE WHERE _part = '0_1_1_0'": "0\ta 2\ta",
+    "UPDATE _row_exists = 0 WHERE _part != '0_7_9_2_11' OR k = 2": "0\ta",
+    "UPDATE v = _part WHERE 1": "0\t0_7_9_2_11 2\t0_7_9_2_11",
+    "(UPDATE v = `_part` WHERE 1), (DELETE WHERE _part = '0_1_1_0')": "0\t0_7_9_2_11 2\t0_7_9_2_11",
+    "UPDATE v = concat(_partition_id, '/', toString(_part_data_version)) WHERE 1": "0\t0/11 2\t0/11",
+    "UPDATE v = toString((_block_number, _part_offset, _part_index)) WHERE k = 2": "0\ta 2\t(7,1,0)",
+    "UPDATE v = toString((_partition_value, _part_starting_offset)) WHERE 1": "0\t((0),0) 2\t((0),0)",
+    "UPDATE v = toString((_block_offset, toUInt128(_part_uuid))) WHERE 1": "0\t(0,0) 2\t(1,0)",
+    "UPDATE v = named_part(k) WHERE 1": "0\t0 0_7_9_2_11 2\t2 0_7_9_2_11",
+    "MODIFY COLUMN v LowCardinality(String), UPDATE v = _part WHERE k = 2": "0\ta 2\t0_7_9_2_11",
+    "DROP COLUMN gone, UPDATE v = _part WHERE k = 2": "0\ta 2\t0_7_9_2_11",
+    "CLEAR COLUMN v, DROP INDEX i, UPDATE v = _part WHERE k = 2": "0\t 2\t0_7_9_2_11",
+    "DELETE WHERE k IN (SELECT if(_partition_id = '0', 2, 0) FROM default.t)": "0\ta",
+    "UPDATE v = '(SELECT _part)' WHERE v = '_database'": "0\ta 2\ta",
+}
+NOT_TOLD = (
+    "UPDATE v = `_database` WHERE k = 2",
+    "DELETE WHERE _table = 't'",
+    "UPDATE _row_exists = 0 WHERE its_database() = 'default'",
+    "DELETE WHERE k IN (SELECT k FROM default.t WHERE _part = '0_7_9_2_11')",
+    "DELETE WHERE k IN ((WITH 1 AS x SELECT k FROM default.t WHERE (t._part_uuid AS u) != u))",
+)
+
+
+async def test_a_mutation_that_asks_for_the_part_is_told_its_replicated_name(tmp_path: Path) -> None:
+    source, result = PartName.parse("0_7_9_2_11"), PartName.parse("0_7_9_2_12")
+    async with opened(tmp_path, PLAIN) as (pool, store):
+        await store.load()
+        await pool.query("CREATE FUNCTION named_part AS x -> concat(toString(x), ' ', its_part())")
+        await pool.query("CREATE FUNCTION its_part AS () -> _part")
+        await pool.query("CREATE FUNCTION its_database AS () -> _database")
+        came_out = {}
+        for commands in OF_ITS_PART:
+            await add(pool, store, "SELECT 2 * number, 'a' FROM numbers(2)", str(source))
+            await store.mutate(source, result, commands)
+            await store.publish([result], [source])
+            came_out[commands] = await rows(pool, "k, v")
+            await store.verify(result)
+            await store.remove([result])
+        assert came_out == OF_ITS_PART
+        await add(pool, store, "SELECT 2 * number, 'a' FROM numbers(2)", str(source))
+        for commands in NOT_TOLD:
+            with pytest.raises(SqlError) as refused:
+                await store.mutate(source, result, commands)
+            assert refused.value.code == 48
+        assert dict(store.staged) == {}

@@ -37,6 +37,7 @@ from engine.node.replicated.waiting import flag, number, settings_of, sync_of, w
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.alter_statements import split_by_commas
+from engine.part_storage.part_columns import refuse_untellable
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
@@ -185,6 +186,7 @@ class AlterStatements:
         ctx.session()  # readonly is said before anything else is looked at
         await self._refuse_fickle(asked, pieces)
         text = await _written_anew(asked, pieces, ctx.name.database)
+        refuse_untellable([text])
         await ctx.store.plan_alter(text)
         partitions = [partition_of_mutation(piece.text) for piece in pieces]
         ids: list[str] | None = None

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from engine.errors import OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError
 from engine.replication.log_actions import MutatePart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
@@ -75,8 +75,11 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
     except SqlError as error:
         if error.code not in DAMAGED or await _is_whole(ctx, action.source):
             _note_failure(ctx, states, action, error)
-            raise
-        await suspect(ctx, [action.source], action.result, error)
+            if error.code != Code.NOT_IMPLEMENTED:
+                raise
+            await _fetch_instead(ctx, action, error.message)  # a real server may be able to
+        else:
+            await suspect(ctx, [action.source], action.result, error)
     else:
         await commit_or_fetch(ctx, action.result)
     _note_success(states, action)
