@@ -17,8 +17,10 @@ from itertools import accumulate
 from engine.errors import Code, SqlError
 
 _INTEGER = re.compile(r"(U?)Int(8|16|32|64)\Z")
+_BOOL = {"Bool": "UInt8"}
 _FEW_SLOTS = 1000
-_LOW_CARDINALITY = re.compile(r"LowCardinality\((.*)\)\Z", re.DOTALL)
+_AROUND = re.compile(r"(?:LowCardinality\(|SimpleAggregateFunction\(\w+(?:\([^()]*\))?, )(.*)\)\Z", re.DOTALL)
+"""Types that are stored as the one in them."""
 
 
 def slots(weights: Sequence[int]) -> tuple[int, ...]:
@@ -62,8 +64,8 @@ def slot_expression(key: str, key_type: str, slot_count: int) -> str:
 
     Raises SqlError 53 TYPE_MISMATCH for a key that is no integer of 8 to 64 bits.
     """
-    inner = _LOW_CARDINALITY.match(key_type)
-    match = _INTEGER.match(inner.group(1) if inner else key_type)
+    inner = _AROUND.match(key_type)
+    match = _INTEGER.match(_BOOL.get(key_type, inner.group(1) if inner else key_type))
     if match is None:
         raise SqlError(
             Code.TYPE_MISMATCH,

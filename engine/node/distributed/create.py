@@ -19,13 +19,13 @@ from uuid import UUID
 from engine.config.model import Topology
 from engine.distributed.definition import ENGINE, DistributedDefinition
 from engine.distributed.delivery import TOKEN_SETTING
-from engine.distributed.sharding import slot_expression
 from engine.env import Env
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName
 from engine.node.distributed.catalog import DistributedRecord
 from engine.node.distributed.create_sql import CreateText, as_create
 from engine.node.distributed.replacing import Replacing, RunOther
+from engine.node.distributed.sharding_keys import check_sharding_key
 from engine.node.distributed.spools import Spools
 from engine.node.distributed.stage import Stages
 from engine.node.distributed.tables import DistributedTables
@@ -177,8 +177,7 @@ class CreateDistributed:
                 text.for_chdb(uuid, name), format="Null", params=asked.params, scope=asked.scope, multi=False
             )
             if definition.sharding_key:
-                type_ = await self._stages.type_of(definition.sharding_key, name.quoted)
-                slot_expression(definition.sharding_key, type_, 1)
+                await check_sharding_key(self._stages, definition.sharding_key, name.quoted)
         except SqlError:
             await local.drop(name, uuid)
             self._tables.catalog.remove(uuid)
