@@ -62,6 +62,8 @@ class Replicas:
     delays_s: dict[int, int] = field(default_factory=dict)
     hanging_up: set[int] = field(default_factory=set)
     without_table: set[int] = field(default_factory=set)
+    without_table_once: set[int] = field(default_factory=set)
+    """Probes find it, the next SELECT does not, and then it is there."""
     denying: set[int] = field(default_factory=set)
     failing: set[int] = field(default_factory=set)
     silent: set[int] = field(default_factory=set)
@@ -98,6 +100,9 @@ class Replicas:
             )
         if number in self.denying:
             return refusal(516, "u: Authentication failed (AUTHENTICATION_FAILED)")
+        if request.method == "GET" and number in self.without_table_once:
+            self.without_table_once.discard(number)
+            return refusal(60, "Table default.t does not exist. (UNKNOWN_TABLE)")
         if request.method == "GET" and number in self.failing:
             return refusal(
                 6, "Cannot parse string 'x' (as it is): here (CANNOT_PARSE_TEXT) (version 26.9.2.1)"
@@ -377,3 +382,14 @@ async def test_a_replica_that_hangs_while_it_is_read_is_replaced_by_another(read
         answers = await asyncio.gather(*(one.ask(sql, in_order) for _ in range(3)))
         assert answers == ["3\n"] * 3
         assert one.node.failures_of(HostId("127.0.0.2", 9000))[0] >= 1
+
+
+@pytest.mark.parametrize("skip", [{}, {"skip_unavailable_shards": "1"}])
+async def test_a_table_that_was_away_for_a_moment_is_read_when_it_is_back(
+    reading: Open, skip: dict[str, str]
+) -> None:
+    """Between EXCHANGE or RENAME there and back: the SELECT ended with error 60, though a probe found it."""
+    async with reading(2) as one:
+        one.replicas.without_table_once = {2}
+        assert await one.ask("SELECT groupBitOr(k) FROM d", skip) == "2\n"
+        assert not one.replicas.without_table_once

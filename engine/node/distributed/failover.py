@@ -8,7 +8,8 @@ something (INSERT … SELECT, CREATE … AS SELECT) never begin anew: a part of 
 Who failed? chDB says "Connection refused." and not of whom, so the replicas that the statement has read are
 asked again, each at once: who does not answer has failed. Where all answer, each is read by itself: whose
 rows do not come has failed. Who fell silent is known already (`peer_watch`). A replica fails a statement at
-most once, and a break that nobody can be shown to have caused is met once, so this ends. A shard without a
+most once, and a break that nobody can be shown to have caused, or a table that was away for a moment, is met
+once, so this ends. A shard without a
 replica that is left gives the error that came first if one of them answers probes and yet breaks off; else it
 is as if none could be reached (279, or the shard is skipped).
 """
@@ -19,6 +20,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from engine.distributed.peers import Peer
@@ -54,7 +56,8 @@ GONE = frozenset(
 )
 """What a replica answers that has no such table, or is stopping: another may be asked. Any other refusal is
 for a person to see."""
-_GONE = re.compile(rf"body: '.{{0,64}}?Code: (?:{'|'.join(str(int(code)) for code in GONE)})\b", re.DOTALL)
+_AWAY = GONE - {Code.ABORTED, Code.QUERY_WAS_CANCELLED}
+_FAR_CODE = re.compile(r"body: '.{0,64}?Code: (\d+)\b", re.DOTALL)
 _BODY = re.compile(
     r"Received error from remote server (?P<url>https?://[^/?\s]+).*? body: 'Code: (?P<code>\d+)\. "
     r"DB::Exception: (?P<text>.*?)(?: \((?P<name>[A-Z0-9_]+)\))?(?: \(version [^()]*\))?\s*': ",
@@ -149,9 +152,12 @@ class Failover:
             for peer in culprits:
                 self.health.failed(peer)
                 self._broke_off[peer] = self.explained(error)
-            if not culprits and not self._had_unknown:
-                self._had_unknown = True
-                return True
+        may_be_well_again = (is_broken and not _is_slow(error)) or _is_gone(error, _AWAY)
+        if not culprits and may_be_well_again and not self._had_unknown:
+            self._had_unknown = True
+            for read in reads:
+                self.health.forget(read.peer)
+            return True
         for peer, failure in culprits.items():
             self.health.forget(peer)
             self.failed[peer] = failure
@@ -258,8 +264,9 @@ def received_from(peer: Peer, error: SqlError) -> SqlError:
     return SqlError(error.code, text, name=error.name)
 
 
-def _is_gone(error: SqlError) -> bool:
-    return error.code == _FROM_REMOTE and _GONE.search(error.message) is not None
+def _is_gone(error: SqlError, codes: AbstractSet[int] = GONE) -> bool:
+    found = _FAR_CODE.search(error.message) if error.code == _FROM_REMOTE else None
+    return found is not None and int(found[1]) in codes
 
 
 def _is_slow(error: SqlError) -> bool:
