@@ -138,6 +138,42 @@ def test_files_of_a_batch_that_is_refused_as_too_large_go_alone_if_the_table_say
     assert alone == ([(f"token {number}", 1) for number in range(3)] if splits else [])
 
 
+def test_rows_that_do_not_fit_their_table_are_not_broken_and_hold_up_those_behind_them_until_it_was_changed(
+    tmp_path: Path,
+) -> None:
+    """What the runbooks broken-spool and spool-backlog say. Batches do the same."""
+
+    async def scenario(batch: BatchLimits | None) -> None:
+        spool, sent, columns = TableSpool(LocalDisk(tmp_path), SpoolOptions()), list[str](), {"k"}
+        spool.load()
+        for number, names in enumerate([("k", "gone"), ("k",)]):
+            head = FileHead(f"token {number}", names, 1)
+            await spool.put([SpoolBlock(("shard1_all_replicas",), head, rows(b"x"))])
+
+        async def deliver(out: Outgoing) -> None:
+            if missing := set(out.head.columns) - columns:
+                raise SqlError(Code.NO_SUCH_COLUMN_IN_TABLE, f"No such column {missing}")
+            sent.append(out.token)
+
+        sender = DirectorySender(
+            spool, "shard1_all_replicas", deliver, SystemEnv(), SenderOptions(batch=batch)
+        )
+        for _ in range(3):
+            with pytest.raises(SqlError, match="No such column"):
+                await sender.send_all()
+        facts = sender.facts()
+        assert (facts.data_files, facts.broken_files, facts.error_count, sent) == (2, 0, 3, [])
+        assert "No such column" in facts.last_exception
+
+        columns.add("gone")
+        await sender.send_all()
+        assert len(sent) == 2
+        assert (sender.facts().data_files, sender.facts().broken_files) == (0, 0)
+
+    for batch in (None, BatchLimits()):
+        asyncio.run(scenario(batch))
+
+
 # -- names ---------------------------------------------------------------------------------------------------
 
 

@@ -324,6 +324,10 @@ def test_broken_files_are_critical_and_many_files_a_warning():
         (K.SPOOL_BACKLOG, "warning"),
         (K.SPOOL_BACKLOG, "warning"),
     ]
+    refused = replace(spool, errors=9, exception="Code: 16. No such column k")
+    finding = one(cluster(host(replicas=(replica(),), spools=(refused,))), spool_files=4)
+    assert "Code: 16. No such column k" in finding.what
+    assert "do not fit the shard's table any more, change that table" in finding.advice
 
 
 def test_a_missing_permission_is_a_finding_that_names_the_grant():

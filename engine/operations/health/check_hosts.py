@@ -183,8 +183,9 @@ def _spools(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) -> I
                 Severity.WARNING,
                 f"{spool.files} files of {spool.table} wait on {host.host.readable} to be sent"
                 f"{because}{blocked}",
-                "SYSTEM START DISTRIBUTED SENDS when they are stopped; else bring back the shard that they "
-                "are for. They are sent by themselves then.",
+                "SYSTEM START DISTRIBUTED SENDS when they are stopped; bring back the shard that they are "
+                "for when it is away; when the error says that rows do not fit the shard's table any more, "
+                "change that table. They are sent by themselves then.",
                 host=host.host,
                 subject=spool.data_path,
                 files=spool.files,
