@@ -18,8 +18,9 @@ from click.testing import CliRunner
 from engine.cli.main import cli
 from engine.cli.migrate_place import Place
 from engine.client.node_client import NodeClient
-from engine.errors import SessionExpired
+from engine.errors import KeeperUnavailable, SessionExpired
 from engine.keeper import zookeeper
+from engine.keeper.base import Keeper
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster
 from tests.migrations.support import SHOP, write
@@ -107,6 +108,34 @@ def test_a_session_that_is_lost_on_the_way_says_how_to_go_on(
         code, output = call(tmp_path, *command)
         assert code == 6
         assert "Repeat the command" in output
+
+
+def test_apply_is_refused_when_its_rehearsal_fails_and_asks_no_keeper(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not get to Keeper no host sees. The same files without a rehearsal get there."""
+    asked: list[object] = []
+
+    async def connect(*arguments: object, **_: object) -> Keeper:
+        asked.append(arguments)
+        raise KeeperUnavailable("There is no Keeper here.")
+
+    monkeypatch.setattr(zookeeper, "connect", connect)
+    files = {
+        "1_t.up.sql": "CREATE TABLE IF NOT EXISTS a (x Int8) ENGINE = Memory;",
+        "1_t.down.sql": "DROP TABLE IF EXISTS a;",
+        "2_bad.up.sql": "ALTER TABLE a DROP COLUMN nowhere;",
+        "2_bad.down.sql": "ALTER TABLE a ADD COLUMN IF NOT EXISTS nowhere Int8;",
+    }
+    write(tmp_path / "migrations" / "shop", files)
+    code, output = call(tmp_path, "apply", "--approve")
+    assert code == 5
+    assert "The rehearsal failed; nothing was sent." in output
+    assert "nowhere" in output and "2_bad.up.sql:1: up failed" in output
+    assert asked == []
+    assert json.loads(call(tmp_path, "history", "--json")[1]) == {"runs": [], "events": []}
+    assert call(tmp_path, "apply", "--approve", "--no-rehearse")[0] == 4
+    assert len(asked) == 1
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ import threading
 import time
 import urllib.error
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -24,43 +25,93 @@ LOST = (urllib.error.URLError, ConnectionError, http.client.HTTPException, Timeo
 KILLS = 5
 
 
-def test_acknowledged_inserts_and_ddl_survive_the_process(start_node: StartNode) -> None:
+@dataclass(frozen=True)
+class State:
+    """What clients see. `name` is the number in the renamed table's name."""
+
+    rows: frozenset[int] = frozenset()
+    columns: frozenset[str] = frozenset()
+    name: int = 0
+    made: frozenset[str] = frozenset()
+    emptied: frozenset[int] = frozenset()
+
+
+def step(number: int, state: State) -> tuple[str, str, State]:
+    """A statement's kind, its text, and what is to be seen behind it."""
+    kind = ("INSERT", "CREATE", "ALTER", "RENAME", "INSERT", "FILL", "TRUNCATE", "CREATE", "DROP")[number % 9]
+    match kind:
+        case "CREATE":
+            sql = f"CREATE TABLE made_{number} (a UInt64) ENGINE = MergeTree ORDER BY a"
+            return kind, sql, replace(state, made=state.made | {f"made_{number}"})
+        case "ALTER":
+            after = replace(state, columns=state.columns | {f"c_{number}"})
+            return kind, f"ALTER TABLE altered ADD COLUMN c_{number} UInt8", after
+        case "RENAME":
+            sql = f"RENAME TABLE renamed_{state.name} TO renamed_{number}"
+            return kind, sql, replace(state, name=number)
+        case "FILL":
+            after = replace(state, emptied=state.emptied | {number})
+            return kind, f"INSERT INTO emptied VALUES ({number})", after
+        case "TRUNCATE":
+            return kind, "TRUNCATE TABLE emptied", replace(state, emptied=frozenset())
+        case "DROP" if state.made:
+            table = min(state.made)
+            return kind, f"DROP TABLE {table}", replace(state, made=state.made - {table})
+        case _:
+            sql = f'INSERT INTO log FORMAT CSV\n{number},"text of {number}"\n'
+            return "INSERT", sql, replace(state, rows=state.rows | {number})
+
+
+def seen(node: Http) -> State:
+    rows = [int(line) for line in node.query("SELECT n FROM log ORDER BY n").split()]
+    assert len(rows) == len(set(rows))
+    tables = node.query("SHOW TABLES").split()
+    (name,) = (int(table.removeprefix("renamed_")) for table in tables if table.startswith("renamed_"))
+    return State(
+        frozenset(rows),
+        frozenset(
+            node.query("SELECT name FROM system.columns WHERE table = 'altered' AND name != 'a'").split()
+        ),
+        name,
+        frozenset(table for table in tables if table.startswith("made_")),
+        frozenset(map(int, node.query("SELECT a FROM emptied").split())),
+    )
+
+
+def test_acknowledged_statements_survive_the_process(start_node: StartNode) -> None:
+    """Behind each kill everything is as it was before the statement under way, or as behind it."""
     rng = random.Random(1)
     node = start_node()
     node.query("CREATE TABLE log (n UInt64, text String) ENGINE = MergeTree ORDER BY n")
-    acknowledged: set[int] = set()
-    tables: set[str] = set()
+    for table in ("altered", "renamed_0", "emptied"):
+        node.query(f"CREATE TABLE {table} (a UInt64) ENGINE = MergeTree ORDER BY a")
+    state = State()
+    acknowledged = dict.fromkeys(("INSERT", "CREATE", "ALTER", "RENAME", "TRUNCATE", "DROP"), 0)
     number = 0
     kills = 0
-    while kills < KILLS or len(acknowledged) <= 20:
+    while kills < KILLS or min(acknowledged.values()) < 3:
         kills += 1
         killer = threading.Timer(rng.uniform(0.05, 0.6), node.process.signal, (9,))
         killer.start()
-        try:
-            while True:
-                number += 1
-                if number % 5 == 0:
-                    node.query(f"CREATE TABLE made_{number} (a UInt64) ENGINE = MergeTree ORDER BY a")
-                    tables.add(f"made_{number}")
-                else:
-                    node.query(f'INSERT INTO log FORMAT CSV\n{number},"text of {number}"\n')
-                    acknowledged.add(number)
-        except LOST:
-            pass
+        while True:
+            number += 1
+            kind, sql, after = step(number, state)
+            try:
+                node.query(sql)
+            except LOST:
+                break
+            state = after
+            if kind in acknowledged:
+                acknowledged[kind] += 1
         killer.join()
         assert node.wait() == -9
         node.start()
-        present = [int(line) for line in node.query("SELECT n FROM log ORDER BY n").split()]
-        assert len(present) == len(set(present))
-        assert acknowledged <= set(present)
-        assert set(present) - acknowledged <= {number}
-        acknowledged = set(present)
+        now = seen(node)
+        assert now in (state, after), sql
+        state = now
         assert node.query("SELECT * FROM log WHERE text != concat('text of ', toString(n))") == ""
-        there = set(node.query("SHOW TABLES LIKE 'made%'").split())
-        assert tables <= there
-        tables = there
-        for table in rng.sample(sorted(tables), min(3, len(tables))):
-            node.query(f"INSERT INTO {table} VALUES (1)")
+        if state.made:
+            node.query(f"INSERT INTO {rng.choice(sorted(state.made))} VALUES (1)")
     assert node.stop() == 0
 
 
