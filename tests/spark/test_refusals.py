@@ -86,9 +86,7 @@ def test_a_key_over_another_type_than_the_local_tables_is_refused_as_its_hash_is
         server.execute(f"CREATE TABLE {table}_all ({columns[name]}) ENGINE = {engine}")
         asked = Options.parse({**given, "table": f"{table}_all"})
         if (name, key) == ("other", "sipHash64(a, s)"):
-            with pytest.raises(
-                ConfigError, match=r"a of the sharding key .* is UInt64 in .* and UInt32 in "
-            ):
+            with pytest.raises(ConfigError, match=r"a of the sharding key .* is UInt64 in .* and UInt32 in "):
                 Job.begin(asked, SCHEMA, Mode.APPEND)
         else:
             Job.begin(asked, SCHEMA, Mode.APPEND)
