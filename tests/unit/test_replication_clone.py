@@ -167,7 +167,7 @@ def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
 ) -> None:
     """1. r2 lists the queue of r1. 2. r1's part check moves a part from `parts/` to `queue/`. 3. r2 lists the
     parts of r1."""
-    read_queue = clone._read_queue
+    read_queue = clone.read_queue
 
     @simulated
     async def story(bench: Bench) -> None:
@@ -187,7 +187,7 @@ def test_a_part_that_the_source_finds_damaged_meanwhile_is_fetched_here_too(
                 await bench.admin.multi([again, Remove(source.part(P("all_0_0_0")))])
             return found
 
-        monkeypatch.setattr(clone, "_read_queue", read_and_move)
+        monkeypatch.setattr(clone, "read_queue", read_and_move)
         await bench.start("r2")
         assert [entry.action for entry in await bench.queue("r2")] == [GetPart(P("all_0_0_0"))]
 
@@ -275,23 +275,3 @@ def test_a_clone_that_is_interrupted_at_any_request_ends_the_same() -> None:
         story()
         reached += any(outcome)
     assert reached > 5, "the clone was over before it could be interrupted"
-
-
-@simulated
-async def test_a_log_that_begins_behind_the_pointer_is_not_passed_over(bench: Bench) -> None:
-    """1. r2 stops pulling. 2. Entries it has not copied are removed. 3. Read-only, until it is made lost."""
-    one, two = await bench.cluster(2)
-    await one.insert(0)
-    await bench.quiet(one, two)
-    await two.table.stop()
-    for key in (1, 2):
-        await one.insert(key)
-    await bench.quiet(one)
-    await bench.admin.remove(PATHS.log_entry("log-0000000001"))
-    await two.table.start()
-    await bench.env.sleep(20)
-    assert two.ctx.is_readonly and "The log begins at log-0000000002" in two.ctx.readonly_reason
-    assert two.active == ["all_0_0_0"]
-    await bench.admin.set(PATHS.replica("r2").is_lost, b"1")
-    await bench.quiet(one, two)
-    assert two.active == one.active

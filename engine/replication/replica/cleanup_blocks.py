@@ -13,7 +13,7 @@ Source: ClickHouse's ReplicatedMergeTreeCleanupThread::clearOldBlocks.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine.errors import KeeperAnswer, MultiFailed, NoNode, NotEmpty
 from engine.keeper.base import Children, Keeper, Remove, Stat
@@ -95,21 +95,36 @@ async def removals_of_blocks(keeper: Keeper, paths: TablePaths, *dropped: PartNa
     An insert of the same block after that is a new one. Removals carry the version that was read: BadVersion
     and NoNode mean that somebody was faster, read again then.
     """
-    prefixes = tuple({f"{span.partition_id}_" for span in dropped})
+    return [
+        Remove(path, version)
+        for path, version, part in await _inserted(keeper, paths, {span.partition_id for span in dropped})
+        if part is None or any(span.contains(part) for span in dropped)
+    ]
+
+
+async def inserted_parts(keeper: Keeper, paths: TablePaths, partition_ids: Collection[str]) -> list[PartName]:
+    """The parts of these partitions that inserts have made and whose block ids are remembered. Whoever drops
+    such a part forgets its block id in the same transaction: none of these was ever dropped."""
+    found = await _inserted(keeper, paths, partition_ids)
+    return [part for _, _, part in found if part is not None]
+
+
+async def _inserted(
+    keeper: Keeper, paths: TablePaths, partition_ids: Collection[str]
+) -> list[tuple[str, int, PartName | None]]:
+    """Path, version and part of each block id; None where it names no part."""
+    prefixes = tuple(f"{partition_id}_" for partition_id in partition_ids)
     candidates = [
         f"{directory}/{name}"
         for directory, children in await _listings(keeper, paths)
         for name in children.names
         if name.startswith(prefixes)
     ]
-    ops: list[Remove] = []
-    for path, node in zip(candidates, await keeper.get_many(candidates), strict=True):
-        if isinstance(node, KeeperAnswer):
-            continue
-        part = PartName.try_parse(node.data.decode("utf-8", "replace"))
-        if part is None or any(span.contains(part) for span in dropped):
-            ops.append(Remove(path, node.stat.version))
-    return ops
+    return [
+        (path, node.stat.version, PartName.try_parse(node.data.decode("utf-8", "replace")))
+        for path, node in zip(candidates, await keeper.get_many(candidates), strict=True)
+        if not isinstance(node, KeeperAnswer)
+    ]
 
 
 async def forget_blocks(keeper: Keeper, paths: TablePaths, lost: PartName) -> int:

@@ -71,8 +71,9 @@ class _Queued:
     raw: bytes
 
 
-async def clone_if_lost(ctx: ReplicaContext, keeper: Keeper) -> bool:
-    """Whether the replica was lost and is whole now (its queue will bring the parts).
+async def clone_if_lost(ctx: ReplicaContext, keeper: Keeper, *, ahead_of: int = -1) -> bool:
+    """Whether the replica was lost and is whole now (its queue will bring the parts). `ahead_of` as for
+    `choose_source`.
 
     Raises SqlError 415 ALL_REPLICAS_LOST, 416 REPLICA_STATUS_CHANGED: try again later.
     """
@@ -82,7 +83,7 @@ async def clone_if_lost(ctx: ReplicaContext, keeper: Keeper) -> bool:
         return False
     if node.data != _LOST:
         return False
-    source = await _choose_source(ctx, keeper)
+    source = await choose_source(ctx, keeper, ahead_of=ahead_of)
     log.warning("replica.cloning table=%s source=%s is_new=%s", ctx.name, source.name, node.stat.version == 0)
     for name in (await keeper.children(ctx.me.queue)).names:
         await try_remove(keeper, ctx.me.queue_entry(name))
@@ -92,7 +93,8 @@ async def clone_if_lost(ctx: ReplicaContext, keeper: Keeper) -> bool:
     return True
 
 
-async def _choose_source(ctx: ReplicaContext, keeper: Keeper) -> ReplicaPaths:
+async def choose_source(ctx: ReplicaContext, keeper: Keeper, *, ahead_of: int = -1) -> ReplicaPaths:
+    """The replica to copy, of those whose log pointer is beyond `ahead_of`. Raises SqlError 415."""
     log_numbers = [sequence_number(name) or 0 for name in (await keeper.children(ctx.paths.log)).names]
     log_end = max(log_numbers) + 1 if log_numbers else 0
     best: tuple[int, str] | None = None
@@ -104,6 +106,8 @@ async def _choose_source(ctx: ReplicaContext, keeper: Keeper) -> ReplicaPaths:
             continue
         if pointer.data and not pointer.data.isdigit():
             continue  # nobody can stand there
+        if peers.number(pointer.data) <= ahead_of:
+            continue
         if not isinstance(is_lost, KeeperAnswer) and is_lost.data == _LOST:
             continue
         to_do = log_end - peers.number(pointer.data) + queue.num_children
@@ -123,7 +127,7 @@ async def _take_position(ctx: ReplicaContext, keeper: Keeper, source: ReplicaPat
     for _ in range(_ATTEMPTS):
         pointer = await keeper.get(source.log_pointer)
         lost = await keeper.exists(source.is_lost)
-        queue = await _read_queue(keeper, source)
+        queue = await read_queue(keeper, source)
         ops: list[Op] = [SetData(ctx.me.log_pointer, pointer.data)]
         if lost is not None:
             ops.append(Check(source.is_lost, lost.version))
@@ -151,7 +155,8 @@ async def _take_position(ctx: ReplicaContext, keeper: Keeper, source: ReplicaPat
     )
 
 
-async def _read_queue(keeper: Keeper, source: ReplicaPaths) -> list[_Queued]:
+async def read_queue(keeper: Keeper, source: ReplicaPaths) -> list[_Queued]:
+    """Raises MalformedEntry."""
     names = [
         name for name in (await keeper.children(source.queue)).names if sequence_number(name) is not None
     ]
@@ -173,7 +178,7 @@ async def _clone_from(
 ) -> None:
     await _adopt_metadata(ctx, keeper, source)
     parts, put_back = await _parts_of(keeper, source)
-    wanted = _wanted(parts, [*queue, *put_back])
+    wanted = wanted_parts(parts, [each.entry for each in [*queue, *put_back]])
     kept = ActivePartSet(wanted)
     own = _names((await keeper.children(ctx.me.parts)).names)
     to_come = [part for each in queue for part in each.entry.new_parts]
@@ -215,7 +220,7 @@ async def _parts_of(keeper: Keeper, source: ReplicaPaths) -> tuple[list[PartName
         parts = await keeper.children(source.parts)
         put_back = [
             each
-            for each in await _read_queue(keeper, source)
+            for each in await read_queue(keeper, source)
             if isinstance(each.entry.action, GetPart | AttachPart) and not each.entry.source_replica
         ]
         now = await keeper.exists(source.parts)
@@ -230,21 +235,26 @@ def _names(names: Iterable[str]) -> list[PartName]:
     return sorted(part for name in names if (part := PartName.try_parse(name)) is not None)
 
 
-def _wanted(parts: Sequence[PartName], queue: Sequence[_Queued]) -> ActivePartSet:
-    """The source's parts, and those it is still to fetch itself, without what it is about to drop."""
-    dropped = [
-        each.entry.action.range
-        for each in queue
-        if isinstance(each.entry.action, DropRange)
-        or (isinstance(each.entry.action, ReplaceRange) and each.entry.action.drops)
-    ]
+def wanted_parts(parts: Sequence[PartName], queue: Sequence[LogEntry]) -> ActivePartSet:
+    """The source's parts, and what it is still to fetch, without what it is about to drop of that."""
+    dropped = dropped_ranges(queue)
     wanted = ActivePartSet(parts)
-    for each in queue:
-        if isinstance(each.entry.action, GetPart | AttachPart):
-            part = each.entry.action.part
+    for entry in queue:
+        if isinstance(entry.action, GetPart | AttachPart):
+            part = entry.action.part
             if not any(span.contains(part) for span in dropped):
                 wanted.add(part)
     return wanted
+
+
+def dropped_ranges(queue: Sequence[LogEntry]) -> list[PartName]:
+    """What these entries take away."""
+    return [
+        entry.action.range
+        for entry in queue
+        if isinstance(entry.action, DropRange)
+        or (isinstance(entry.action, ReplaceRange) and entry.action.drops)
+    ]
 
 
 async def _named_later(ctx: ReplicaContext, keeper: Keeper) -> list[PartName]:

@@ -14,4 +14,13 @@ class TermOver(Unavailable):
     """The replica has to be activated anew, although its session may live; the text says why."""
 
 
-__all__ = ["Postponed", "QueuedEntry", "TermOver"]
+class LogHole(TermOver):
+    """Entries of the log are missing, from number `first` on, that were not copied; `next` is there again."""
+
+    def __init__(self, message: str, *, first: int, next_: int) -> None:
+        super().__init__(message)
+        self.first = first
+        self.next = next_
+
+
+__all__ = ["LogHole", "Postponed", "QueuedEntry", "TermOver"]

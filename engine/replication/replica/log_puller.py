@@ -22,8 +22,8 @@ Nor are those of which the loop can have the parts at once (`direct_fetch`): the
 them in the transaction that makes their parts the replica's.
 
 It never passes over any other entry: one that does not parse stops the pull behind what comes before it, and
-its error is shown until somebody mends it; one that is missing although it was not copied ends the term (the
-replica was given up as lost).
+its error is shown until somebody mends it; one that is missing although it was not copied ends the term, and
+the next one begins with what is to be done about it (`log_hole`).
 
 Source: ClickHouse's ReplicatedMergeTreeQueue::pullLogsToQueue.
 """
@@ -47,7 +47,7 @@ from engine.replication.replica import direct_fetch, queue_loader
 from engine.replication.replica.background import keep_running
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.direct_fetch import DirectFetches
-from engine.replication.replica.execution import TermOver
+from engine.replication.replica.execution import LogHole, TermOver
 from engine.replication.replica.insert_times import unix_s, unix_text
 from engine.replication.replica.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
@@ -153,11 +153,8 @@ async def _pull(
     # Children come sorted, and numbers have ten digits: the many that were copied before are not looked at.
     fresh = log_now.names[bisect.bisect_left(log_now.names, f"log-{int(text):010}") :]
     names = [name for name in fresh if sequence_number(name) is not None]
-    if names and sequence_number(names[0]) != int(text):
-        raise TermOver(
-            f"The log begins at {names[0]}; this replica has copied it up to {text} only: entries were "
-            f"removed by hand. With 1 in {ctx.me.is_lost} it makes itself a copy of another replica."
-        )
+    behind_hole = names[(whole := _without_gaps(names, int(text))) :]
+    names = names[:whole]
     known = {likely: found} if isinstance(found, Node) else {}
     at = 0
     if direct is not None and 0 < len(names) <= direct_fetch.MOST:
@@ -175,7 +172,23 @@ async def _pull(
         version += 1
         batch_size = min(batch_size * 2, _MAX_BATCH)
     _note_copied(ctx, int(text) + len(names))
+    if behind_hole:
+        missing = int(text) + len(names)
+        raise LogHole(
+            f"Entries were removed by hand from {ctx.paths.log}: log-{missing:010} is missing, and all up to "
+            f"{behind_hole[0]}.",
+            first=missing,
+            next_=sequence_number(behind_hole[0]) or 0,
+        )
     return log_now.stat.version
+
+
+def _without_gaps(names: Sequence[str], first: int) -> int:
+    """How many of these entries follow each other without a gap, from number `first` on."""
+    # Most often all do, and there may be thousands of them.
+    if not names or sequence_number(names[-1]) == first + len(names) - 1:
+        return len(names)
+    return next(at for at, name in enumerate(names) if sequence_number(name) != first + at)
 
 
 def _note_copied(ctx: ReplicaContext, log_pointer: int) -> None:

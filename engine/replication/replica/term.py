@@ -8,6 +8,7 @@ Safety argument. A replica acts only while the ephemeral `is_active` is its own 
    again.
 2. Then, still read-only: let go of what a RESTORE has put aside and will not attach, clone if lost, load the
    queue, copy the log, compare parts on disk with Keeper.
+   Entries that somebody has removed from the log are made up for, as far as others know them (`log_hole`).
    Each of these may be repeated; a crash or a lost session leads back to 1.
 3. Only then `ctx.keeper` is set: writes are accepted and the loops run.
 4. The session's end makes the replica read-only at once (`is_readonly` asks the session itself), cancels the
@@ -46,9 +47,9 @@ from engine.replication.commands.create import complete_table
 from engine.replication.commands.restore import give_up_restoring
 from engine.replication.creation import NewReplica
 from engine.replication.host import ReplicaHost
-from engine.replication.replica import clone, log_puller, peers, queue_loader, startup_check
+from engine.replication.replica import clone, log_hole, log_puller, peers, queue_loader, startup_check
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.replica.execution import TermOver
+from engine.replication.replica.execution import LogHole, TermOver
 
 log = logging.getLogger(__name__)
 
@@ -182,12 +183,12 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         # Their numbers may be those of another log by now: SYSTEM RESTORE REPLICA makes one anew.
         ctx.own_inserts.clear()
         ctx.unsettled.clear()  # `check_parts` settles them
-        await log_puller.pull_on(ctx, keeper)
+        await _pull(ctx, keeper)
         if is_forced and await startup_check.is_known_elsewhere(ctx, keeper):
             await keeper.set(ctx.me.is_lost, b"1")
             await clone.clone_if_lost(ctx, keeper)
             await queue_loader.load(ctx, keeper)
-            await log_puller.pull_on(ctx, keeper)
+            await _pull(ctx, keeper)
         if await startup_check.check_parts(ctx, keeper, is_forced=is_forced):
             await queue_loader.load(ctx, keeper)
         for directory in startup.broken:
@@ -201,6 +202,15 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         await retire(ctx, keeper)
         raise
     log.info("replica.activated table=%s replica=%s session=%#x", ctx.name, ctx.replica, keeper.session_id)
+
+
+async def _pull(ctx: ReplicaContext, keeper: Keeper) -> None:
+    while True:
+        try:
+            await log_puller.pull_on(ctx, keeper)
+            return
+        except LogHole as hole:
+            await log_hole.mend(ctx, keeper, hole)
 
 
 async def _complete_table(ctx: ReplicaContext, keeper: Keeper) -> None:
