@@ -19,7 +19,7 @@ from engine.replication.quorum import LastQuorumParts
 from engine.replication.replica.cleanup_log import clean_log
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
-from tests.unit.replication_live_support import PATHS, Live, LiveReplica, P, run
+from tests.unit.replication_live_support import PATHS, Live, LiveReplica, P, check_equal, run
 
 FEW_ENTRIES = ReplicatedSettings(
     max_bytes_to_merge_at_max_space_in_pool=1, min_replicated_logs_to_keep=0, max_replicated_logs_to_keep=1
@@ -206,5 +206,64 @@ def test_a_last_part_that_was_removed_is_made_anew_by_the_next_quorum() -> None:
         assert await max_blocks(two.ctx) == {"all": 0}
         await one.insert(2, options=SERIAL)
         assert LastQuorumParts.from_bytes(live.data(PATHS.quorum_last_part)).parts == (P("all_1_1_0"),)
+
+    run(main)
+
+
+@pytest.mark.parametrize("data", [b"", GARBAGE, b"format version: 99\n"])
+def test_a_replica_that_cannot_read_its_queue_makes_itself_a_copy_of_another_one(data: bytes) -> None:
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        await live.quiet()
+        one.ctx.switches.stop(Activity.FETCHES)
+        await two.insert(2)
+        await one.insert(3)
+        await until(live, lambda: len(live.children(one.ctx.me.queue)) == 1)
+        (entry,) = live.children(one.ctx.me.queue)
+        await (await live.keeper()).set(one.ctx.me.queue_entry(entry), data)
+        await live.crash("r1")
+        await live.quiet()
+        check_equal(one, two)
+        assert one.keys() == [1, 2, 3]
+
+    run(main)
+
+
+def test_two_replicas_that_cannot_read_their_queues_do_not_both_rely_on_the_other() -> None:
+    async def main(live: Live) -> None:
+        replicas = await live.cluster(2)
+        keeper = await live.keeper()
+        for replica in replicas:
+            await with_a_node(live, replica, f"{replica.ctx.me.queue}/queue-0000000700")
+        await until(live, lambda: all("queue-0000000700" in each.ctx.readonly_reason for each in replicas))
+        assert [live.data(replica.ctx.me.is_lost) for replica in replicas] == [b"0", b"0"]
+        await keeper.remove(f"{replicas[0].ctx.me.queue}/queue-0000000700")
+        for replica in replicas:
+            assert await replica.table.wait_until_active(timeout_s=60)
+
+    run(main)
+
+
+@pytest.mark.parametrize("data", [b"", GARBAGE, b"format version: 99\n"])
+def test_behind_an_entry_of_the_log_that_nobody_can_read_all_but_copying_goes_on(data: bytes) -> None:
+    """1. The entry comes. 2. r1 starts anew, and r3 is made. 3. It is removed, and all replicas go on."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        await live.quiet()
+        keeper = await live.keeper()
+        path = await keeper.create(PATHS.log_prefix, data, mode=CreateMode.PERSISTENT_SEQUENTIAL)
+        await live.crash("r1")
+        three = await live.replica("r3")
+        for key, replica in enumerate((one, two, three), 2):
+            await replica.insert(key)
+        await until(live, lambda: path in one.ctx.last_pull_error and path in three.ctx.last_pull_error)
+        assert (one.keys(), two.keys(), three.keys()) == ([1, 2], [1, 3], [1, 4])
+        await keeper.remove(path)
+        await until(live, lambda: one.keys() == two.keys() == three.keys() == [1, 2, 3, 4])
+        await live.quiet()
+        check_equal(one, two, three)
 
     run(main)

@@ -33,6 +33,7 @@ from engine.errors import (
     Code,
     ConnectionLoss,
     KeeperAnswer,
+    MalformedEntry,
     MultiFailed,
     NoNode,
     OperationTimeout,
@@ -259,7 +260,8 @@ def dropped_ranges(queue: Sequence[LogEntry]) -> list[PartName]:
 
 async def _named_later(ctx: ReplicaContext, keeper: Keeper) -> list[PartName]:
     """Parts that the log will speak of, from the new position on: what is here of them must stay, because
-    nobody else may have it yet."""
+    nobody else may have it yet. Raises MalformedEntry for an entry that cannot be read, if anything is here.
+    """
     start = peers.number((await keeper.get(ctx.me.log_pointer)).data)
     names = [n for n in (await keeper.children(ctx.paths.log)).names if (sequence_number(n) or 0) >= start]
     named: list[PartName] = []
@@ -268,8 +270,13 @@ async def _named_later(ctx: ReplicaContext, keeper: Keeper) -> list[PartName]:
         for name, node in zip(
             batch, await keeper.get_many([ctx.paths.log_entry(name) for name in batch]), strict=True
         ):
-            if not isinstance(node, KeeperAnswer):
-                named += LogEntry.from_bytes(node.data, where=name).new_parts
+            if isinstance(node, KeeperAnswer):
+                continue
+            try:
+                named += LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}").new_parts
+            except MalformedEntry:
+                if ctx.store.active:
+                    raise
     return named
 
 

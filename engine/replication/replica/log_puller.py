@@ -131,7 +131,10 @@ async def _pull(
     await direct_fetch.settle(ctx, keeper)
     if ctx.is_queue_in_doubt:
         await keeper.sync(ctx.me.queue)
-        await queue_loader.add_new_entries(ctx, keeper)
+        try:
+            await queue_loader.add_new_entries(ctx, keeper)
+        except MalformedEntry as error:
+            raise TermOver(str(error)) from error
         ctx.is_queue_in_doubt = False
         ctx.queue_changed.set()
     # Sent in this order, and executed in it: requests of a session never overtake each other.
@@ -235,8 +238,13 @@ async def _read(
             break
         try:
             entry = LogEntry.from_bytes(node.data, where=f"{name} of {ctx.paths.log}")
-        except MalformedEntry:
+        except MalformedEntry as error:
             if not at:
+                error.hint = (
+                    "Replicas that cannot read it copy nothing behind it. A version that can goes on by "
+                    f"itself; or mend it, or remove {ctx.paths.log_entry(name)} in Keeper: they then take "
+                    "from other replicas what those have of it."
+                )
                 raise
             count = at
             break

@@ -62,8 +62,16 @@ async def add_new_entries(ctx: ReplicaContext, keeper: Keeper) -> int:
             if isinstance(node, NoNode):
                 continue
             data = _value(node)
-            where = f"entry {name} of the queue of {ctx.me.root}"
-            ctx.queue.add(QueuedEntry(name, LogEntry.from_bytes(data, where=where), data))
+            try:
+                entry = LogEntry.from_bytes(data, where=f"entry {name} of the queue of {ctx.me.root}")
+            except MalformedEntry as error:
+                log.error("replica.entry_unreadable table=%s entry=%s data=%r", ctx.name, name, data[:500])
+                error.hint = (
+                    f"Mend or remove {ctx.me.queue_entry(name)} in Keeper; the replica goes on by itself. "
+                    "What it asks for is not done here if it is removed."
+                )
+                raise
+            ctx.queue.add(QueuedEntry(name, entry, data))
             added += 1
     return added
 

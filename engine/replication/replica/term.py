@@ -8,7 +8,8 @@ Safety argument. A replica acts only while the ephemeral `is_active` is its own 
    again.
 2. Then, still read-only: let go of what a RESTORE has put aside and will not attach, clone if lost, load the
    queue, copy the log, compare parts on disk with Keeper.
-   Entries that somebody has removed from the log are made up for, as far as others know them (`log_hole`).
+   Entries that somebody has removed from the log are made up for, as far as others know them (`log_hole`),
+   and so is an entry of the queue that cannot be read.
    Each of these may be repeated; a crash or a lost session leads back to 1.
 3. Only then `ctx.keeper` is set: writes are accepted and the loops run.
 4. The session's end makes the replica read-only at once (`is_readonly` asks the session itself), cancels the
@@ -179,12 +180,12 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
         await startup_check.settle_attaching(ctx, keeper)
         await give_up_restoring(ctx, keeper)
         await clone.clone_if_lost(ctx, keeper)
-        await queue_loader.load(ctx, keeper)
+        await _load(ctx, keeper)
         # Their numbers may be those of another log by now: SYSTEM RESTORE REPLICA makes one anew.
         ctx.own_inserts.clear()
         ctx.unsettled.clear()  # `check_parts` settles them
-        await _pull(ctx, keeper)
-        if is_forced and await startup_check.is_known_elsewhere(ctx, keeper):
+        is_whole = await _pull(ctx, keeper)
+        if is_forced and is_whole and await startup_check.is_known_elsewhere(ctx, keeper):
             await keeper.set(ctx.me.is_lost, b"1")
             await clone.clone_if_lost(ctx, keeper)
             await queue_loader.load(ctx, keeper)
@@ -204,13 +205,32 @@ async def activate(ctx: ReplicaContext, keeper: Keeper, startup: Startup) -> Non
     log.info("replica.activated table=%s replica=%s session=%#x", ctx.name, ctx.replica, keeper.session_id)
 
 
-async def _pull(ctx: ReplicaContext, keeper: Keeper) -> None:
+async def _load(ctx: ReplicaContext, keeper: Keeper) -> None:
+    """An entry of the queue that nobody can read may ask for anything: what this replica is to have is then
+    what another one has, whose queue can be read. Raises MalformedEntry where there is none."""
+    try:
+        await queue_loader.load(ctx, keeper)
+    except MalformedEntry as error:
+        try:
+            is_copy = await log_hole.become_a_copy(ctx, keeper)
+        except MalformedEntry:
+            is_copy = False
+        if not is_copy:
+            raise error
+
+
+async def _pull(ctx: ReplicaContext, keeper: Keeper) -> bool:
+    """Whether all of the log is copied. Behind an entry that nobody can read nothing is; whoever runs when it
+    comes goes on with all else, so whoever starts after it does, too."""
     while True:
         try:
             await log_puller.pull_on(ctx, keeper)
-            return
+            return True
         except LogHole as hole:
             await log_hole.mend(ctx, keeper, hole)
+        except MalformedEntry as error:
+            log.error("replica.log_unreadable table=%s replica=%s error=%s", ctx.name, ctx.replica, error)
+            return False
 
 
 async def _complete_table(ctx: ReplicaContext, keeper: Keeper) -> None:
