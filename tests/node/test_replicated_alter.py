@@ -188,6 +188,10 @@ def test_lightweight_delete_and_projections(pair: Pair) -> None:
 def test_a_mutation_that_would_differ_between_replicas_is_refused(pair: Pair) -> None:
     t = pair.table()
     assert error(pair.n1.post(f"ALTER TABLE {t} UPDATE v = toString(rand()) WHERE true")) == 36
+    pair.n1.query("CREATE FUNCTION like_rand AS x -> concat(x, toString(own_rand()))")
+    pair.n1.query("CREATE FUNCTION own_rand AS () -> RAND()")
+    for value in ("RAND()", "`rand`()", "CURRENT_TIMESTAMP", "concat(hostName(), v)", "like_rand(v)"):
+        assert error(pair.n1.post(f"ALTER TABLE {t} UPDATE v = toString({value}) WHERE true")) == 36
     assert error(pair.n1.post(f"ALTER TABLE {t} DELETE WHERE nosuch = 1")) == 47
     subquery = f"ALTER TABLE {t} DELETE WHERE k IN (SELECT k FROM {t})"
     assert error(pair.n1.post(subquery)) == 36

@@ -22,6 +22,7 @@ from engine.names import quote_identifier, quote_string
 from engine.node.replicated.catalog import TableCatalog
 from engine.node.replicated.drop_limits import check_table
 from engine.node.replicated.local_alter import settings_commands, take_out
+from engine.node.replicated.mutation_checks import MutationChecks
 from engine.node.replicated.partition_commands import OpenPlain, PartitionCommands
 from engine.node.replicated.partition_sql import (
     AlterPiece,
@@ -37,7 +38,6 @@ from engine.node.replicated.waiting import flag, number, settings_of, sync_of, w
 from engine.node.statement import Answer, Asked
 from engine.part_storage import HIDDEN_SETTINGS
 from engine.part_storage.alter_statements import split_by_commas
-from engine.part_storage.part_columns import refuse_untellable
 from engine.part_storage.workers import CHECKS
 from engine.replication.commands.alter import alter_table
 from engine.replication.commands.mutate import create_mutation, wait_for_mutation
@@ -59,7 +59,6 @@ _KINDS = frozenset(
     }
 )
 _PLACE = "oncluster.place"
-_EXPRESSIONS = frozenset({AlterCommand.DELETE, AlterCommand.UPDATE})
 
 
 class AlterStatements:
@@ -69,7 +68,7 @@ class AlterStatements:
         self._tables = tables
         self._catalog = catalog
         self._partitions = PartitionCommands(tables, open_plain)
-        self._fickle: frozenset[str] = frozenset()
+        self._checks = MutationChecks()
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind not in _KINDS or not statement.tables:
@@ -184,9 +183,8 @@ class AlterStatements:
         fence: Sequence[Op],
     ) -> None:
         ctx.session()  # readonly is said before anything else is looked at
-        await self._refuse_fickle(asked, pieces)
+        await self._checks.check(asked, pieces, (await ctx.store.definition()).columns.by_name)
         text = await _written_anew(asked, pieces, ctx.name.database)
-        refuse_untellable([text])
         await ctx.store.plan_alter(text)
         partitions = [partition_of_mutation(piece.text) for piece in pieces]
         ids: list[str] | None = None
@@ -224,33 +222,6 @@ class AlterStatements:
         )
 
     # -- what is refused -----------------------------------------------------------------------------------
-
-    async def _refuse_fickle(self, asked: Asked, pieces: Sequence[AlterPiece]) -> None:
-        """Each replica runs the mutation by itself: the same rows have to come out."""
-        if flag(settings_of(asked), "allow_nondeterministic_mutations", False):
-            return
-        if not self._fickle:
-            result = await asked.session.clone().query(
-                "SELECT name FROM system.functions WHERE deterministic = 0", format="TSVRaw"
-            )
-            self._fickle = frozenset(result.text.split())
-        for piece in pieces:
-            if piece.command not in _EXPRESSIONS:
-                continue
-            c = Cursor(piece.text)
-            if "SELECT" in c.words:
-                raise SqlError(
-                    Code.BAD_ARGUMENTS,
-                    "ALTER UPDATE/ALTER DELETE statement with subquery may be nondeterministic, see "
-                    "allow_nondeterministic_mutations setting",
-                )
-            for at, token in enumerate(c.tokens[:-1]):
-                if token.text in self._fickle and c.words[at + 1] == "(":
-                    raise SqlError(
-                        Code.BAD_ARGUMENTS,
-                        "The source storage is replicated so ALTER UPDATE/ALTER DELETE statements must use "
-                        f"only deterministic functions. Function '{token.text}' is non-deterministic",
-                    )
 
     def _refuse_move_into_replicated(self, asked: Asked, statement: Statement) -> None:
         """A plain table's parts would get into a replicated one behind replication's back."""
