@@ -17,6 +17,7 @@ from engine.names import quote_identifier, quote_string
 from engine.part_storage.column_notes import may_be_behind, needs_other_form, stale_columns
 from engine.part_storage.disk import force_to_disk
 from engine.part_storage.empty_parts import EmptyParts
+from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.mutation_scratch import columns_in, columns_of, prepare_for
 from engine.part_storage.part_columns import depends_on_name, refuse_untellable
@@ -64,7 +65,7 @@ class Producer:
         sources: Sequence[PartName],
         result: PartName,
         options: MergeOptions,
-        comment: str,
+        stop: MergeStop,
     ) -> Part:
         """See `PartStore.merge`."""
         optimize = f"PARTITION ID {quote_string(result.partition_id)} FINAL"
@@ -75,7 +76,6 @@ class Producer:
                 optimize += f" BY {columns}"
         if options.cleanup:
             optimize += " CLEANUP"
-        optimize += f" SETTINGS log_comment = {quote_string(comment)}"
         # All of them in the form that the table has now: the result is of that form, too.
         epoch = self._scratch.epoch
         scratch = self._filled(
@@ -87,6 +87,7 @@ class Producer:
             if options.cleanup:  # whoever wrote it into the log may have the setting, and this replica not
                 connection.execute(f"ALTER TABLE {scratch.name.quoted} MODIFY SETTING {_ALLOWS_CLEANUP} = 1")
             is_alike = not options.deduplicate or not self._drop_projections(connection, scratch)
+            stop.begins_in(scratch.name)
             connection.execute(f"OPTIMIZE TABLE {scratch.name.quoted} {optimize}")
             made = merged_part(scratch, result.partition_id, len(sources)) if is_alike else None
             part = self._stage_result(connection, scratch, result, made)

@@ -18,6 +18,7 @@ from engine.part_storage.content_check import ContentChecker
 from engine.part_storage.detached import DetachedParts
 from engine.part_storage.disk import Durability, force_to_disk
 from engine.part_storage.insert_stage import InsertStage, InsertStages
+from engine.part_storage.merge_stop import MergeStop
 from engine.part_storage.merged_parts import MergedParts
 from engine.part_storage.part_files import remove_tree
 from engine.part_storage.part_uuid import UUID_FILE, uuid_of
@@ -227,11 +228,11 @@ class ChdbPartStore:
         return await self._workers.run(rename)
 
     async def merge(self, sources: Sequence[PartName], result: PartName, options: MergeOptions) -> Part:
-        comment = self._comment("merge")
+        stop = MergeStop()
         return await self._workers.run(
-            lambda connection: self._producer.merge(connection, sources, result, options, comment),
+            lambda connection: self._producer.merge(connection, sources, result, options, stop),
             length=Length.LONG,
-            kill=comment,
+            merge=stop,
         )
 
     async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import quote_identifier
+from engine.part_storage.merge_stop import MergeStop
 from engine.storage import ChdbPool
 from engine.storage.chdb_pool import ReservedThreads
 from engine.storage.errors import sql_error
@@ -195,9 +196,15 @@ class Workers:
         return self.pool.env.new_uuid()
 
     async def run(
-        self, step: Callable[[Connection], T], *, length: Length = Length.SHORT, kill: str = ""
+        self,
+        step: Callable[[Connection], T],
+        *,
+        length: Length = Length.SHORT,
+        kill: str = "",
+        merge: MergeStop | None = None,
     ) -> T:
-        """Run a step. A cancelled caller waits for its end, after KILL of the statements commented `kill`."""
+        """Run a step. A cancelled caller waits for its end, after KILL of the statements commented `kill` and
+        the end of `merge`."""
 
         def run() -> T:
             try:
@@ -212,6 +219,8 @@ class Workers:
         except asyncio.CancelledError:
             if kill and not job.is_over:
                 await self.pool.kill(kill)
+            if merge is not None and (table := merge.stop()) is not None:
+                await self.pool.stop_merges(table)
             await job.end()
             raise
 

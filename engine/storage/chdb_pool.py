@@ -21,7 +21,7 @@ from typing import Any, Self, TypeVar
 
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, SqlError
-from engine.names import quote_string
+from engine.names import TableName, quote_string
 from engine.storage.awaited_values import register
 from engine.storage.chdb_module import load_chdb
 from engine.storage.chdb_session import ChdbSession
@@ -216,6 +216,13 @@ class ChdbPool:
         except RuntimeError as error:
             log.warning("storage.kill_failed which=%s error=%s", which, error)
             return False
+
+    async def stop_merges(self, table: TableName) -> None:
+        """Ask the merges of a table to stop, which chDB has to drop then; nothing if it has been dropped."""
+        try:
+            await self.control(lambda: self._anchor.query(f"SYSTEM STOP MERGES {table.quoted}"))
+        except RuntimeError as error:
+            log.info("storage.merges_not_stopped table=%s error=%s", table, error)
 
     def finish_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Let `work` run to its end in the background; `close` waits for it."""

@@ -272,6 +272,7 @@ def _set(ctx: ReplicaContext, verb: str, activity: Activity) -> None:
         ctx.switches.stop(activity)
         if activity is Activity.FETCHES:
             ctx.fetches.stop()
+        ctx.mutation_news.announce()  # merges and mutations under way look whether they are stopped
     else:
         ctx.switches.start(activity)
     for signal in (ctx.queue_changed, ctx.merge_wanted, ctx.log_changed):

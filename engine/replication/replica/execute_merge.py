@@ -5,8 +5,9 @@ any replica has, records it in Keeper and publishes it. A crash after 1 leaves a
 next start throws away; a crash within 2 one that it publishes. The entry stays in the queue until this has
 returned, and doing it again is safe: a part that is here already is left alone.
 
-A result that differs from another replica's is thrown away and fetched: whoever was first decides, so all
-replicas end with the same bytes. It never waits for a source: a replica that lacks one fetches the result.
+A merge that is stopped while it runs is interrupted (`making`). A result that differs from another replica's
+is thrown away and fetched: whoever was first decides, so all replicas end with the same bytes. It never waits
+for a source: a replica that lacks one fetches the result.
 
 Source: ClickHouse's MergeFromLogEntryTask.
 """
@@ -25,6 +26,7 @@ from engine.replication.replica import commit_part, execute_get, merge_turns
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execution import Postponed
 from engine.replication.replica.insert_times import unix_s
+from engine.replication.replica.making import make
 from engine.replication.replica.newer_columns import why_too_early
 from engine.replication.replica.queue import QueuedEntry
 from engine.replication.replica.switches import Activity
@@ -42,12 +44,7 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         log.info("replica.merge_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return
-    if ctx.switches.is_stopped(Activity.MERGES):
-        raise Postponed(f"Not merging into {action.result} because merges are stopped now")
-    keeps_expired = ctx.switches.is_stopped(Activity.TTL_MERGES)
-    if keeps_expired and action.merge_type is not MergeType.REGULAR:
-        raise Postponed(f"Not merging into {action.result} because merges for a TTL are stopped now")
-    if reason := await why_too_early(ctx, action.sources):
+    if reason := _why_stopped(ctx, action) or await why_too_early(ctx, action.sources):
         raise Postponed(reason)
     if action.result not in ctx.store.staged:
         options = MergeOptions(
@@ -55,10 +52,11 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             deduplicate_by_columns=action.deduplicate_by_columns,
             cleanup=action.cleanup,
             now_s=unix_s(queued.entry.create_time),
-            keep_expired=keeps_expired,
+            keep_expired=ctx.switches.is_stopped(Activity.TTL_MERGES),
         )
         try:
-            await ctx.store.merge(action.sources, action.result, options)
+            work = ctx.store.merge(action.sources, action.result, options)
+            await make(ctx, action.result, work, why_not=lambda: _why_stopped(ctx, action))
         except PartDiffers as error:
             await suspect(ctx, action.sources, action.result, error)
             return
@@ -68,6 +66,14 @@ async def execute_merge(ctx: ReplicaContext, queued: QueuedEntry) -> None:
             await suspect(ctx, action.sources, action.result, error)
             return
     await commit_or_fetch(ctx, action.result)
+
+
+def _why_stopped(ctx: ReplicaContext, action: MergeParts) -> str:
+    if ctx.switches.is_stopped(Activity.MERGES):
+        return f"Not merging into {action.result} because merges are stopped now"
+    if action.merge_type is not MergeType.REGULAR and ctx.switches.is_stopped(Activity.TTL_MERGES):
+        return f"Not merging into {action.result} because merges for a TTL are stopped now"
+    return ""
 
 
 DAMAGED = frozenset({32, 33, 107, 246, 271, 432, Code.CHECKSUM_DOESNT_MATCH, Code.NO_SUCH_DATA_PART})

@@ -2,8 +2,8 @@
 
 Safety argument: as for merges (`execute_merge`). A mutation that was killed meanwhile is left out; then the
 result may differ from that of a replica that was faster, and is fetched from there. A mutation that is killed
-while it runs here is interrupted: what it has made is thrown away before anybody was told of it, and the
-entry is executed anew without it. Where all were killed the part is checked and copied. What fails is noted
+or stopped while it runs here is interrupted (`making`), and the entry is executed anew, without it or when it
+may go on. Where all were killed the part is checked and copied. What fails is noted
 with the mutations for `system.mutations`, and the entry is tried again later.
 
 Source: ClickHouse's MutateFromLogEntryTask.
@@ -11,16 +11,13 @@ Source: ClickHouse's MutateFromLogEntryTask.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from engine.errors import Code, OnclusterError, SqlError
 from engine.replication.log_actions import MutatePart
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
-from engine.replication.part_store import Part
 from engine.replication.replica import execute_get
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.execute_merge import (
@@ -31,15 +28,13 @@ from engine.replication.replica.execute_merge import (
     why_fetch,
 )
 from engine.replication.replica.execution import Postponed
+from engine.replication.replica.making import make
 from engine.replication.replica.mutation_tracker import refresh_mutations
 from engine.replication.replica.newer_columns import why_too_early
 from engine.replication.replica.queue import MutationState, QueuedEntry
 from engine.replication.replica.switches import Activity
 
 log = logging.getLogger(__name__)
-
-_LOOK_S = 1.0
-"""News that come while nobody waits for them are seen that late."""
 
 
 async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
@@ -52,9 +47,7 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         log.info("replica.mutation_fetched table=%s part=%s reason=%s", ctx.name, action.result, reason)
         await execute_get.fetch_result(ctx, action.result)
         return
-    if ctx.switches.is_stopped(Activity.MERGES):
-        raise Postponed(f"Not mutating into {action.result} because mutations are stopped now")
-    if reason := await why_too_early(ctx, [action.source]):
+    if reason := _why_stopped(ctx, action) or await why_too_early(ctx, [action.source]):
         raise Postponed(reason)
     states = await _mutations_of(ctx, action)
     if reason := ctx.queue.why_mutations_unknown(action.result):
@@ -64,9 +57,8 @@ async def execute_mutate(ctx: ReplicaContext, queued: QueuedEntry) -> None:
         if action.result not in ctx.store.staged:
             commands = ", ".join(state.entry.commands for state in states)
             if commands:
-                await _unless_killed(
-                    ctx, states, action, ctx.store.mutate(action.source, action.result, commands)
-                )
+                work = ctx.store.mutate(action.source, action.result, commands)
+                await make(ctx, action.result, work, why_not=lambda: _why_not(ctx, states, action))
             else:  # all of them were killed; nothing reads the part then, and damage must not get a new name
                 await ctx.store.verify(action.source)
                 await ctx.store.stage_copy(ctx.store, action.source, action.result)
@@ -102,30 +94,16 @@ async def _is_whole(ctx: ReplicaContext, part: PartName) -> bool:
     return True
 
 
-async def _unless_killed(
-    ctx: ReplicaContext, states: Sequence[MutationState], action: MutatePart, work: Awaitable[Part]
-) -> None:
-    """Raises Postponed when one of the mutations is gone before `work` is done; nothing is staged then."""
-    task = asyncio.ensure_future(work)
-    news: asyncio.Future[None] | None = None
-    try:
-        while not task.done():
-            if any(state.number not in ctx.queue.mutations for state in states):
-                await _stop(task)
-                await ctx.store.discard(action.result)
-                raise Postponed(f"A mutation was killed while {action.result} was made")
-            news = asyncio.ensure_future(ctx.mutation_news.wait())
-            await asyncio.wait([task, news], timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED)
-            await _stop(news)
-        task.result()
-    finally:
-        await _stop(task, *(() if news is None else (news,)))
+def _why_not(ctx: ReplicaContext, states: Sequence[MutationState], action: MutatePart) -> str:
+    if any(state.number not in ctx.queue.mutations for state in states):
+        return f"A mutation was killed while {action.result} was made"
+    return _why_stopped(ctx, action)
 
 
-async def _stop(*tasks: asyncio.Future[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+def _why_stopped(ctx: ReplicaContext, action: MutatePart) -> str:
+    if ctx.switches.is_stopped(Activity.MERGES):
+        return f"Not mutating into {action.result} because mutations are stopped now"
+    return ""
 
 
 async def _mutations_of(ctx: ReplicaContext, action: MutatePart) -> Sequence[MutationState]:
