@@ -27,7 +27,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> str:
-    """One node will do: none of these demos comes as far as a migration."""
+    """One node will do: none of these demos comes to the end of a migration."""
     return str(cluster_file_in(tmp_path / "cluster.xml", nodes=1))
 
 
@@ -50,7 +50,7 @@ def test_a_port_in_use_is_one_line_with_its_holder(home: Home, cluster: str) -> 
     assert home.left() == []
 
 
-@pytest.mark.parametrize("victim", ["node01", "ZooKeeper", "Airflow scheduler"])
+@pytest.mark.parametrize("victim", ["node01", "ZooKeeper"])
 async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
     home: Home, cluster: str, victim: str
 ) -> None:
@@ -71,6 +71,26 @@ async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
     assert victim.split()[-1] in errors(output)[0], output
     assert "Traceback" not in output
     assert home.left() == []
+
+
+def test_a_scheduler_that_is_killed_while_up_migrates_is_named_and_nothing_stays(
+    home: Home, cluster: str
+) -> None:
+    """`demo` watches in the same way; here the processes are another one's children."""
+    up = home.start("up", "--demo", "--port-base", "0", "--cluster-file", cluster)
+    assert up.stdout is not None
+    begun = next((line for line in iter(up.stdout.readline, "") if "migrating " in line), "")
+    state = home.state()
+    assert begun and state is not None, "it ended before it migrated"
+
+    os.kill(next(e.pid for e in state.processes if e.name == "Airflow scheduler"), signal.SIGKILL)
+
+    output = up.stdout.read()
+    assert up.wait(PATIENCE_S) == 1, output
+    assert errors(output) == ["Error: Airflow's scheduler has ended unexpectedly."], output
+    assert "Traceback" not in output
+    assert home.left() == []
+    assert home.status()["phase"] == "stopped"
 
 
 async def test_a_demo_that_is_interrupted_takes_everything_back(home: Home, cluster: str) -> None:
