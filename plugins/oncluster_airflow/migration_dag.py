@@ -3,6 +3,7 @@
     lint → plan → rehearse → approve → begin → up:   v0001: submit_1 → wait_1 → submit_2 → wait_2 → …
                                              ↘ down: … → v0002: … → v0001: …
                                                … → applied (an Asset) → close (always; gives the lock back)
+                                                                      → verdict (always; is it a success?)
 
 The statements are tasks of their own, made from the files when the DAG file is read, so that the UI shows
 each by name. They are one chain per direction: a statement is sent only when all before it are done. Tasks
@@ -52,6 +53,7 @@ from oncluster_airflow.operators.migration import (
     SubmitMigrationStatementOperator,
 )
 from oncluster_airflow.operators.planning import LintOperator, PlanOperator, RehearseOperator
+from oncluster_airflow.operators.verdict import VerdictOperator
 from oncluster_airflow.sensors.migration import MigrationStatementSensor
 from oncluster_airflow.settings import KEEPER_CONN_ID, OperationSettings, Settings
 from oncluster_airflow.waiting import LONGEST_LIMIT_S
@@ -191,13 +193,17 @@ class _Builder:
                 **self._common,
             )
             close = CloseOperator(task_id="close", **self._common)
-            lint >> plan >> rehearse >> approve >> begin >> applied >> close
+            # Who ended the run, and was told how it stands, is told nothing by another failure.
+            verdict = VerdictOperator(task_id="verdict", close_task=close.task_id, on_failure_callback=[])
+            lint >> plan >> rehearse >> approve >> begin >> applied >> close >> verdict
             for direction in Direction:
                 self._lane(direction, begin, applied)
             # A teardown: it runs whatever happened and does not decide how the run ends. Not
             # bound to `begin` as its setup, since Airflow wants a setup's successors to have
             # the trigger rule all_success.
             close.as_teardown()
+            # Behind `close` and not beside it: `applied` still decides, too.
+            verdict.as_teardown(on_failure_fail_dagrun=True)
         return with_form(dag, parameters())
 
     def _lane(self, direction: Direction, begin: BaseOperator, applied: BaseOperator) -> None:

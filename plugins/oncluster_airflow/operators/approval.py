@@ -62,3 +62,10 @@ def approver_of(context: Context, approve_task: str) -> str:
     if answer.get("chosen_options") != [ApprovalOperator.APPROVE]:
         return ""
     return str(user.get("name") or user.get("id") or "somebody")
+
+
+def is_rejected(context: Context, approve_task: str) -> bool:
+    """Whether somebody was asked and said no."""
+    ti: Any = context["ti"]
+    answer = ti.xcom_pull(task_ids=approve_task, key="return_value") or {}
+    return bool(answer.get("chosen_options") == [ApprovalOperator.REJECT])
