@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from spark_apps.clickhouse_cluster.ranges import require_values
 from spark_apps.clickhouse_cluster.target import Target
 
 _connection: Any = None
+_turn = threading.Lock()
 _key_types: dict[str, str] = {}
 """By the statement that asks for it. A process that Spark gives many tasks asks once."""
 
@@ -64,13 +66,15 @@ def close_chdb() -> None:
 
 def chdb_query(sql: str, form: str, _oncluster_rows: pa.Table | None = None) -> bytes:
     """The whole answer. chDB finds the rows by the name that they have here, and would take a column of the
-    same name for the table. Raises RuntimeError."""
-    try:
-        return bytes(chdb_connection().query(sql, form).bytes())
-    except RuntimeError:
-        # What chDB 4.4 has put out of an ArrowStream that failed is the beginning of its next answer.
-        close_chdb()
-        raise
+    same name for the table, or the rows of another thread that is here too: one at a time. Raises
+    RuntimeError."""
+    with _turn:
+        try:
+            return bytes(chdb_connection().query(sql, form).bytes())
+        except RuntimeError:
+            # What chDB 4.4 has put out of an ArrowStream that failed is the beginning of its next answer.
+            close_chdb()
+            raise
 
 
 class Splitter:

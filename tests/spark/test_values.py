@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
 
@@ -14,8 +15,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from engine.errors import SqlError
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Mode
+from spark_apps.clickhouse_cluster.split import Splitter
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.spark.conftest import Servers
+from tests.unit.test_spark_schema import target
 
 pytestmark = pytest.mark.slow
 
@@ -228,3 +231,16 @@ def test_no_rows_are_written_as_none(nodes: Servers) -> None:
     table = nodes.table("a UInt32, v UInt32", rest="ORDER BY a")
     load(nodes, table, rows_of(pa.array([], pa.int64())))
     assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
+
+
+def test_threads_of_one_process_cut_each_their_own_rows() -> None:
+    """chDB looks for the rows by a name, in every thread."""
+    splitter = Splitter(target(key="a % 2"), ("a",))
+
+    def rows_by_shard(first: int) -> dict[int, int]:
+        rows = pa.table({"a": pa.array(range(first, 3 * first, 2), pa.int64())})
+        return {piece.shard: piece.rows for piece in splitter.split(rows)}
+
+    firsts = list(range(1, 41))
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(rows_by_shard, firsts)) == [{first % 2: first} for first in firsts]
