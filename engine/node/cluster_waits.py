@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -97,7 +97,9 @@ class ClusterWaits:
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
         return f"SELECT * FROM system.processes UNION ALL {await self._rows(asked.session, self._waits)}"
 
-    async def chosen_by_kill(self, sql: str, session: ChdbSession) -> list[ClusterWait]:
+    async def chosen_by_kill(
+        self, sql: str, session: ChdbSession, params: Mapping[str, str] | None = None
+    ) -> list[ClusterWait]:
         """Those that a KILL QUERY means. Raises SqlError for a condition that chDB does not take."""
         # Who kills others' statements ON CLUSTER means none that does the same.
         waits = [wait for wait in self._waits if wait.kind is not StatementKind.KILL_QUERY]
@@ -106,7 +108,9 @@ class ClusterWaits:
         rows = await self._rows(session, waits)
         condition, _ = _condition_and_how(sql)
         chosen = await session.clone().query(
-            f"SELECT query_id FROM ({rows}) AS processes WHERE ({condition}\n)", format="JSONCompactEachRow"
+            f"SELECT query_id FROM ({rows}) AS processes WHERE ({condition}\n)",
+            format="JSONCompactEachRow",
+            params=params or {},
         )
         ids = {json.loads(line)[0] for line in chosen.text.splitlines()}
         return [wait for wait in waits if wait.query_id in ids]

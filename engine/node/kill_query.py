@@ -17,7 +17,7 @@ _COLUMNS = tuple((name, "String") for name in ("kill_status", "query_id", "user"
 
 async def kill_query(asked: Asked, statement: Statement, session: ChdbSession, waits: ClusterWaits) -> Answer:
     """The rows of both kinds, as ClickHouse has them. Raises SqlError."""
-    chosen = await waits.chosen_by_kill(asked.sql, session)
+    chosen = await waits.chosen_by_kill(asked.sql, session, asked.params)
     format = statement.format or asked.format
     for_chdb = by_our_query_id(asked.sql)
     if not chosen:

@@ -109,6 +109,7 @@ async def test_kill_query_ends_the_wait_which_system_processes_shows(node: Node)
 
         test = await node.rows("KILL QUERY WHERE query_id = 'first' TEST")
         assert test == [["unknown_status", "first", "ann", CREATE]]
+        assert await node.rows("KILL QUERY WHERE query_id = {id:String} TEST", param_id="first") == test
         assert (await node.post("KILL QUERY WHERE query_id = 'nobody' SYNC")) == ("", "")
         assert (await node.post("KILL QUERY WHERE nothing = 'first' SYNC"))[0] == "47"
         assert len(await node.rows(IDS + "query_kind = 'Create'")) == 2
