@@ -8,7 +8,7 @@ part still has.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from engine.part_storage.part_files import COLUMNS_FILE
 from engine.part_storage.scratch_tables import Scratch
 from engine.part_storage.workers import Connection
 from engine.replication.columns import Columns
-from engine.sql.tokens import Token, TokenKind, literal_value
+from engine.sql.tokens import Token, TokenKind, literal_value, tokenize
 
 _VERBS = {
     "DROP": ("COLUMN", "INDEX", "PROJECTION", "CONSTRAINT", "STATISTICS"),
@@ -32,6 +32,8 @@ _VERBS = {
 }
 _ALONE = ("UPDATE", "DELETE")
 _IF_EXISTS = re.compile(r"IF\s+EXISTS\s+", re.IGNORECASE)
+_RENAME = re.compile(r"RENAME\s+COLUMN\s+(IF\s+EXISTS\s+)?", re.IGNORECASE)
+_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 def split_commands(commands: str) -> list[str]:
@@ -145,9 +147,14 @@ def prepare_for(
         columns_of(connection, scratch.name),
         _defaults_of(connection, scratch.name),
     )
+    pieces = split_commands(commands)
     for old, new in renames.items():
         if old in prepared.part and new not in prepared.part:
+            meant = _name_meant(pieces, old, {each for each, now in renames.items() if now == new} | {new})
             prepared.give_back(old, renamed_to=new)
+            if meant != old:
+                rename = f"RENAME COLUMN {quote_identifier(old)} TO {quote_identifier(meant)}"
+                _rename_column(prepared, rename)
     together: list[str] = []
 
     def close() -> None:
@@ -156,7 +163,7 @@ def prepare_for(
             prepared.run.append(joined(together))
             together.clear()
 
-    for command in split_commands(commands):
+    for command in pieces:
         words = command.split(None, 2)
         verb = " ".join(words[:2]).upper()
         rest = _IF_EXISTS.sub("", words[2], count=1) if len(words) > 2 else ""
@@ -168,7 +175,7 @@ def prepare_for(
             case "MODIFY COLUMN":
                 _modify_column(prepared, command, rest)
             case "RENAME COLUMN":
-                _rename_column(prepared, command, rest)
+                _rename_column(prepared, command)
             case "DROP INDEX" | "DROP PROJECTION" | "DROP STATISTICS":
                 prepared.run.append(f"{verb} IF EXISTS {rest}")
             case "DROP CONSTRAINT":
@@ -212,14 +219,37 @@ def _modify_column(prepared: _Preparation, command: str, rest: str) -> None:
         prepared.run.append(command)
 
 
-def _rename_column(prepared: _Preparation, command: str, rest: str) -> None:
-    tokens = split_by_commas(rest)[0]
-    old, new = literal_value(tokens[0]), literal_value(tokens[-1])
+def _rename_column(prepared: _Preparation, command: str) -> None:
+    old, new = _renaming(command)
     if old in prepared.part:
         prepared.give_back(old, renamed_to=new)
         prepared.run.append(command)
         prepared.part[new] = prepared.part.pop(old)
         prepared.made.add(new)
+
+
+def _name_meant(pieces: Sequence[str], old: str, called: Collection[str]) -> str:
+    """What a column that the part calls `old` is called when the first of the commands about it is run, of
+    all that it was `called`. Usually the rename is among the commands, or comes later; but a part may have
+    come with the old name when the column had another one already: it was attached, say."""
+    renamed = {_renaming(piece)[0] for piece in pieces if _RENAME.match(piece)}
+    if old in renamed:
+        return old
+    mentioned = [
+        name
+        for piece in pieces
+        for token in tokenize(piece)
+        if token.kind in _NAMES and (name := literal_value(token)) in called
+    ]
+    newer = [name for name in mentioned if name != old]
+    # Another column may have the old name by now.
+    return newer[0] if newer else old
+
+
+def _renaming(command: str) -> tuple[str, str]:
+    """The old name and the new one."""
+    tokens = split_by_commas(_RENAME.sub("", command))[0]
+    return literal_value(tokens[0]), literal_value(tokens[-1])
 
 
 def _name(rest: str) -> str:

@@ -17,7 +17,8 @@ from engine.replication.part_name import PartName, merged
 from engine.replication.part_store import Fate, MergeOptions
 from engine.storage import ChdbPool
 
-EVEN, MANY_ALTERS = [10, 5, 1, 1, 1, 0.5, 0.5], [3, 3, 1, 1, 1, 10, 10]
+KINDS = ("insert", "merge", "drop", "detach", "attach", "copy", "fetch", "mutate", "rename", "type")
+EVEN, MANY_ALTERS = [10, 5, 1, 2, 2, 1, 2, 3, 0.5, 0.5], [3, 3, 1, 1, 1, 1, 1, 2, 10, 10]
 """How often each kind of work is done."""
 TABLE = TableName("default", "t")
 
@@ -32,6 +33,9 @@ class Ledger:
         self.largest_key = 0
         self.columns = ["v"]
         self.type = "UInt32"
+        self.mutations = 0
+        self.detached: dict[str, list[int]] = {}
+        """By directory; what was attached again is not among them."""
         self.last_removed: set[PartName] = set()
         """What an operation that was cut may still have to take away."""
         lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
@@ -40,13 +44,22 @@ class Ledger:
             self._apply(json.loads(line))
 
     def commit(
-        self, add: dict[PartName, list[int]], remove: list[PartName], column: str = "", type: str = ""
+        self,
+        add: dict[PartName, list[int]],
+        remove: list[PartName],
+        *,
+        column: str = "",
+        type: str = "",
+        are_kept: bool = False,
+        attached: str = "",
     ) -> None:
         change = {
             "add": {str(name): keys for name, keys in add.items()},
             "remove": [str(name) for name in remove],
             "column": column,
             "type": type,
+            "are_kept": are_kept,
+            "attached": attached,
         }
         with self._path.open("ab") as file:
             file.write(json.dumps(change).encode() + b"\n")
@@ -55,15 +68,23 @@ class Ledger:
     def _apply(self, change: dict) -> None:  # type: ignore[type-arg]
         self.last_removed = set(map(PartName.parse, change["remove"]))
         for text in change["remove"]:
-            self.parts.pop(PartName.parse(text), None)
+            keys = self.parts.pop(PartName.parse(text), [])
+            if change["are_kept"]:
+                self.detached[text] = keys
+        self.detached.pop(change["attached"], None)
         for text, keys in change["add"].items():
             name = PartName.parse(text)
             self.parts[name] = keys
             self.largest_block = max(self.largest_block, name.max_block)
-            self.largest_key = max(self.largest_key, *keys)
+            self.largest_key = max(self.largest_key, *keys, 0)
+            self.mutations = max(self.mutations, name.mutation)
         if change["column"]:
             self.columns.append(change["column"])
         self.type = change["type"] or self.type
+
+    def next_name(self, partition_id: str) -> PartName:
+        block = self.largest_block + 1
+        return PartName(partition_id, block, block, 0)
 
     def neighbours(self, rng: random.Random) -> list[PartName]:
         """Some parts that stand next to one another."""
@@ -115,7 +136,7 @@ async def work(path: Path, seed: int) -> None:
     weights = rng.choice([EVEN, MANY_ALTERS])
     (path / "ready").touch()
     while True:
-        kind = rng.choices(["insert", "merge", "drop", "detach", "copy", "rename", "type"], weights)[0]
+        kind = rng.choices(KINDS, weights)[0]
         if kind == "insert" or len(ledger.parts) < 4:
             key = ledger.largest_key
             async with store.insert_stage() as stage:
@@ -140,20 +161,47 @@ async def work(path: Path, seed: int) -> None:
             await store.publish([result], sources)
         elif kind == "copy":  # as REPLACE PARTITION: others come in the place of what is there
             (source, *_) = ledger.neighbours(rng)
-            block = ledger.largest_block + 1
-            result = PartName(source.partition_id, block, block, 0)
+            result = ledger.next_name(source.partition_id)
             await store.stage_copy(store, source, result)
             ledger.commit({result: ledger.parts[source]}, [source])
             await store.publish([result], [source])
+        elif kind == "fetch":  # the part comes as from a peer, file by file
+            (source, *_) = ledger.neighbours(rng)
+            result = ledger.next_name(source.partition_id)
+            async with store.send(source) as sent, store.receive(result) as incoming:
+                for file in sent.files:
+                    await incoming.write(file, sent.read(file))
+                await incoming.finish(sent.part.header)
+            ledger.commit({result: ledger.parts[source]}, [source])
+            await store.publish([result], [source])
+        elif kind == "mutate":
+            (source, *_) = ledger.neighbours(rng)
+            ledger.mutations += 1
+            result = source._replace(mutation=ledger.mutations)
+            keys = ledger.parts[source]
+            gone = rng.choice(keys) if len(keys) > 1 else -1
+            column = ledger.columns[-1]
+            await store.mutate(source, result, f"DELETE WHERE k = {gone}, UPDATE {column} = 'x' WHERE 1")
+            ledger.commit({result: [key for key in keys if key != gone]}, [source])
+            await store.publish([result], [source])
+        elif kind == "attach":
+            if not ledger.detached:
+                continue
+            directory = rng.choice(sorted(ledger.detached))
+            result = ledger.next_name(PartName.parse(directory).partition_id)
+            await store.stage_detached(directory, result)
+            ledger.commit({result: ledger.detached[directory]}, [], attached=directory)
+            await store.publish([result])
+            await store.remove_detached(directory)
         elif kind == "type":
             ledger.commit({}, [], type=rng.choice(["UInt64", "String", "UInt32", "Int16"]))
             await retype(store, ledger)
         elif kind == "rename":
-            ledger.commit({}, [], f"v{len(ledger.columns)}")
+            ledger.commit({}, [], column=f"v{len(ledger.columns)}")
             await rename(store, ledger)
         else:
             names = ledger.neighbours(rng)[:2]
-            ledger.commit({}, names)
+            ledger.commit({}, names, are_kept=kind == "detach")
             await store.remove(names, fate=Fate.DROP if kind == "drop" else Fate.DETACH)
 
 

@@ -1,4 +1,5 @@
-"""kill −9 of a process that inserts, merges, drops and alters: what was committed is there, once."""
+"""kill −9 of a process that inserts, fetches, merges, mutates, drops, attaches and alters: what was committed
+is there, once."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from engine.part_storage.mutation_scratch import split_commands
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.workers import Connection
 from engine.replication.part_name import PartName
+from engine.replication.part_store import Fate
 from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, texts
@@ -253,6 +254,37 @@ async def test_a_column_that_is_renamed_twice_is_found_in_parts_of_any_age(made:
     assert b"`two` UInt64" in mutated.columns
     await store.publish([whole], [copy])
     assert await rows(pool, "k, two") == "1\t9 2\t9 3\t9 10\t9 10\t9"
+
+
+@pytest.mark.parametrize(
+    ("commands", "shown"),
+    [
+        ("UPDATE two = two + 1 WHERE two > 0", "10\t10"),
+        ("DELETE WHERE two = 5, UPDATE v = 'x' WHERE k = 1, MODIFY COLUMN two UInt64", "10\t9"),
+        ("UPDATE one = one + 1 WHERE 1, RENAME COLUMN one TO two, UPDATE two = two + 1 WHERE 1", "10\t11"),
+        ("UPDATE gone = 5 WHERE k = 10, RENAME COLUMN gone TO one, RENAME COLUMN one TO two", "10\t5"),
+        ("CLEAR COLUMN two", "10\t0"),
+    ],
+)
+async def test_a_mutation_of_any_age_knows_a_renamed_column_in_a_part_that_has_an_old_name(
+    made: Made, commands: str, shown: str
+) -> None:
+    """Such as one that was detached before the column was renamed, and attached again."""
+    pool, store = made
+    await store.remove(named("all_1_1_0"), fate=Fate.DETACH)
+    await store.remove(named("all_0_0_0"))
+    await alter(store, "RENAME COLUMN gone TO one", {"gone": "one"})
+    await alter(store, "RENAME COLUMN one TO two", {"one": "two"})
+    [attached], [result] = named("all_5_5_0"), named("all_5_5_0_6")
+    await store.stage_detached("all_1_1_0", attached)
+    await store.publish([attached])
+    assert await rows(pool, "k, two") == "10\t9"
+
+    await store.mutate(attached, result, commands)
+    await store.publish([result], [attached])
+
+    assert await rows(pool, "k, two") == shown
+    await store.verify(result)
 
 
 async def test_a_column_that_is_dropped_and_added_again_does_not_show_the_old_values(made: Made) -> None:
