@@ -18,6 +18,12 @@ from typing import Protocol, runtime_checkable
 
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier
+from engine.node.shown_as_select import (
+    mentions_information_schema,
+    show_as_select,
+    shown_database,
+    without_information_schema,
+)
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, Token, TokenKind, tokenize
 from engine.sql.tokens import literal_value
@@ -122,15 +128,19 @@ class SystemTables:
     @asynccontextmanager
     async def provide(self, asked: Asked, statement: Statement) -> AsyncIterator[tuple[str, ChdbSession]]:
         """The text to run and the session for it: those of `asked` unless one of the tables is named."""
-        sql = show_as_select(asked.sql) if statement.kind is StatementKind.SHOW else asked.sql
+        sql = await self._as_select(asked, statement)
         if statement.kind not in _REWRITTEN or not self._names.search(sql):
             yield asked.sql, asked.session
             return
         tokens = [token for token in tokenize(sql) if token.is_significant]
         used, rewritten = self._rewrite(sql, tokens, in_system=asked.current_database == "system")
         if not used:
-            yield sql, asked.session
+            yield asked.sql, asked.session
             return
+        if statement.kind is StatementKind.SHOW and (database := shown_database(asked.sql)):
+            await asked.session.clone().query(
+                f"SHOW TABLES FROM {quote_identifier(database)} LIMIT 0"
+            )  # or 81
         if (
             len(used) == 1
             and isinstance(view := used[0], SystemView)
@@ -159,6 +169,19 @@ class SystemTables:
             yield rewritten, session
         finally:
             await session.close()
+
+    async def _as_select(self, asked: Asked, statement: Statement) -> str:
+        if statement.kind is StatementKind.SHOW:
+            return show_as_select(asked.sql, database=asked.current_database)
+        view = self._tables.get("tables")
+        is_shown = isinstance(view, SystemView) and view.is_needed and statement.kind in _READING
+        if not is_shown or not mentions_information_schema(asked.sql):
+            return asked.sql
+        definition = await asked.session.clone().query(
+            "SELECT as_select FROM system.tables WHERE database = 'information_schema' AND name = 'tables'",
+            format="TSVRaw",
+        )
+        return without_information_schema(asked.sql, definition.text.strip())
 
     def _rewrite(
         self, sql: str, tokens: list[Token], *, in_system: bool
@@ -218,31 +241,3 @@ async def _as_json(rows: Iterable[Row]) -> AsyncIterator[bytes]:
             buffer.clear()
     if buffer:
         yield bytes(buffer)
-
-
-def show_as_select(sql: str) -> str:
-    """SHOW CLUSTERS, CLUSTER 'name' and PROCESSLIST as ClickHouse defines them; any other text unchanged."""
-    tokens = [token for token in tokenize(sql) if token.is_significant]
-    words = [token.text.upper() for token in tokens]
-    if words[1:2] == ["CLUSTER"] and len(tokens) > 2:
-        rest = sql[tokens[2].end :]
-        return (
-            f"SELECT * FROM system.clusters WHERE cluster = {_as_literal(tokens[2])} "
-            f"ORDER BY cluster, shard_num, replica_num, host_name, host_address, port{rest}"
-        )
-    if words[1:2] == ["PROCESSLIST"]:
-        return f"SELECT * FROM system.processes ORDER BY elapsed DESC{sql[tokens[1].end :]}"
-    if words[1:2] == ["CLUSTERS"]:
-        is_filtered = "LIKE" in words[2:5] or "ILIKE" in words[2:5]
-        end = (
-            tokens[words.index("LIKE" if "LIKE" in words else "ILIKE") + 1].end
-            if is_filtered
-            else tokens[1].end
-        )
-        where = f" WHERE cluster {sql[tokens[1].end : end]}" if is_filtered else ""
-        return f"SELECT DISTINCT cluster FROM system.clusters{where} ORDER BY cluster{sql[end:]}"
-    return sql
-
-
-def _as_literal(token: Token) -> str:
-    return token.text if token.kind is TokenKind.STRING else f"'{literal_value(token)}'"

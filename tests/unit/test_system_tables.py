@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import pytest
 
 from engine.config.model import User
+from engine.errors import Code, SqlError
 from engine.node.statement import Asked
 from engine.node.system_tables import SystemTables
 from engine.sql import Token, parse_statement
-from engine.storage import ChdbSession
+from engine.storage import ChdbPool, ChdbSession
 
 
 class View:
@@ -81,3 +84,90 @@ async def test_a_view_that_is_read_alone_is_a_subquery(sql: str, expected: str |
 async def test_who_may_only_read_gets_a_session_with_the_view() -> None:
     with pytest.raises(NeedsItsOwnSession):
         await text_to_run("SELECT count() FROM system.parts", is_readonly=True)
+
+
+class TablesView:
+    """Implements SystemView: of one table another engine is shown than chDB has."""
+
+    name = "tables"
+
+    def __init__(self, *, is_needed: bool = True) -> None:
+        self.is_needed = is_needed
+
+    async def select(self, asked: Asked, tokens: list[Token]) -> str:
+        return (
+            "SELECT * REPLACE (if(name = 'r', 'ReplicatedMergeTree', engine) AS engine) FROM system.tables "
+            "WHERE name IN ('r', 'm')"
+        )
+
+
+@pytest.fixture(scope="module")
+def chdb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
+    loop = asyncio.new_event_loop()
+    pool = loop.run_until_complete(ChdbPool.open(tmp_path_factory.mktemp("chdb"), max_running=2))
+
+    async def ask(sql: str, view: TablesView) -> str:
+        session = pool.session(database="d")
+        asked = Asked(sql=sql, user=User("default"), session=session, query_id="q", database="d")
+        async with SystemTables([view]).provide(asked, parse_statement(sql)) as (text, used):
+            return (await used.query(text)).text
+
+    for sql in (
+        "CREATE DATABASE d",
+        *(f"CREATE TABLE d.{t} (a Int8) ENGINE = MergeTree ORDER BY a" for t in "rm"),
+    ):
+        loop.run_until_complete(pool.query(sql))
+    yield lambda sql: loop.run_until_complete(ask(sql, TablesView()))
+    loop.run_until_complete(pool.close())
+    loop.close()
+
+
+BOTH = "m\tMergeTree\nr\tReplicatedMergeTree\n"
+
+
+@pytest.mark.parametrize(
+    ("sql", "rows"),
+    [
+        ("SHOW FULL TABLES", BOTH),
+        ("show full tables from d;", BOTH),
+        ("SHOW FULL TABLES IN `d` NOT ILIKE 'M%'", "r\tReplicatedMergeTree\n"),
+        ("SHOW FULL TABLES FROM d LIMIT 1 FORMAT CSV", '"m","MergeTree"\n'),
+        ("SHOW TABLES FROM d WHERE engine LIKE 'Repl%' SETTINGS max_threads = 1", "r\n"),
+        ("SHOW TABLES LIKE 'r'", "r\n"),
+        (
+            "SELECT table_name, engine FROM information_schema.tables WHERE table_schema = 'd' ORDER BY ALL",
+            BOTH,
+        ),
+        ("SELECT t.TABLE_NAME, t.ENGINE FROM INFORMATION_SCHEMA.TABLES AS t ORDER BY ALL", BOTH),
+        (
+            "SELECT tables.engine FROM `information_schema`.`tables` WHERE table_name = 'r'",
+            "ReplicatedMergeTree\n",
+        ),
+        (
+            "SELECT x.engine, n FROM (SELECT 'r' AS n) s JOIN information_schema.tables x ON n = table_name",
+            "ReplicatedMergeTree\tr\n",
+        ),
+        (
+            "SELECT (SELECT max(name) FROM system.tables), count() FROM information_schema.tables",
+            "r\t2\n",
+        ),
+    ],
+)
+def test_engines_are_those_of_system_tables_wherever_they_are_shown(
+    chdb: Callable[..., str], sql: str, rows: str
+) -> None:
+    assert chdb(sql) == rows
+
+
+def test_tables_of_no_database_are_refused_as_by_chdb(chdb: Callable[..., str]) -> None:
+    with pytest.raises(SqlError) as refused:
+        chdb("SHOW FULL TABLES FROM nowhere")
+    assert refused.value.code == Code.UNKNOWN_DATABASE
+
+
+@pytest.mark.parametrize("sql", ["SHOW FULL TABLES FROM d", "SELECT engine FROM information_schema.tables"])
+async def test_where_chdbs_own_tables_are_right_it_is_asked_as_it_was(sql: str) -> None:
+    session = cast(ChdbSession, cast(Any, Session()))
+    asked = Asked(sql=sql, user=User("default"), session=session, query_id="q")
+    async with SystemTables([TablesView(is_needed=False)]).provide(asked, parse_statement(sql)) as (text, _):
+        assert text == sql
