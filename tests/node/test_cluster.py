@@ -277,6 +277,33 @@ def test_kill_query_on_a_cluster_knows_the_ids_that_clients_gave(cluster: Cluste
     assert replies[0].code == 394
 
 
+def test_kill_query_ends_a_wait_for_a_host_that_is_away_and_the_entry_stays(cluster: Cluster) -> None:
+    n1, replies = cluster["n1"], []
+    create = "CREATE DATABASE waited_for ON CLUSTER gone"
+    thread = threading.Thread(target=lambda: replies.append(n1.post(create, query_id="waits")))
+    thread.start()
+    while n1.query("SELECT query_id FROM system.processes WHERE query_kind = 'Create'") != "waits\n":
+        assert thread.is_alive(), replies
+    n1.query("KILL QUERY ON CLUSTER two WHERE query_id = 'waits' SYNC")
+    thread.join()
+    assert replies[0].code == 394
+    queue = "SELECT status FROM system.distributed_ddl_queue WHERE query LIKE '%waited_for%' AND host = "
+    assert n1.query(f"{queue}'absent'") == "Inactive\n"
+    while n1.query(f"{queue}'n1'") != "Finished\n":
+        pass
+    assert n1.query("EXISTS DATABASE waited_for") == "1\n"
+
+
+def test_replicated_ddl_can_be_stopped_on_every_node_at_once(cluster: Cluster) -> None:
+    n3, create = cluster["n3"], "CREATE DATABASE IF NOT EXISTS stopped ON CLUSTER all"
+    n3.query("SYSTEM STOP REPLICATED DDL QUERIES ON CLUSTER all")
+    try:
+        assert {node.post(create).code for node in cluster.nodes.values()} == {392}
+    finally:
+        n3.query("SYSTEM START REPLICATED DDL QUERIES ON CLUSTER all")
+    assert {node.post(create).status for node in cluster.nodes.values()} == {200}
+
+
 def test_parameters_are_put_in_before_a_statement_is_submitted(cluster: Cluster) -> None:
     n1, name = cluster["n1"], {"param_t": "by_parameter"}
     create = "CREATE TABLE {t:Identifier} ON CLUSTER all (a UInt8 DEFAULT {v:UInt8}) ENGINE = Memory"
