@@ -61,7 +61,8 @@ async def up_with_demo(
         raise
     except OnclusterError:
         steps.interrupted()
-        if (now := read_state(home)) is not None and now.phase is Phase.READY:
+        now = read_state(home)
+        if now is not None and now.mark == state.mark and now.phase is Phase.READY:
             steps.done("left running", f"{state.airflow_url}; `oncluster down` stops it")
         raise
 

@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -204,13 +205,14 @@ def test_a_stack_whose_migration_failed_is_left_running_to_be_looked_at(
     assert background.running() == ["owner", *NAMES]
 
 
+@pytest.mark.parametrize("now", [{"phase": Phase.STOPPING}, {"mark": "of a stack that was started since"}])
 def test_a_stack_that_is_stopped_meanwhile_did_not_die(
-    background: Background, migrating: Callable[[Migrate], None]
+    background: Background, migrating: Callable[[Migrate], None], now: dict[str, Any]
 ) -> None:
     async def stop() -> None:
         state = read_state(background.home)
         assert state is not None
-        write_state(background.home, replace(state, phase=Phase.STOPPING))
+        write_state(background.home, replace(state, **now))
         background.children["node01"].send_signal(signal.SIGTERM)
 
     migrating(stop)
