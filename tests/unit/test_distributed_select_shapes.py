@@ -189,3 +189,24 @@ def test_any_other_query_answers_as_one_table_does(bench: Bench, sql: str) -> No
     text, is_two_phase = bench.distributed(sql)
     assert not is_two_phase
     assert bench.ask(text) == bench.ask(_over_one(sql)), text
+
+
+def test_sums_of_what_grew_between_rows_are_merged_by_their_times(bench: Bench) -> None:
+    """Each shard has its own hours, the first one the last. Rows went one shard behind the other."""
+    columns = {"at": "UInt32", "level": "Int32"}
+    bench.tables["levels"] = columns
+    for name in ("one", "s1", "s2", "s3"):
+        text = ", ".join(f"{column} {type_}" for column, type_ in columns.items())
+        bench.ask(f"CREATE TABLE levels ({text}) ENGINE = MergeTree ORDER BY at", name)
+    bench.ask("INSERT INTO levels SELECT number, cityHash64(number) % 100 FROM numbers(300)")
+    for shard in (1, 2, 3):
+        bench.ask(f"INSERT INTO s{shard}.levels SELECT * FROM one.levels WHERE intDiv(at, 100) = {3 - shard}")
+    for sql in (
+        "SELECT deltaSumTimestamp(level, at) FROM levels",
+        "SELECT at % 2 AS k, deltaSumTimestamp(level, at) FROM levels GROUP BY k ORDER BY k",
+        "SELECT deltaSumTimestampIf(level, at, at % 3 = 1) FROM levels WHERE at > 20",
+    ):
+        text, is_two_phase = bench.distributed(sql)
+        assert is_two_phase
+        assert bench.ask(text) == bench.ask(sql), text
+    del bench.tables["levels"]

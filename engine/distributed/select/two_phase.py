@@ -32,7 +32,7 @@ MERGEABLE = names(
     "quantilesTiming quantileDeterministic quantileExactWeighted quantileBFloat16 median groupArray "
     "groupUniqArray groupBitAnd groupBitOr groupBitXor stddevPop stddevSamp varPop varSamp covarPop "
     "covarSamp corr skewPop skewSamp kurtPop kurtSamp topK sumWithOverflow sumKahan sumMap minMap maxMap "
-    "avgWeighted groupArraySorted"
+    "avgWeighted groupArraySorted deltaSumTimestamp"
 )
 _BOUNDED = names("count sum sumKahan avg min max stddevPop stddevSamp varPop varSamp covarPop covarSamp corr")
 """Functions whose states are as small as one value of the column."""

@@ -13,6 +13,8 @@ ONE_ROW = re.compile(DEPTH.pattern + r" /\* one row \*/(?!.*\bOUTFILE\b)", re.IG
 _FOR_ONE_ROW = {"output_format_parallel_formatting": "0"}
 """It starts threads, which pay for many rows only."""
 _MOST_WAITING = 64
+_PASTE_JOIN = re.compile(r"\bPASTE\s+JOIN\b", re.IGNORECASE)
+_DROPS_SORTING = "query_plan_remove_redundant_sorting"
 
 
 def with_text(asked: Asked, sql: str, analysis: Analysis, *, takes_settings: bool) -> Asked:
@@ -31,6 +33,15 @@ def with_one_row(asked: Asked, *, takes_settings: bool) -> Asked:
     return replace(
         asked, settings=settings, is_readonly=False, has_one_row=True, takes_settings=takes_settings
     )
+
+
+def with_sorted_sides(asked: Asked) -> Asked:
+    """PASTE JOIN goes by the order of rows, and chDB drops the ORDER BY of its sides where one behind it or
+    an aggregation makes it seem needless. One table may have that order by itself, shards have not."""
+    told = (*asked.session.settings, *asked.settings)
+    if not _PASTE_JOIN.search(asked.sql) or asked.session.is_readonly or _DROPS_SORTING in told:
+        return asked
+    return replace(asked, settings={**asked.settings, _DROPS_SORTING: "0"})
 
 
 def with_threads(asked: Asked, reads: int, *, usual: int) -> Asked:

@@ -28,7 +28,13 @@ from engine.distributed.select.template import (
 from engine.errors import Code, SqlError
 from engine.names import HostId, TableName
 from engine.node.distributed.analyst import Analyst, scope_of
-from engine.node.distributed.chdb_request import ONE_ROW, with_one_row, with_text, with_threads
+from engine.node.distributed.chdb_request import (
+    ONE_ROW,
+    with_one_row,
+    with_sorted_sides,
+    with_text,
+    with_threads,
+)
 from engine.node.distributed.constant_arguments import with_constants
 from engine.node.distributed.describe import with_description
 from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
@@ -222,6 +228,7 @@ class DistributedSelects:
         finally:
             for reader in readers:
                 await reader.close()
+        asked = with_sorted_sides(asked)
         return with_text(asked, sql, analysis, takes_settings=plan.takes_settings), refs, analysis
 
     async def _analysed(

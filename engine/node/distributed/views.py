@@ -15,6 +15,7 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.settings_around import settings_of_statement
 from engine.node.distributed.table_filters import filter_of
 from engine.node.distributed.tables import DistributedTables
+from engine.node.distributed.view_virtuals import Virtuals
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
 from engine.node.temporary_tables import is_temporary
@@ -81,11 +82,19 @@ class DistributedViews:
             ]
             views = await self._views([name for _, name in others])
             settings = settings_of_statement(asked, sql)
+            virtuals = Virtuals(sql, await self._columns(sql, list(views)))
             edits = [
-                _view_edit(sql, ref, _filtered(asked, settings, sql, ref.end, name, views[name]))
+                _view_edit(
+                    sql,
+                    ref,
+                    virtuals.with_them(
+                        ref, name, _filtered(asked, settings, sql, ref.end, name, views[name])
+                    ),
+                )
                 for ref, name in others
                 if name in views
             ]
+            edits += virtuals.edits()
             edits += await self._called(asked, sql)
             edits += _whole_names(sql, [(ref, name) for ref, name in others if name in views])
             if not edits:
@@ -136,6 +145,18 @@ class DistributedViews:
                 before.clear()
             before.update(fresh)
         return found | {name: select for name, select in fresh.items() if select}
+
+    async def _columns(self, sql: str, names: Sequence[TableName]) -> Mapping[TableName, frozenset[str]]:
+        """The columns of views, where the text may mean a virtual one."""
+        if not names or not Virtuals.may_be_in(sql):
+            return {}
+        wanted = ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in names)
+        rows = await self._local.rows(
+            f"SELECT database, table, name FROM system.columns WHERE (database, table) IN ({wanted})"
+        )
+        return {
+            name: frozenset(column for *table, column in rows if TableName(*table) == name) for name in names
+        }
 
     async def _selects(self, names: Sequence[TableName]) -> Sequence[tuple[str, str, str]]:
         """Database, name and SELECT of those that are views. A materialized one is its columns of its target,
@@ -209,5 +230,8 @@ def _view_edit(sql: str, ref: NameRef, select: str) -> Edit:
 
 
 def _put(sql: str, start: int, end: int, select: str, name: str) -> Edit:
-    own = "" if alias_behind(sql, end) else f" AS {quote_identifier(name)}"
+    cursor = Cursor(sql)
+    at = cursor.at_offset(start)
+    is_set = at > 0 and cursor.words[at - 1] == "IN"
+    own = "" if is_set or alias_behind(sql, end) else f" AS {quote_identifier(name)}"
     return Edit(start, end, f"({select}){own}")
