@@ -59,7 +59,8 @@ class HealthSettings:
     - `disk_free_percent` and `disk_critical_percent`: less free space is a warning, and critical.
     - `clock_skew_ms`: between a host and Keeper.
     - `ddl_age_s`: an entry of the DDL queue may wait for a host for so long.
-    - `spool_files`: files of one Distributed table that wait to be sent to one place.
+    - `spool_files`: files of one Distributed table that wait to be sent to one place; `spool_errors`: how
+      often they could not be sent, of which servers forget half every five minutes.
     - `samples_keep_s`: how long figures are kept for trends.
     - `repair_limit`: repairs of one run; `repair_wait_s`: how long one repair may take to show its effect.
     """
@@ -74,6 +75,7 @@ class HealthSettings:
     clock_skew_ms: int | None = 1000
     ddl_age_s: int | None = 300
     spool_files: int | None = 1000
+    spool_errors: int | None = 8
     samples_keep_s: int = 14 * DAY_S
     repair_limit: int = 10
     repair_wait_s: int = 120

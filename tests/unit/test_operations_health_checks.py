@@ -324,10 +324,19 @@ def test_broken_files_are_critical_and_many_files_a_warning():
         (K.SPOOL_BACKLOG, "warning"),
         (K.SPOOL_BACKLOG, "warning"),
     ]
-    refused = replace(spool, errors=9, exception="Code: 16. No such column k")
-    finding = one(cluster(host(replicas=(replica(),), spools=(refused,))), spool_files=4)
+
+
+def test_a_few_files_that_are_refused_again_and_again_are_a_warning_with_the_reason():
+    spool = SpoolFacts(TableName("d", "all"), "/p/1", 1, 100, 0, 8, "Code: 16. No such column k", False)
+    facts = cluster(host(replicas=(replica(),), spools=(spool,)))
+    finding = one(facts)
+    assert (finding.kind, finding.severity.word) == (K.SPOOL_BACKLOG, "warning")
     assert "Code: 16. No such column k" in finding.what
     assert "do not fit the shard's table any more, change that table" in finding.advice
+
+    assert check(facts, spool_errors=None) == check(facts, spool_errors=9) == ()
+    delivered = replace(spool, files=0)
+    assert check(cluster(host(replicas=(replica(),), spools=(delivered,)))) == ()
 
 
 def test_a_missing_permission_is_a_finding_that_names_the_grant():

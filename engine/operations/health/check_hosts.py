@@ -174,7 +174,10 @@ def _spools(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) -> I
                 table=spool.table.table,
                 broken_files=spool.broken_files,
             )
-        if settings.spool_files is not None and spool.files > settings.spool_files:
+        # A sender that is refused tries twice a minute, so that a few files show as errors that stay.
+        is_refused = settings.spool_errors is not None and spool.errors >= settings.spool_errors
+        is_many = settings.spool_files is not None and spool.files > settings.spool_files
+        if is_many or (spool.files and is_refused):
             because = f": {shortened(spool.exception)}" if spool.exception else "."
             blocked = " Sends are stopped." if spool.is_blocked else ""
             yield finding(
