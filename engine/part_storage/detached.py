@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.errors import Code, SqlError
 from engine.names import escape_for_file_name, quote_string
-from engine.part_storage.disk import force_directory
+from engine.part_storage.disk import force_directory, force_names, force_path
 from engine.part_storage.part_files import link_part, name_in, partition_of, remove_tree
 from engine.part_storage.part_uuid import UUID_FILE
 from engine.part_storage.publishing import free_detached
@@ -99,10 +99,16 @@ class DetachedParts:
         if gone:
             raise PartsBroken(state.table, gone)
         root.mkdir(parents=True, exist_ok=True)
-        for name, directory in chosen:
-            target = root / str(name)
-            if not target.exists():
-                # Half a part, left by a kill, would be taken for a whole one by the next attempt.
-                made = state.temporary("frozen", number)
-                link_part(directory, made, name=None)
-                made.rename(target)
+        # Half a part, left by a kill or a loss of power, would be taken for a whole one by the next attempt.
+        made = state.temporary("frozen", number)
+        made.mkdir()
+        try:
+            wanted = [(str(name), part) for name, part in chosen if not (root / str(name)).exists()]
+            for directory, part in wanted:
+                link_part(part, made / directory, name=None)
+            force_names(made, state.durability)
+            for directory, _ in wanted:
+                (made / directory).rename(root / directory)
+            force_path(root, state.durability, below=state.pool_path)
+        finally:
+            remove_tree(made)

@@ -48,6 +48,26 @@ def force_to_disk(directory: Path, durability: Durability, *, parent: Path | Non
         _force(every[start : start + _MAX_DESCRIPTORS])
 
 
+def force_names(tree: Path, durability: Durability) -> None:
+    """The names in a directory and in all inside it; not the content of files. Raises OSError."""
+    if durability is Durability.PROCESS:
+        return
+    if _has_one_log(tree):
+        os.utime(tree)
+        _force([str(tree)])
+        return
+    _, directories = _inside(tree)
+    for start in range(0, len(directories), _MAX_DESCRIPTORS):
+        _force(directories[start : start + _MAX_DESCRIPTORS])
+
+
+def force_path(directory: Path, durability: Durability, *, below: Path) -> None:
+    """The names in a directory, and that of each directory on the way to it from `below`."""
+    if durability is Durability.POWER_LOSS:
+        on_the_way = [each for each in directory.parents if each == below or each.is_relative_to(below)]
+        _force([str(directory), *map(str, on_the_way)])
+
+
 def force_directory(directory: Path, durability: Durability) -> None:
     """The names in a directory."""
     if durability is Durability.POWER_LOSS:

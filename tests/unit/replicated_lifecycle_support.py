@@ -79,9 +79,16 @@ class Disk(LocalTables):
         self.has_database = True
 
     async def run(self, sql: str) -> None:
-        """RENAME of one table to a free name."""
+        """RENAME of one table to a free name, or EXCHANGE of two."""
         statement = parse_statement(sql)
         old, new = statement.tables
+        if sql.startswith("EXCHANGE"):
+            one, two = await self.named(old), await self.named(new)
+            assert one is not None and two is not None
+            self.bomb.tick()
+            self.tables |= {one.uuid: new, two.uuid: old}
+            self.bomb.tick()
+            return
         assert statement.kind is StatementKind.RENAME_TABLE, sql
         found = await self.named(old)
         assert found is not None

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from engine.part_storage import Durability, disk
+from engine.part_storage.detached import DetachedParts
+from engine.replication.part_name import PartName
 
 FILES = ("a.bin", "b.bin", "p.proj/c.bin")
 
@@ -116,3 +120,45 @@ def test_an_ext_file_system_without_its_log_is_known_by_what_the_kernel_says(
         said.parent.mkdir(parents=True)
         said.write_text(task)
     assert disk.is_without_journal(device, kernel=tmp_path) is expected
+
+
+@pytest.mark.parametrize("file_system", ["ext4", "btrfs"])
+def test_a_frozen_part_has_its_name_only_when_all_of_it_is_on_the_disk(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: Path, file_system: str
+) -> None:
+    """After a loss of power it would be taken for a whole one; and what was said to be frozen is there."""
+    on(file_system, monkeypatch)
+    names = [PartName.parse(f"all_{number}_{number}_0") for number in range(3)]
+    made_at = tmp_path / "store" / "staged" / "frozen"
+    made_at.parent.mkdir(parents=True)
+    state: Any = SimpleNamespace(
+        data=tmp_path / "store" / "t",
+        pool_path=tmp_path,
+        active={name: SimpleNamespace(directory=part) for name in names},
+        durability=Durability.POWER_LOSS,
+        temporary=lambda purpose, number: made_at,
+    )
+    events: list[str] = []
+    fsync, rename = os.fsync, Path.rename
+
+    def noted_fsync(descriptor: int) -> None:
+        events.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+        fsync(descriptor)
+
+    def noted_rename(source: Path, target: Path) -> Path:
+        events.append(f"> {target.name}")
+        return rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "rename", noted_rename)
+    DetachedParts(state).freeze(None, "backup", 1)
+    frozen = tmp_path / "shadow" / "backup" / "store" / "t"
+    assert sorted(each.name for each in frozen.iterdir()) == [str(name) for name in names]
+    assert not made_at.exists()
+    first = events.index(f"> {names[0]}")
+    last = max(at for at, event in enumerate(events) if event.startswith("> "))
+    made = "store/staged/frozen"
+    inside = {f"{made}/{name}{below}" for name in names for below in ("", "/p.proj")}
+    assert set(events[:first]) == ({made} if file_system == "ext4" else {made, *inside})
+    on_the_way = {"shadow/backup/store/t", "shadow/backup/store", "shadow/backup", "shadow", "."}
+    assert set(events[last + 1 :]) == on_the_way

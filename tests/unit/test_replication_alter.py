@@ -394,3 +394,26 @@ def test_a_part_with_a_dropped_column_of_that_name_is_not_newer_than_the_table()
         assert first.parts() == second.parts() == ["all_0_0_0_1"]
 
     run(main)
+
+
+@pytest.mark.parametrize("sync", [Sync.OWN, Sync.ALL])
+def test_who_waits_for_an_alter_beside_a_restart_of_the_replica_hears_when_it_is_done(sync: Sync) -> None:
+    """ClickHouse, whose table is another object then, answers 341, and does it all the same."""
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2)
+        await one.insert(1)
+        for replica in (one, two):
+            replica.ctx.switches.stop(Activity.MERGES)
+        altering = asyncio.create_task(alter_table(one.ctx, "RENAME COLUMN v TO w", sync=sync))
+        await live.env.sleep(5)
+        await one.table.restart()
+        await live.env.sleep(5)
+        assert not altering.done() and columns(one) == ["k", "w"]
+        for replica in (one, two):
+            replica.ctx.switches.start(Activity.MERGES)
+            replica.ctx.queue_changed.set()
+        await altering
+        assert one.parts() == ["all_0_0_0_1"]
+
+    run(main)
