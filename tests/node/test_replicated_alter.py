@@ -206,9 +206,14 @@ def test_rows_are_chosen_by_the_replicated_names_of_their_parts(pair: Pair) -> N
     pair.n2.query(f"SYSTEM SYNC REPLICA {t}")
     names = f"SELECT name FROM system.parts WHERE table = '{t}' AND active AND rows > 0 ORDER BY name"
     assert pair.same(names) == "0_0_0_0\n0_1_1_0\n1_0_0_0\n1_1_1_0\n"
-    pair.n2.query(f"DELETE FROM {t} WHERE _part = '1_0_0_0'")
+    chosen = pair.n2.query(f"SELECT _part FROM {t} WHERE k = 1")
+    assert chosen == "1_0_0_0\n"
+    pair.n2.query(f"DELETE FROM {t} WHERE _part = '{chosen.strip()}'")
     pair.n1.query(f"ALTER TABLE {t} UPDATE v = _part WHERE k = 2 SETTINGS mutations_sync = 2")
     assert pair.rows(t) == "0\ta\n2\t0_1_1_0_2\n3\ta\n"
+    chosen = pair.n1.query(f"SELECT _part FROM {t} WHERE k = 3").strip()
+    pair.n1.query(f"ALTER TABLE {t} DROP PART '{chosen}' SETTINGS alter_sync = 2")
+    assert pair.rows(t) == "0\ta\n2\t0_1_1_0_2\n"
 
 
 def test_a_mutation_with_a_subquery_names_the_database_that_it_reads(pair: Pair) -> None:

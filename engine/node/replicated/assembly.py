@@ -37,6 +37,7 @@ from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable, LocalTables
 from engine.node.replicated.mutations import KillMutationStatements
 from engine.node.replicated.optimize import OptimizeStatements
+from engine.node.replicated.part_names import PartNames
 from engine.node.replicated.replicas_status import replicas_status
 from engine.node.replicated.rollup_functions import with_own_names
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
@@ -120,6 +121,7 @@ class ReplicatedNode:
         """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
         self._inserts = ReplicatedInserts(self.tables, self.views)
         self._reads = ConsistentReads(self.tables, self._local)
+        self._part_names = PartNames(self.tables)
         self._create = CreateStatements(
             self.life, env=env, topology=topology, defaults=self._defaults, run_insert=self.run_insert
         )
@@ -194,7 +196,7 @@ class ReplicatedNode:
         return await self._inserts.insert(asked, insert, rows, write_input)
 
     async def prepare_read(self, asked: Asked, statement: Statement) -> Asked:
-        return await self._reads.prepare(asked, statement)
+        return await self._part_names.prepare(await self._reads.prepare(asked, statement), statement)
 
     def note_error(self, error: OnclusterError) -> None:
         """A statement has failed: a part that could not be read is checked, as in ClickHouse."""
