@@ -184,6 +184,18 @@ class Ledger:
             for row in found
         ]
 
+    def run_state(self, cluster: str, run_id: str) -> RunState | None:
+        """The latest of a run; None of one that has not begun."""
+        e = schema.run_events.c
+        with self._store.reading() as connection:
+            found = connection.scalar(
+                sa.select(e.state)
+                .where(e.cluster == cluster, e.run_id == run_id)
+                .order_by(e.id.desc())
+                .limit(1)
+            )
+        return None if found is None else RunState(found)
+
     # --- writing ------------------------------------------------------------------------------------------
 
     def register_fence(self, cluster: str, fence: int, *, run_id: str, holder: str) -> None:

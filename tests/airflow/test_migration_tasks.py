@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -488,6 +489,40 @@ def test_a_timeout_shows_the_hosts_and_a_second_wait_attaches(
     hosts.stuck.clear()
     assert run.execute(f"{FIRST}.wait_1")["state"] == "done"
     assert len(hosts.entries()) == 1
+
+
+@pytest.mark.parametrize("close", ["success", None], ids=["alone", "with those after it"])
+@pytest.mark.parametrize("where", ["worker", "triggerer"])
+def test_a_task_that_is_cleared_alone_when_its_run_is_over_gives_the_lock_back(
+    folder: Path, hosts: Any, tmp_path: Path, close: str | None, where: str
+) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    from oncluster_airflow.errors import TaskRefused
+
+    hosts.stuck.add("node02")
+    run = Run(folder, timeout=120).begin()
+    run.execute(f"{FIRST}.submit_1")
+    assert run.execute("close") == "unfinished"
+
+    run.states["close"] = close
+    wait = run.dag.get_task(f"{FIRST}.wait_1")
+    if where == "triggerer":
+        wait.grace_s = 0
+        with pytest.raises(TaskDeferred) as handed:
+            run.execute(f"{FIRST}.wait_1")
+        hosts.stuck.clear()
+        asyncio.run(_events(handed.value.trigger))
+    else:
+        wait.grace_s = 120
+        hosts.stuck.clear()
+        assert run.execute(f"{FIRST}.wait_1")["state"] == "done"
+
+    assert recorded(tmp_path) == {(1, "done"): SIX}
+    other = Run(folder, "manual__2")
+    other.execute("plan")
+    with contextlib.nullcontext() if close else pytest.raises(TaskRefused, match="manual__1"):
+        other.execute("begin")
 
 
 @pytest.mark.parametrize("timeout", [0, 60])

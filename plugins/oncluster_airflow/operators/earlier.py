@@ -74,6 +74,12 @@ class EarlierMigrationsOperator(MigrationOperator):
             raise AirflowSkipException("Nothing of this run is that old.")
         left = refs[refs.index(behind) + 1 :] if behind in refs else refs
         workspace = self.open_workspace()
+        with self.closed_behind(context, workspace, begun.run):
+            return self._apply_all(context, workspace, begun, left) or len(refs)
+
+    def _apply_all(
+        self, context: Context, workspace: Workspace, begun: Begun, left: Sequence[StatementRef]
+    ) -> Any:
         for ref in left:
             try:
                 first = self._apply(workspace, begun, ref)
@@ -84,7 +90,7 @@ class EarlierMigrationsOperator(MigrationOperator):
             if first.result.state in FAILING_STATES:
                 return report(context, self.log, first.result, fails=True)
             self._tell(ref, first.result)
-        return len(refs)
+        return None
 
     def _refs(self, begun: Begun | None) -> Sequence[StatementRef]:
         wanted = Direction(self.direction)

@@ -9,6 +9,7 @@ would send
 2. `submit` sends one statement once, by a token that follows from the ledger. It checks the file against the
    checksum that `begin` recorded, since files may be edited while a run is under way.
 3. `close` records how the run ended and gives the lock back. Killed before: the lease runs out by itself.
+   A task that a person clears alone, when `close` is over, takes the lock and gives it back itself.
 Nothing here goes on to a statement while one before it is unfinished: that is the order of the tasks, and the
 runner refuses it, too.
 """
@@ -16,6 +17,7 @@ runner refuses it, too.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
@@ -28,6 +30,7 @@ from engine.migrations.files import Direction
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import Event, RunState
+from oncluster_airflow.cleared import closed_behind, is_alone
 from oncluster_airflow.errors import TaskRefused, as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.migration_wait import outcome_of
@@ -75,6 +78,11 @@ class MigrationOperator(BaseOperator):
 
         return asyncio.run(run())
 
+    def closed_behind(
+        self, context: Context, workspace: Workspace, run: Run
+    ) -> contextlib.AbstractContextManager[bool]:
+        return closed_behind(context, workspace, run, keeper_conn_id=self.keeper_conn_id)
+
     def at_end(
         self, context: Context, work: Callable[[MigrationRunner, Begun], Awaitable[RunSummary]]
     ) -> tuple[Begun, RunSummary]:
@@ -83,7 +91,9 @@ class MigrationOperator(BaseOperator):
         if begun is None:
             raise AirflowSkipException("The run did not begin.")
         try:
-            return begun, self.with_runner(self.open_workspace(), lambda runner: work(runner, begun))
+            workspace = self.open_workspace()
+            with self.closed_behind(context, workspace, begun.run):
+                return begun, self.with_runner(workspace, lambda runner: work(runner, begun))
         except OnclusterError as error:
             raise as_airflow_error(error) from error
 
@@ -108,13 +118,17 @@ class BeginOperator(MigrationOperator, SkipMixin):
             )
         try:
             workspace = self.open_workspace()
+            alone = is_alone(context, workspace)
             run = self.with_runner(workspace, lambda runner: runner.begin(request))
             manifest = Manifest.of(workspace.migrations, run.refs)
             try:
                 manifest.require_same_as(planned.without(finished_by(request.run_id, workspace)))
             except OnclusterError:
-                self.with_runner(workspace, lambda runner: _end(runner, run))
+                alone = True
                 raise
+            finally:
+                if alone:
+                    self.with_runner(workspace, lambda runner: _end(runner, run))
         except Busy as error:
             # Not retried: the other run may take hours, and which of the two is wanted is for a
             # person to say.
@@ -181,7 +195,10 @@ class SubmitMigrationStatementOperator(MigrationOperator):
         try:
             workspace = self.open_workspace()
             begun.manifest.require_unchanged(workspace.migrations, ref)
-            progress = self.with_runner(workspace, lambda runner: submit_statement(runner, begun.run, ref))
+            with self.closed_behind(context, workspace, begun.run):
+                progress = self.with_runner(
+                    workspace, lambda runner: submit_statement(runner, begun.run, ref)
+                )
         except OnclusterError as error:
             raise as_airflow_error(error) from error
         entries = sorted({row.entry for row in progress.rows if row.entry})

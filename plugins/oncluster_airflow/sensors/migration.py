@@ -14,9 +14,10 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
-from engine.migrations.model import StatementRef
+from engine.migrations.model import Run, StatementRef
+from oncluster_airflow.cleared import closed_behind
 from oncluster_airflow.errors import as_airflow_error
-from oncluster_airflow.migration_grace import late_wait_of, wait_a_moment
+from oncluster_airflow.migration_grace import FirstWait, late_wait_of, wait_a_moment
 from oncluster_airflow.operators.begin import run_of
 from oncluster_airflow.reporting import described, report, result_of
 from oncluster_airflow.settings import GRACE_S, KEEPER_CONN_ID
@@ -63,28 +64,36 @@ class MigrationStatementSensor(BaseSensorOperator):
             raise AirflowSkipException("Not part of this run.")
         try:
             workspace = Workspace.open(self.cluster, folder=self.folder)
-            first = wait_a_moment(
-                workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env
-            )
+            with closed_behind(
+                context, workspace, begun.run, keeper_conn_id=self.keeper_conn_id
+            ) as is_closed_here:
+                first = wait_a_moment(
+                    workspace, self.keeper_conn_id, begun.run, ref, grace_s=self.grace_s, env=self._env
+                )
+                if first.goes_on:
+                    self._hand_over(context, begun.run, first, closes=is_closed_here)
         except OnclusterError as error:
             raise as_airflow_error(error) from error
-        if first.goes_on:
-            self.log.info("%s", described(first.result))
-            self.log.info("waiting in the triggerer")
-            self.defer(
-                trigger=MigrationStatementTrigger(
-                    keeper_conn_id=self.keeper_conn_id,
-                    cluster=self.cluster,
-                    run=begun.run.to_json(),
-                    ref=self.ref_json,
-                    deadline_s=first.deadline_s,
-                    folder=self.folder,
-                    late=late_wait_of(dict(context), env=self._env),
-                ),
-                method_name="execute_complete",
-                timeout=backstop(first.timeout_s),
-            )
         return report(context, self.log, first.result, fails=first.result.state in FAILING_STATES)
+
+    def _hand_over(self, context: Context, run: Run, first: FirstWait, *, closes: bool) -> None:
+        """Raises TaskDeferred."""
+        self.log.info("%s", described(first.result))
+        self.log.info("waiting in the triggerer")
+        self.defer(
+            trigger=MigrationStatementTrigger(
+                keeper_conn_id=self.keeper_conn_id,
+                cluster=self.cluster,
+                run=run.to_json(),
+                ref=self.ref_json,
+                deadline_s=first.deadline_s,
+                folder=self.folder,
+                late=late_wait_of(dict(context), env=self._env),
+                closes=closes,
+            ),
+            method_name="execute_complete",
+            timeout=backstop(first.timeout_s),
+        )
 
     def execute_complete(self, context: Context, event: Mapping[str, Any] | str | None = None) -> Any:
         """Resumed by the trigger after a bad end."""

@@ -15,6 +15,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from engine.env import Env, SystemEnv
 from engine.errors import Corrupt, Refused
 from engine.migrations.model import Run, StatementRef
+from oncluster_airflow.cleared import close_again
 from oncluster_airflow.deadlines import unfinished_hosts
 from oncluster_airflow.hooks.keeper import KeeperHook, open_session
 from oncluster_airflow.late_wait import LateWait, told_when_late
@@ -32,7 +33,9 @@ FAILING_STATES = frozenset({WaitState.FAILED, WaitState.ABANDONED, WaitState.TIM
 
 
 class MigrationStatementTrigger(BaseTrigger):
-    """Fires when the statement needs no more waiting, or at `deadline_s` (Unix seconds; None: never)."""
+    """Fires when the statement needs no more waiting, or at `deadline_s` (Unix seconds; None: never).
+
+    `closes`: the task was cleared alone when its run was over (`oncluster_airflow.cleared`)."""
 
     def __init__(
         self,
@@ -44,6 +47,7 @@ class MigrationStatementTrigger(BaseTrigger):
         deadline_s: float | None,
         folder: str | None = None,
         late: dict[str, Any] | None = None,
+        closes: bool = False,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.keeper_conn_id = keeper_conn_id
@@ -53,6 +57,7 @@ class MigrationStatementTrigger(BaseTrigger):
         self.deadline_s = deadline_s
         self.folder = folder
         self.late = late
+        self.closes = closes
         self._env: Env = SystemEnv()
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -66,6 +71,7 @@ class MigrationStatementTrigger(BaseTrigger):
                 "deadline_s": self.deadline_s,
                 "folder": self.folder,
                 "late": self.late,
+                "closes": self.closes,
             },
         )
 
@@ -107,7 +113,12 @@ class MigrationStatementTrigger(BaseTrigger):
             )
             if isinstance(found, WaitResult):
                 return found
-            return await wait_for_statement(found, lambda: open_session(config), run, ref, limit_s=limit_s())
+            result = await wait_for_statement(
+                found, lambda: open_session(config), run, ref, limit_s=limit_s()
+            )
+            if self.closes:
+                await close_again(found, lambda: open_session(config), run)
+            return result
 
         return await on_own_loop(wait, name=f"oncluster-wait-{self.cluster}")
 
