@@ -8,6 +8,7 @@ from engine.sql import grammar_access, grammar_objects, grammar_other
 from engine.sql.draft import Draft
 from engine.sql.grammar_alter import alter
 from engine.sql.grammar_system import system
+from engine.sql.insert_with import insert_behind_with
 from engine.sql.kinds import StatementKind as K
 from engine.sql.statement import Statement
 
@@ -67,6 +68,9 @@ def draft_of(sql: str) -> Draft:
     if grammar is not None:
         d.at = 1
         grammar(d)
+    elif (insert := insert_behind_with(d)) is not None:
+        d.at = insert + 1
+        grammar_other.insert(d)
     elif first in _READERS:
         d.kind = _READERS[first]
         d.body = d.tail = 0

@@ -33,7 +33,8 @@ _BEFORE_NAMES = frozenset(
 )
 """What follows is a name and no function, also where a bracket comes next."""
 _NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
-_VALUES = (*_NAMES, TokenKind.STRING)
+_STRINGS = (TokenKind.STRING, TokenKind.HEREDOC)
+_VALUES = (*_NAMES, *_STRINGS)
 
 
 def check_statement(statement: Statement, sql: str, *, names_peers: bool = False) -> None:
@@ -114,15 +115,15 @@ def _check(tokens: Sequence[Token]) -> None:
                 raise denied("A disk of the table's own")
     if _SETTINGS_WITH_EXPRESSIONS & set(names) or ("DICTIONARY" in words[:6] and "SOURCE" in words):
         for token in tokens:
-            _check_string(literal_value(token) if token.kind is TokenKind.STRING else "")
+            _check_string(literal_value(token) if token.kind in _STRINGS else "")
 
 
 def _check_string(text: str) -> None:
     """A string that is, or holds, an expression."""
     check_text(text)
-    if "'" in text:
+    if "'" in text or "$" in text:
         for token in _tokens(text):
-            _check_string(literal_value(token) if token.kind is TokenKind.STRING else "")
+            _check_string(literal_value(token) if token.kind in _STRINGS else "")
 
 
 def _is_function(words: Sequence[str], at: int) -> bool:
@@ -135,14 +136,14 @@ def _is_function(words: Sequence[str], at: int) -> bool:
 def _check_engine(tokens: Sequence[Token]) -> None:
     """`tokens` begin with the engine's name."""
     name = literal_value(tokens[0]) if tokens and tokens[0].kind in _NAMES else ""
-    strings = [token for token in _arguments(tokens[1:]) if token.kind is TokenKind.STRING]
+    strings = [token for token in _arguments(tokens[1:]) if token.kind in _STRINGS]
     has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
     if name in _FILE_ENGINES or has_path:
         raise denied(f"Engine {name}")
 
 
 def _is_file_url(token: Token) -> bool:
-    return token.kind is TokenKind.STRING and literal_value(token).strip().lower().startswith("file:")
+    return token.kind in _STRINGS and literal_value(token).strip().lower().startswith("file:")
 
 
 def _arguments(tokens: Sequence[Token]) -> Sequence[Token]:

@@ -10,7 +10,9 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
   after every start (detached and not dropped: whatever it may hold stays);
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
-  process (SYSTEM SHUTDOWN would signal the whole process group);
+  process (SYSTEM SHUTDOWN would signal the whole process group); and settings that name a file are constants:
+  its text would stand in the error that it is no template (`FORMAT Template`), so templates and schemas are
+  given as text (`format_template_row_format`, `format_schema`);
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -27,6 +29,14 @@ from engine.env import Env
 LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 
+_NO_FILES = """\
+    <format_schema_source>string</format_schema_source>
+    <constraints>
+      <format_schema_source><const/></format_schema_source>
+      <format_template_row><const/></format_template_row>
+      <format_template_resultset><const/></format_template_resultset>
+    </constraints>
+"""
 _ELEMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*\Z")
 
 
@@ -114,6 +124,7 @@ def _users(settings: ChdbSettings) -> str:
     grants = ["GRANT ALL ON *.*", "REVOKE SYSTEM SHUTDOWN ON *.*"]
     if not settings.file_access:
         grants.append("REVOKE FILE ON *.*")
+    of_files = "" if settings.file_access else _NO_FILES
     queries = "".join(f"<query>{grant}</query>" for grant in grants)
     return f"""\
 <clickhouse>
@@ -122,7 +133,7 @@ def _users(settings: ChdbSettings) -> str:
     <http_make_head_request>0</http_make_head_request>
     <http_receive_timeout>300</http_receive_timeout>
     <max_download_threads>1</max_download_threads>
-  </default></profiles>
+{of_files}  </default></profiles>
   <quotas><default/></quotas>
   <users>
     <default>

@@ -1,8 +1,10 @@
 """Sessions and users over HTTP."""
 
 import base64
+import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -138,11 +140,44 @@ def test_a_readonly_user_reads_and_does_nothing_else(node: RunningNode) -> None:
     assert ask("CREATE TABL x").code == 62
     assert ask("CREATE TABLE x ON CLUSTER c (a UInt8) ENGINE = Memory").code == 164
     assert ask("CREATE TEMPORARY TABLE x (a UInt8)").code == 164
+    insert = "INSERT INTO FUNCTION null('a UInt8')"
     for session in ({}, {"session_id": "reader"}):
-        assert ask("INSERT INTO FUNCTION null('a UInt8') VALUES (1)", **session).code == 164
+        assert ask(f"{insert} VALUES (1)", **session).code == 164
+        assert ask(f"WITH 1 AS a {insert} SELECT a", **session).code == 164
+        as_reader = node.post(f"WITH 1 AS a {insert} SELECT a", readonly="1", **session)
+        assert as_reader.code == 164
     assert (
         ask("SELECT macro FROM system.macros ORDER BY macro", session_id="reader").text == "replica\nshard\n"
     )
+
+
+def test_a_readonly_user_has_the_node_connect_to_nobody(node: RunningNode) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        elsewhere = f"remote('127.0.0.1:{listener.getsockname()[1]}', system.one, 'user', 'password')"
+        for sql in (f"SELECT * FROM {elsewhere}", f"DESCRIBE TABLE {elsewhere}"):
+            assert node.post(sql, user="reader", password="read").code == 164
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
+
+
+def test_settings_name_no_files_of_the_machine(node: RunningNode, tmp_path: Path) -> None:
+    """What is no template, or no schema, would be quoted in the error."""
+    (tmp_path / "secret.proto").write_text("SECRET")
+    file = str(tmp_path / "secret.proto")
+    for settings in (
+        {"default_format": "Template", "format_template_row": file},
+        {"default_format": "Template", "format_template_resultset": file},
+        {"default_format": "Protobuf", "format_schema": f"{file}:M"},
+        {"default_format": "Protobuf", "format_schema": f"{file}:M", "format_schema_source": "file"},
+    ):
+        in_text = ", ".join(f"{name} = '{value}'" for name, value in list(settings.items())[1:])
+        by_text = node.post(f"SELECT 1 AS x FORMAT {settings['default_format']} SETTINGS {in_text}")
+        for reply in (node.post("SELECT 1 AS x", **settings), by_text):
+            assert reply.status != 200
+            assert "SECRET" not in reply.text
+    template = {"format_template_row_format": "<${x:CSV}>", "format_template_resultset_format": "${data}"}
+    assert node.post("SELECT 1 AS x", default_format="Template", **template).text.strip() == "<1>"
 
 
 def test_a_profile_gives_its_settings(node: RunningNode) -> None:

@@ -2,10 +2,14 @@
 
 import contextlib
 import gzip
+import struct
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import lz4.block
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,6 +71,29 @@ def test_blocks_survive_the_way_there_and_back_in_any_pieces(data: bytes, step: 
     stream = block + compress_block(b"second")
     pieces = [stream[at : at + step] for at in range(0, len(stream), step)]
     assert asyncio.run(joined(decompressed(chunks(*pieces)))) == data + b"second"
+
+
+@pytest.mark.parametrize(
+    ("method", "packed"),
+    [
+        (0x90, zstandard.ZstdCompressor().compress(bytes(64 << 20))),
+        (0x90, zstandard.ZstdCompressor(write_content_size=False).compress(bytes(64 << 20))),
+        (0x90, zstandard.ZstdCompressor().compress(b"short")),
+        (0x82, lz4.block.compress(b"short", store_size=False)),
+        (0x02, b"longer than it says"),
+    ],
+)
+def test_a_block_that_is_longer_or_shorter_than_it_says_is_refused(method: int, packed: bytes) -> None:
+    """Two kilobytes of ZSTD may be 64 MiB."""
+    body = struct.pack("<BII", method, len(packed) + 9, 10) + packed
+    tracemalloc.start()
+    try:
+        with pytest.raises(SqlError) as refused:
+            decompress_block(city_hash_128(body) + body)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert refused.value.code == 271
 
 
 @given(

@@ -51,6 +51,14 @@ def test_a_plain_tables_views_write_into_a_replicated_one_through_keeper(pair: P
         eventually(partial(node.query, "SELECT arraySort(groupArray(a)) FROM d.sink"), "[1,2,103]\n")
 
 
+def test_with_in_front_of_an_insert_takes_no_way_past_keeper(pair: Pair) -> None:
+    table = pair.table()
+    pair.n1.query(f"WITH 42 AS a INSERT INTO {table} SELECT a, 'x'")
+    refused(pair.n1.post(f"WITH 1 AS a INSERT INTO {table} VALUES (1, 'y')"), 62)
+    pair.n2.query(f"SYSTEM SYNC REPLICA {table}")
+    assert [node.query(f"SELECT * FROM {table}") for node in pair.both] == ["42\tx\n"] * 2
+
+
 def test_views_see_rows_before_they_are_merged(pair: Pair) -> None:
     """Also what is made of an EPHEMERAL column, and of an INSERT that comes twice only what is new."""
     n1 = pair.n1

@@ -50,6 +50,11 @@ def check(sql: str) -> None:
         "SELECT * FROM url(oncluster_peer_1, url = 'http://elsewhere', format = 'TSV')",
         "CREATE TABLE t (a Int8) ENGINE = URL(`oncluster\\x5fpeer_1`, url = 'http://elsewhere')",
         DICTIONARY.format("HTTP(NAME 'oncluster_peer_1' URL 'http://elsewhere')"),
+        DICTIONARY.format("HTTP(NAME $$oncluster_peer_1$$ URL 'http://elsewhere')"),
+        DICTIONARY.format("CLICKHOUSE(QUERY $x$SELECT file('/x')$x$)"),
+        DICTIONARY.format("CLICKHOUSE(QUERY 'SELECT * FROM t WHERE x = $$a$$ OR file($$/x$$)')"),
+        "CREATE TABLE t ENGINE = URL($$file:///x$$, CSV)",
+        "CREATE TABLE t (a String) ENGINE = EmbeddedRocksDB(0, $$/x$$) PRIMARY KEY a",
         "ALTER NAMED COLLECTION oncluster_peer_1 SET url = 'http://elsewhere' OVERRIDABLE",
     ],
 )

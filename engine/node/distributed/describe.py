@@ -8,13 +8,12 @@ from engine.client import QueryRows
 from engine.config.model import Topology
 from engine.distributed.peers import peers_of_cluster
 from engine.distributed.select.model import SourceColumn, structure_of
-from engine.errors import Code, SqlError
 from engine.names import HostId, quote_string
 from engine.node.distributed.columns import described_elsewhere
 from engine.node.distributed.inner_calls import InnerCalls
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_place import place_of
-from engine.node.distributed.table_functions import described_function
+from engine.node.distributed.table_functions import described_function, refused_to_readers
 from engine.node.statement import Asked
 
 
@@ -35,7 +34,7 @@ async def with_description(
     if call is None:
         return None
     if asked.session.is_readonly:
-        raise SqlError(Code.READONLY, "Cannot read other servers by a table function in readonly mode.")
+        raise refused_to_readers()
     place = place_of(asked, call.table, inner)
     answer = await described_elsewhere(health, place, peers_of_cluster(call.cluster, is_local))
     return f"SELECT * FROM {_constants(answer)}{inner.shown(sql[call.end :])}"

@@ -26,7 +26,7 @@ from engine.node.distributed.read_place import ReadPlace, place_of
 from engine.node.distributed.settings_around import settings_around, settings_of_statement
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_filters import filter_of, table_filters
-from engine.node.distributed.table_functions import table_functions
+from engine.node.distributed.table_functions import refused_to_readers, table_functions
 from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.distributed.views import is_target
 from engine.node.merged_tables import Merge, merge_calls
@@ -98,6 +98,8 @@ class References:
             names[merged.start] = sql[merged.start : merged.end]
         if has_table_functions(sql):
             for call in table_functions(sql, self._topology, asked.current_database):
+                if asked.session.is_readonly:
+                    raise refused_to_readers()
                 settings = settings_around(sql, call.start, whole)
                 place = place_of(asked, call.table, inner)
                 reader = ShardReader(

@@ -50,6 +50,7 @@ from engine.node.distributed.references import Planned, References, has_table_fu
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
 from engine.node.distributed.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.shard_reader import ShardReader
+from engine.node.distributed.table_functions import refused_to_readers
 from engine.node.distributed.tables import DistributedTables
 from engine.node.distributed.views import DistributedViews, is_target
 from engine.node.distributed.zones import types_of
@@ -287,7 +288,7 @@ class DistributedSelects:
         """For a user who may only read: chDB has to allow the statement as if the tables were its own. Then
         it runs in a session of its own in which `url()` is allowed, too. Raises SqlError 164."""
         if not all(tables):
-            raise SqlError(Code.READONLY, "Cannot read other servers by a table function in readonly mode.")
+            raise refused_to_readers()
         text = template.fill(tables)
         check = "EXPLAIN QUERY TREE " + without_output_clauses(text[select_begins(text) :])
         session = asked.session.clone()

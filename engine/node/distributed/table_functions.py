@@ -51,6 +51,12 @@ def table_functions(
     return [call for call in calls if call is not None]
 
 
+def refused_to_readers() -> SqlError:
+    """To be raised before anything is asked of another server: a user who may only read could have the node
+    connect to any address, with any password."""
+    return SqlError(Code.READONLY, "Cannot read other servers by a table function in readonly mode.")
+
+
 def outer_calls(cursor: Cursor) -> Iterator[int]:
     """The tokens of the functions' names, without those inside of another call."""
     behind = 0

@@ -19,6 +19,8 @@ from engine.replication.cityhash import city_hash_128
 _LZ4, _ZSTD, _NONE = 0x82, 0x90, 0x02
 _HEADER = struct.Struct("<BII")
 _HASH_BYTES = 16
+_UNKNOWN_SIZE = -1
+"""Of a ZSTD frame that does not say how much is in it."""
 MAX_BLOCK_BYTES = 0x40000000
 """ClickHouse's limit, 1 GiB."""
 
@@ -40,14 +42,25 @@ def decompress_block(block: bytes) -> bytes:
     try:
         match method:
             case 0x82:
-                return bytes(lz4.block.decompress(packed, uncompressed_size=size))
+                data = bytes(lz4.block.decompress(packed, uncompressed_size=size))
             case 0x90:
-                return zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
+                # The decompressor would take a size from the frame, which nobody has bounded, before ours.
+                if zstandard.frame_content_size(packed) not in (size, _UNKNOWN_SIZE):
+                    raise _cannot_decompress(f"the frame has another size than {size}")
+                data = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
             case 0x02:
-                return packed
+                data = packed
+            case _:
+                raise SqlError(89, f"Unknown compression method: {method}", name="UNKNOWN_COMPRESSION_METHOD")
     except (lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
-        raise SqlError(271, f"Cannot decompress: {error}", name="CANNOT_DECOMPRESS") from None
-    raise SqlError(89, f"Unknown compression method: {method}", name="UNKNOWN_COMPRESSION_METHOD")
+        raise _cannot_decompress(str(error)) from None
+    if len(data) != size:
+        raise _cannot_decompress(f"{len(data)} bytes came out, not {size}")
+    return data
+
+
+def _cannot_decompress(why: str) -> SqlError:
+    return SqlError(271, f"Cannot decompress: {why}", name="CANNOT_DECOMPRESS")
 
 
 async def decompressed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -11,6 +11,7 @@ from engine.errors import Code, SqlError
 from engine.node.http.blocks import decompressed
 from engine.node.http.encoding import decoded
 from engine.node.http.query import HttpQuery
+from engine.sql.insert_with import with_behind_insert
 from engine.sql.tokens import scan
 from engine.storage.statement_text import InsertText, insert_with_rows
 
@@ -72,7 +73,7 @@ async def read_query(query: HttpQuery, body: AsyncIterator[bytes], *, limit: int
             Code.SYNTAX_ERROR,
             f"Max query size exceeded (can be increased with the `max_query_size` setting): {limit} bytes",
         )
-    return QueryText(_text(text), None, None)
+    return QueryText(with_behind_insert(_text(text)), None, None)
 
 
 def _text(data: bytes | bytearray) -> str:
