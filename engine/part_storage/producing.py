@@ -79,7 +79,11 @@ class Producer:
         # All of them in the form that the table has now: the result is of that form, too.
         epoch = self._scratch.epoch
         scratch = self._filled(
-            connection, "merge", result.partition_id, lambda: [self._readable(name) for name in sources]
+            connection,
+            "merge",
+            result.partition_id,
+            lambda: [self._readable(name) for name in sources],
+            local_names=[*map(str, sources)] if self._keeps_block_numbers(connection) else (),
         )
         try:
             if options.keep_expired:
@@ -125,8 +129,9 @@ class Producer:
             if not runs:
                 return self.stage_links(directory, result)
             self._scratch.fill(connection, scratch, result.partition_id, directory)
+            keeps_numbers = self._keeps_block_numbers(connection)
             for run in runs:
-                if depends_on_name(with_bodies(run, functions)):
+                if keeps_numbers or depends_on_name(with_bodies(run, functions)):
                     for local_name in self._active_local(connection, scratch):
                         renamed = self._scratch.renamed(connection, scratch, local_name, str(source))
                         scratch = stack.enter_context(renamed)
@@ -180,8 +185,19 @@ class Producer:
             self._empty.fill(connection, scratch, result)
             return self._stage_result(connection, scratch, result)
 
+    def _keeps_block_numbers(self, connection: Connection) -> bool:
+        """Whether what is made has a column of the numbers in the names of its sources."""
+        known = self._scratch.known_definition
+        definition = self._scratch.definition(connection) if known is None else known
+        return dict(definition.settings).get("enable_block_number_column", "0") in ("1", "true")
+
     def _filled(
-        self, connection: Connection, purpose: str, partition_id: str, directories: Callable[[], list[Path]]
+        self,
+        connection: Connection,
+        purpose: str,
+        partition_id: str,
+        directories: Callable[[], list[Path]],
+        local_names: Sequence[str],
     ) -> Scratch:
         """A scratch table with links of parts. A swap may move them meanwhile: then once more."""
         tries = 0
@@ -189,7 +205,9 @@ class Producer:
             tries += 1
             try:
                 sources = [(directory, None) for directory in directories()]
-                return self._scratch.filled(connection, purpose, partition_id, sources)
+                return self._scratch.filled(
+                    connection, purpose, partition_id, sources, local_names=local_names
+                )
             except FileNotFoundError as error:
                 if tries == _MAX_TRIES:
                     raise PartDiffers(f"of partition {partition_id}", f"{error.filename} is gone") from None

@@ -122,14 +122,17 @@ class ScratchTables:
         purpose: str,
         partition_id: str,
         sources: Sequence[tuple[Path, PartName | None]],
+        *,
+        local_names: Sequence[str] = (),
     ) -> Scratch:
-        """A table with links of parts of one partition, in this order, named as said.
+        """A table with links of parts of one partition, in this order, named as said. `local_names` are names
+        for chDB; it numbers them without.
 
         Several lie in its directory before chDB takes the table: one statement, which loads them side by
         side. Raises SqlError 40, and FileNotFoundError for a source that is moved meanwhile; nothing is left
         then. A part that chDB takes for broken is an error, not left out.
         """
-        if len(sources) < 2:
+        if len(sources) < 2 and not local_names:
             scratch = self.make(connection, purpose)
             try:
                 for source, name in sources:
@@ -138,7 +141,8 @@ class ScratchTables:
                 self.drop(connection, scratch)
                 raise
             return scratch
-        links = {_local_name(partition_id, number): each for number, each in enumerate(sources, start=1)}
+        local_names = local_names or [_local_name(partition_id, at) for at in range(1, len(sources) + 1)]
+        links = dict(zip(local_names, sources, strict=True))
         return self._attached(connection, purpose, self._body(connection), links)
 
     def _attached(

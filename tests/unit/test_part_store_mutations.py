@@ -164,3 +164,32 @@ async def test_a_mutation_that_asks_for_the_part_is_told_its_replicated_name(tmp
                 await store.mutate(source, result, commands)
             assert refused.value.code == 48
         assert dict(store.staged) == {}
+
+
+async def test_merged_and_mutated_parts_keep_the_numbers_of_their_blocks(tmp_path: Path) -> None:
+    create = (
+        "CREATE TABLE t (k UInt64) ENGINE = MergeTree ORDER BY () SETTINGS enable_block_number_column = 1"
+    )
+    async with opened(tmp_path, create) as (pool, store):
+        await store.load()
+        names = named("all_4_4_0", "all_7_7_0_9", "all_12_12_0")
+        for number, name in enumerate(names):
+            await add(pool, store, f"SELECT {number}", str(name))
+        mutated = PartName.parse("all_4_4_0_9")
+        await store.mutate(names[0], mutated, "UPDATE k = k + 10 WHERE 1")
+        await store.publish([mutated], [names[0]])
+        sources = [mutated, *names[1:]]
+        merged = PartName.parse("all_4_12_1_9")
+        await store.merge(sources, merged, MergeOptions())
+        await store.publish([merged], sources)
+        alone = PartName.parse("all_4_12_2_9")
+        await store.merge([merged], alone, MergeOptions())
+        await store.publish([alone], [merged])
+        # What a SELECT sees of them chDB makes anew whenever it takes a part.
+        for block, left in ((7, "2 10"), (5, "2 10"), (4, "2")):
+            (before,) = store.active
+            result = before.mutated(before.data_version + 1)
+            await store.mutate(before, result, f"DELETE WHERE _block_number = {block}")
+            await store.publish([result], [before])
+            assert await rows(pool) == left
+            await store.verify(result)
