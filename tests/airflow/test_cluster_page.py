@@ -182,7 +182,7 @@ def test_every_answer_says_what_the_browser_may_load(viewer: Web, reader: FakeRe
 def test_unknown_things(viewer: Web) -> None:
     assert viewer.get("/cluster/nowhere").status_code == 404
     assert "There is no such cluster" in viewer.get("/cluster/nowhere").text
-    assert viewer.get("/cluster/nowhere/data", accept="application/json").json()["advice"] == "x"
+    assert viewer.get("/cluster/nowhere/data", accept="application/json").json()["advice"] == ""
     assert viewer.get("/cluster/shop/task/query-0000000009").status_code == 404
     assert viewer.get("/static/x/../app.py").status_code == 404
     assert viewer.get("/static/x/app.py").status_code == 404

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -14,11 +15,12 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.status import ExecutionStatus
 from engine.keeper.base import CreateMode, Keeper
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import create_ancestors
-from engine.names import QueuePaths
+from engine.keeper.recipes import SessionHolder, create_ancestors
+from engine.names import HostId, QueuePaths
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.overview import Cell, PartState, QueueReader, Show, look, make_page
-from engine.operations.overview.as_json import overview_json
+from engine.operations.overview.as_json import as_json, overview_json
+from engine.operations.overview.gather import queue_reader
 from engine.operations.overview.lag import lag_series
 from engine.operations.overview.model import QueueView, TaskForm
 from engine.operations.overview.queue_grid import counts_by_host
@@ -26,6 +28,7 @@ from engine.operations.records import Records, Sample
 from engine.operations.site import Site
 from engine.ports import free_ports
 from engine.testing.simulation import SimulationEnv, run_simulation
+from oncluster_airflow.web.watch import Watch
 from tests.unit.ddl_support import QUEUE, cluster, host
 from tests.unit.overview_support import A, B, C, queue, task
 
@@ -38,17 +41,18 @@ async def put(
     number: int,
     *,
     query: str = "CREATE TABLE t ON CLUSTER c (x Int8) ENGINE = Memory",
+    hosts: Sequence[HostId] = HOSTS,
     done: str = "",
     failed: str = "",
     active: str = "",
     dirs: str = "active finished",
 ) -> str:
-    """One entry for a, b and c, as servers write it."""
+    """One entry, for a, b and c if nothing else is said, as servers write it."""
     await create_ancestors(keeper, f"{PATHS.root}/x")
     if await keeper.exists(PATHS.root) is None:
         await keeper.create(PATHS.root)
     name = f"query-{number:010d}"
-    await keeper.create(PATHS.entry(name), DDLLogEntry(5, query, HOSTS, str(HOSTS[0])).to_bytes())
+    await keeper.create(PATHS.entry(name), DDLLogEntry(5, query, tuple(hosts), str(hosts[0])).to_bytes())
     for directory in dirs.split():
         await keeper.create(f"{PATHS.entry(name)}/{directory}")
     for letter in done:
@@ -75,7 +79,7 @@ def test_the_reader_sees_every_state() -> None:
         await keeper.create(path)
         await keeper.create(f"{path}/active")
         await keeper.remove(f"{path}/active")  # it was there, and went
-        view = await QueueReader(env, PATHS, HOSTS).look(keeper, patience_s=5)
+        view = await QueueReader(env, PATHS, HOSTS, cluster="c").look(keeper, patience_s=5)
         assert view.hosts == (A, B, C)
         assert seen(view) == {second: "dwa", first: "dfr"}
         assert [item.name for item in view.open_tasks] == [second, first]
@@ -89,7 +93,7 @@ def test_secrets_are_not_shown() -> None:
         keeper = await MemoryKeeperServer(env).connect()
         sql = "CREATE USER u ON CLUSTER c IDENTIFIED BY 'swordfish'"
         await put(keeper, 1, query=sql, failed="b")
-        (item,) = (await QueueReader(env, PATHS, HOSTS).look(keeper, patience_s=5)).tasks
+        (item,) = (await QueueReader(env, PATHS, HOSTS, cluster="c").look(keeper, patience_s=5)).tasks
         assert item.cluster == "c"
         assert item.initiator == A
         assert item.failures[B].code == 57
@@ -105,7 +109,7 @@ def test_what_is_settled_is_not_read_again() -> None:
             await put(keeper, number, done="abc")
         asked: list[str] = []
         counting = _Counting(keeper, asked)
-        reader = QueueReader(env, PATHS, HOSTS)
+        reader = QueueReader(env, PATHS, HOSTS, cluster="c")
         before = await reader.look(counting, patience_s=5)
         asked.clear()
         name = await put(keeper, 6, done="a")
@@ -128,7 +132,7 @@ def test_a_look_that_is_short_of_time_goes_on_at_the_next_one() -> None:
         keeper = await MemoryKeeperServer(env, latency_s=(0.05, 0.05)).connect()
         for number in range(1, 251):
             await put(keeper, number, done="abc")
-        reader = QueueReader(env, PATHS, HOSTS)
+        reader = QueueReader(env, PATHS, HOSTS, cluster="c")
         view = await reader.look(keeper, patience_s=0, begin=0, count=50)
         assert len(view.tasks) == 50  # the window, and nothing else
         assert view.tasks[0].cells == "uuu"
@@ -148,7 +152,7 @@ def test_entries_that_go_are_forgotten_and_a_new_queue_begins_anew() -> None:
     async def main(env: SimulationEnv) -> None:
         keeper = await MemoryKeeperServer(env).connect()
         name = await put(keeper, 1, done="abc")
-        reader = QueueReader(env, PATHS, HOSTS)
+        reader = QueueReader(env, PATHS, HOSTS, cluster="c")
         await reader.look(keeper, patience_s=5)
         for path in (
             *(PATHS.finished(name, item) for item in HOSTS),
@@ -172,7 +176,7 @@ def test_odd_entries() -> None:
         await put(keeper, 1, dirs="")
         await put(keeper, 2, dirs="finished", done="a")
         await keeper.create(PATHS.entry("query-0000000003"), b"\xff nonsense")
-        view = await QueueReader(env, PATHS, HOSTS).look(keeper, patience_s=5)
+        view = await QueueReader(env, PATHS, HOSTS, cluster="c").look(keeper, patience_s=5)
         assert [(item.form, item.cells) for item in view.tasks] == [
             (TaskForm.UNREADABLE, "..."),
             (TaskForm.BEING_REMOVED, "d.."),
@@ -190,7 +194,7 @@ def test_a_host_that_a_person_gave_up_is_shown_as_such() -> None:
         said = AbandonedHosts(node.stat.czxid, {host("c"): Abandonment("ada", "it burnt", 7)})
         await create_ancestors(keeper, PATHS.abandoned(name))
         await keeper.create(PATHS.abandoned(name), said.to_bytes())
-        (item,) = (await QueueReader(env, PATHS, HOSTS).look(keeper, patience_s=5)).tasks
+        (item,) = (await QueueReader(env, PATHS, HOSTS, cluster="c").look(keeper, patience_s=5)).tasks
         assert item.cells == "dwx"
         assert item.failures[C].error == "Abandoned by ada: it burnt"
 
@@ -201,9 +205,104 @@ def test_hosts_that_only_old_entries_know_get_a_column() -> None:
     async def main(env: SimulationEnv) -> None:
         keeper = await MemoryKeeperServer(env).connect()
         await put(keeper, 1, done="abc")
-        view = await QueueReader(env, PATHS, HOSTS[:1]).look(keeper, patience_s=5)
+        view = await QueueReader(env, PATHS, HOSTS[:1], cluster="c").look(keeper, patience_s=5)
         assert view.hosts == (A, B, C)
         assert view.tasks[0].cells == "ddd"
+
+    run_simulation(1, main)
+
+
+# --- a queue that several clusters share ------------------------------------------------------------------
+
+
+FOREIGN = "CREATE TABLE payroll ON CLUSTER secret_cluster (x Int8) ENGINE = Memory"
+THEIRS = (host("a"), host("their_host"))
+
+
+def test_entries_for_other_clusters_are_not_shown() -> None:
+    async def main(env: SimulationEnv) -> None:
+        keeper = await MemoryKeeperServer(env).connect()
+        theirs = await put(keeper, 1, query=FOREIGN, hosts=THEIRS, failed="a")
+        ours = await put(keeper, 2, done="a")
+        also_ours = await put(keeper, 3, query="DROP TABLE t ON CLUSTER '{mine}'", done="abc")
+        also_theirs = await put(keeper, 4, query="DROP TABLE payroll ON CLUSTER `{their}`", hosts=THEIRS)
+        reader = QueueReader(env, PATHS, HOSTS, cluster="c", macros={"mine": "c", "their": "secret_cluster"})
+        view = await reader.look(keeper, patience_s=5)
+        assert seen(view) == {also_ours: "ddd", ours: "dww"}
+        assert view.hosts == (A, B, C)
+        assert view.unread == 0
+        assert view.foreign_first == {A: also_theirs}  # theirs is done there, though it failed
+        shown = json.dumps(as_json(view))
+        assert not [word for word in ("payroll", "secret_cluster", "their_host", theirs) if word in shown]
+        other = QueueReader(env, PATHS, THEIRS, cluster="secret_cluster", macros={"their": "secret_cluster"})
+        their_view = await other.look(keeper, patience_s=5)
+        assert [(item.name, item.query) for item in their_view.tasks][-1] == (theirs, FOREIGN)
+        assert their_view.tasks[-1].failures[A].code == 57
+
+    run_simulation(1, main)
+
+
+def test_an_entry_of_which_the_cluster_cannot_be_told_has_no_text() -> None:
+    async def main(env: SimulationEnv) -> None:
+        keeper = await MemoryKeeperServer(env).connect()
+        await put(keeper, 1, query="DROP TABLE payroll", hosts=THEIRS, failed="a")
+        await put(keeper, 2, query="DROP TABLE payroll ON CLUSTER '{unknown}'", hosts=THEIRS, failed="a")
+        await put(keeper, 3, query="PAY payroll ON CLUSTER c", hosts=THEIRS, failed="a")
+        await put(keeper, 4, query="DROP TABLE payroll 'ON CLUSTER c", hosts=THEIRS, failed="a")
+        view = await QueueReader(env, PATHS, HOSTS, cluster="c").look(keeper, patience_s=5)
+        assert [(item.form, item.query, item.failures) for item in view.tasks] == 4 * [
+            (TaskForm.UNREADABLE, "(an entry that cannot be read)", {})
+        ]
+        shown = json.dumps(as_json(view))
+        assert "payroll" not in shown
+        assert "their_host" not in shown
+
+    run_simulation(1, main)
+
+
+def test_what_is_done_for_another_cluster_is_not_read_again() -> None:
+    async def main(env: SimulationEnv) -> None:
+        keeper = await MemoryKeeperServer(env).connect()
+        for number in range(1, 6):
+            await put(keeper, number, query=FOREIGN, hosts=HOSTS, done="ab", failed="c")
+        asked: list[str] = []
+        reader = QueueReader(env, PATHS, HOSTS, cluster="c")
+        await reader.look(_Counting(keeper, asked), patience_s=5)
+        assert not [path for path in asked if path.startswith(PATHS.finished("query-0000000001") + "/")]
+        asked.clear()
+        name = await put(keeper, 6, done="a")
+        view = await reader.look(_Counting(keeper, asked), patience_s=5, count=1)
+        assert seen(view) == {name: "dww"}
+        assert [path for path in asked if "/query-" in path and name not in path] == []
+
+    run_simulation(1, main)
+
+
+def test_the_page_of_one_cluster_has_no_task_of_another(tmp_path: Path) -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        keeper = await server.connect()
+        theirs = await put(keeper, 1, query=FOREIGN, hosts=THEIRS, failed="a")
+        ours = await put(keeper, 2, done="abc")
+        clusters = {
+            "c": cluster("a b", "c"),
+            "secret_cluster": cluster("a their_host", name="secret_cluster"),
+        }
+        config = NodeConfig("/x", topology=Topology(clusters), queues=(QUEUE,))
+        site = Site("c", config, Records(tmp_path / "r.db", env=env), env, "test", keeper_or_none=keeper)
+        watch = Watch(site, queue_reader(site), tmp_path / "none.xml", 0, env)
+        watch._holder = SessionHolder(server.connect, env)
+        found = await watch.task(ours, wait_s=30)
+        assert found is not None
+        assert found.cluster == "c"
+        assert await watch.task(theirs, wait_s=30) is None
+        page = await watch.page(show=Show.ALL, number=1, wait_s=30, recent_s=0)
+        assert page is not None
+        assert [item.name for item in page.tasks] == [ours]
+        everything = json.dumps(overview_json(await watch.overview(wait_s=30, recent_s=0)))
+        assert "payroll" not in everything
+        assert "their_host" not in everything
+        await watch.close()
 
     run_simulation(1, main)
 

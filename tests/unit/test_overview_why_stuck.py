@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from engine.operations.overview.model import (
@@ -69,6 +71,16 @@ def test_hosts_that_wait_alike_are_one_sentence() -> None:
 def test_a_replica_of_another_shard_is_no_reason() -> None:
     said = {item.host: item for item in picture(queue(task(1, "wdr"))).stuck}
     assert "has not begun" in said[A].why
+
+
+def test_an_entry_for_another_cluster_in_the_way_is_said_without_its_text() -> None:
+    part = queue(task(7, "wdd"))
+    assert part.value is not None
+    before = replace(part.value, foreign_first={A: "query-0000000006", B: "query-0000000001"})
+    item = only(picture(replace(part, value=before)).stuck)
+    assert item.why == "It has query-0000000006 before it, which is for another cluster with the same queue."
+    behind = replace(part.value, foreign_first={A: "query-0000000008"})
+    assert "has not begun" in only(picture(replace(part, value=behind)).stuck).why
 
 
 def test_an_alter_that_waits_for_a_failing_mutation_says_so() -> None:

@@ -45,7 +45,8 @@ def places(site: Site) -> tuple[ShardPlace, ...]:
 
 def queue_reader(site: Site) -> QueueReader:
     """A reader of the cluster's queue, with no memory yet. Raises ConfigError."""
-    return QueueReader(site.env, site.queue.paths, site.hosts)
+    macros = site.config.topology.macros
+    return QueueReader(site.env, site.queue.paths, site.hosts, cluster=site.cluster, macros=macros)
 
 
 async def look_at_hosts(site: Site) -> HostsView:

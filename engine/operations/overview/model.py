@@ -263,9 +263,10 @@ _OPEN = frozenset(cell.value for cell in Cell if cell.is_open)
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """The queue: `hosts` are the columns, `tasks` the rows, the newest first.
+    """What the queue has for one cluster: `hosts` are the columns, `tasks` the rows, the newest first.
 
-    `unread` tasks are in the queue and have not been looked at yet; the next look goes on.
+    `unread` tasks are in the queue and have not been looked at yet; the next look goes on. Of entries for
+    other clusters there is only `foreign_first`: by host the oldest one that it has not done.
     """
 
     path: str
@@ -274,6 +275,7 @@ class QueueView:
     presence: Mapping[str, Presence] = field(default_factory=dict)
     unread: int = 0
     keeper_ms: float = 0.0
+    foreign_first: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def open_tasks(self) -> tuple[Task, ...]:

@@ -5,13 +5,17 @@ is kept; a task whose hosts all have theirs is never asked for again. Each look 
 on where the last one stopped: first what is in the queue and who is executing, then outcomes, those of the
 window that is looked at before the others.
 
+A queue usually serves several clusters, and who may see one of them need not see the others: of an entry
+whose ON CLUSTER names another cluster nothing leaves this file but that a host has it before its own. An
+entry of which it cannot be told is shown without its text.
+
 It only reads. One reader serves one queue; whoever has several callers lets one look at a time.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from engine.ddl.abandonment import AbandonedHosts, Abandonment
@@ -30,7 +34,7 @@ from engine.operations.overview.model import (
     Task,
     TaskForm,
 )
-from engine.sql import parse_statement, redact
+from engine.sql import expand_macros, parse_statement, redact
 
 _ENTRIES_A_BATCH = 100
 _OUTCOMES_A_BATCH = 1000
@@ -48,12 +52,18 @@ class _Failure:
 
 @dataclass(slots=True)
 class _Known:
-    """What is known of one entry. `outcomes` has a letter for each host that has finished."""
+    """What is known of one entry. `outcomes` has a letter for each host that has finished.
+
+    `cluster` is the one it is for; `entry` is None where that, or anything of it, cannot be read.
+    """
 
     name: str
     created_ms: int
     czxid: int
     entry: DDLLogEntry | None
+    cluster: str = ""
+    is_foreign: bool = False
+    """It is for another cluster: its outcomes are not read."""
     listed: frozenset[str] = frozenset()
     outcomes: dict[str, str] = field(default_factory=dict)
     failures: dict[str, _Failure] = field(default_factory=dict)
@@ -68,6 +78,8 @@ class _Known:
 
     @property
     def unread(self) -> list[str]:
+        if self.is_foreign:
+            return []
         return [host for host, letter in self.outcomes.items() if letter == Cell.UNREAD.value]
 
     @property
@@ -79,7 +91,7 @@ class _Known:
             and self.form is TaskForm.USUAL
             and not self.active
             and self.listed <= self.outcomes.keys()
-            and Cell.UNREAD.value not in self.outcomes.values()
+            and not self.unread
         )
 
     def cells(self, columns: Sequence[str], presence: dict[str, Presence]) -> str:
@@ -101,19 +113,32 @@ class _Known:
 
 
 class QueueReader:
-    """The memory of one queue, of which `hosts` are the cluster's."""
+    """The memory of one queue, as far as it concerns `cluster` and its `hosts`. `macros` are those of the
+    configuration: in an entry of a foreign program the cluster may be one."""
 
-    def __init__(self, env: Env, paths: QueuePaths, hosts: Iterable[HostId]) -> None:
+    def __init__(
+        self,
+        env: Env,
+        paths: QueuePaths,
+        hosts: Iterable[HostId],
+        *,
+        cluster: str,
+        macros: Mapping[str, str] | None = None,
+    ) -> None:
         self._env = env
         self._paths = paths
+        self._cluster = cluster
+        self._macros = macros or {}
         self._hosts = {str(host): host for host in hosts}
+        self._own = frozenset(self._hosts)
         self._known: dict[str, _Known] = {}
         self._queue_czxid = 0
         self._columns: tuple[str, ...] = tuple(self._hosts)
 
     async def look(self, keeper: Keeper, *, patience_s: float, begin: int = 0, count: int = 50) -> QueueView:
         """The queue now: which tasks the window has and who has ended them, and as much more as can be read
-        in `patience_s`. `begin` and `count` are the window, counted from the newest task.
+        in `patience_s`. `begin` and `count` are the window, counted from the newest task; until the whole
+        queue has been seen, those of other clusters may have places in it.
 
         Raises what Keeper raises.
         """
@@ -121,8 +146,10 @@ class QueueReader:
         names = await self._names(keeper)
         keeper_ms = (self._env.monotonic_s() - started_s) * 1000
         presence = await self._presence(keeper)
-        window = names[begin : begin + count]
-        order = [*window, *names[:begin], *names[begin + count :]]
+        own = [name for name in names if name not in self._known or not self._known[name].is_foreign]
+        window = own[begin : begin + count]
+        chosen = set(window)
+        order = [*window, *(name for name in names if name not in chosen)]
         await self._read_entries(keeper, window, until_s=None)
         if patience_s > 0:
             until_s = self._env.monotonic_s() + patience_s
@@ -184,15 +211,26 @@ class QueueReader:
                 continue  # removed while we were reading
             try:
                 entry = DDLLogEntry.from_bytes(node.data, where=name)
-            except MalformedEntry:
+                cluster = self._cluster_of(entry)
+            except (MalformedEntry, SqlError):
                 self._known[name] = _Known(
                     name, node.stat.ctime_ms, node.stat.czxid, None, form=TaskForm.UNREADABLE
                 )
                 continue
-            for host in entry.hosts:
+            is_foreign = cluster != self._cluster
+            for host in () if is_foreign else entry.hosts:
                 self._hosts.setdefault(str(host), host)
             listed = frozenset(sys.intern(str(host)) for host in entry.hosts)
-            self._known[name] = _Known(name, node.stat.ctime_ms, node.stat.czxid, entry, listed)
+            self._known[name] = _Known(
+                name, node.stat.ctime_ms, node.stat.czxid, entry, cluster, is_foreign, listed
+            )
+
+    def _cluster_of(self, entry: DDLLogEntry) -> str:
+        """Raises SqlError where the statement names none, or a macro that is not known here."""
+        name = expand_macros(parse_statement(entry.query).on_cluster or "", self._macros)
+        if not name:
+            raise SqlError(Code.BAD_ARGUMENTS, "The entry names no cluster")
+        return name
 
     @staticmethod
     def _note_hosts(known: _Known, finished: object, active: object) -> None:
@@ -230,16 +268,26 @@ class QueueReader:
             self._columns = columns
             for known in self._known.values():
                 known.shown = None
-        tasks = [self._task(self._known[name], presence) for name in names if name in self._known]
+        read = [self._known[name] for name in names if name in self._known]
+        tasks = [self._task(known, presence) for known in read if not known.is_foreign]
         wanted = {*window, *[task.name for task in tasks if task.is_open][:_SHOWN_ERRORS]}
         return QueueView(
             path=self._paths.root,
             hosts=tuple(self._hosts[host].readable for host in columns),
             tasks=tuple(self._detailed(task) if task.name in wanted else task for task in tasks),
             presence={self._hosts[host].readable: state for host, state in presence.items()},
-            unread=len(names) - len(tasks) + sum(1 for task in tasks if Cell.UNREAD.value in task.cells),
+            unread=len(names) - len(read) + sum(1 for task in tasks if Cell.UNREAD.value in task.cells),
             keeper_ms=keeper_ms,
+            foreign_first=self._foreign_first(read),
         )
+
+    def _foreign_first(self, read: Sequence[_Known]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for known in read:  # the newest first, so that the oldest stays
+            if known.is_foreign and known.is_listed and known.form is not TaskForm.BEING_REMOVED:
+                for host in (known.listed & self._own) - known.outcomes.keys():
+                    found[self._hosts[host].readable] = known.name
+        return found
 
     def _task(self, known: _Known, presence: dict[str, Presence]) -> Task:
         if known.shown is not None:
@@ -254,12 +302,12 @@ class QueueReader:
         if task.query or known is None:
             return task
         if known.entry is None:
-            return replace(task, query="(cannot be read)")
+            return replace(task, query="(an entry that cannot be read)")
         query = " ".join(redact(without_token(known.entry.query)).split())
         detailed = replace(
             task,
             query=query[:_LONGEST_QUERY],
-            cluster=_cluster_of(known.entry),
+            cluster=known.cluster,
             initiator=_readable(known.entry.initiator or ""),
             failures={
                 _readable(host): HostFailure(failure.code, redact(failure.text), failure.at_ms)
@@ -307,13 +355,6 @@ def _presence_of(answer: object) -> Presence:
     if answer.names:
         return Presence.ACTIVE
     return Presence.AWAY if answer.stat.cversion > 0 else Presence.UNKNOWN
-
-
-def _cluster_of(entry: DDLLogEntry) -> str:
-    try:
-        return parse_statement(entry.query).on_cluster or ""
-    except SqlError:
-        return ""
 
 
 def _readable(host: str) -> str:

@@ -137,6 +137,12 @@ class _Head:
     behind: int
 
     @property
+    def foreign_before(self) -> str:
+        """An entry for another cluster that the host has to do first; empty if none."""
+        name = self.view.foreign_first.get(self.host, "")
+        return name if name < self.task.name else ""
+
+    @property
     def executing_for_shard(self) -> str:
         """A replica of the same shard that is executing this task; empty if none."""
         columns = {host: number for number, host in enumerate(self.view.hosts)}
@@ -176,6 +182,11 @@ def _why_host_waits(head: _Head) -> tuple[str, str]:
             return (
                 f"It waits for {other} of its shard, which executes the statement for both.",
                 f"Look at what {other} is doing.",
+            )
+        case _ if before := head.foreign_before:
+            return (
+                f"It has {before} before it, which is for another cluster with the same queue.",
+                "Look at that cluster's page, or ask those who may: what is stuck there is stuck here.",
             )
         case _ if presence is Presence.ACTIVE:
             return (
@@ -217,8 +228,8 @@ def _odd_forms(view: QueueView, now_ms: int) -> Iterator[Stuck]:
         if task.form is TaskForm.UNREADABLE:
             yield Stuck(
                 what=f"{task.name} cannot be read.",
-                why="Its text is not what a server writes; every host passes over it.",
-                advice="Clean the queue: the task goes with its age.",
+                why="Its text is not what a server writes, or does not say which cluster it is for.",
+                advice="The hosts' logs say whether they passed over it. Cleaning the queue removes it.",
                 task=task.name,
                 since_ms=task.created_ms,
             )

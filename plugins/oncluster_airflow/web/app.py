@@ -91,10 +91,12 @@ def make_app(
     async def on_error(request: Request, error: OnclusterError) -> Response:
         is_unknown = error.code == Code.CLUSTER_DOESNT_EXIST
         status = HTTP_404_NOT_FOUND if is_unknown else HTTP_503_SERVICE_UNAVAILABLE
+        # The hint of an unknown cluster names those there are, and not everybody may see each of them.
+        advice = "" if is_unknown else error.hint
         if "text/html" not in request.headers.get("accept", ""):
-            return JSONResponse({"detail": error.message, "advice": error.hint}, status)
+            return JSONResponse({"detail": error.message, "advice": advice}, status)
         title = "There is no such cluster" if is_unknown else "This cannot be shown now"
-        return HTMLResponse(render.render_error(site, title, error.message, error.hint), status)
+        return HTMLResponse(render.render_error(site, title, error.message, advice), status)
 
     @app.get("/", response_class=HTMLResponse)
     async def index(user: GetUserDep) -> Response:
