@@ -13,12 +13,13 @@ import pytest
 from engine.errors import Code, ConfigError, NodeUnavailable, OnclusterError, SqlError
 from engine.testing.local_cluster import LocalCluster
 from spark_apps.clickhouse_cluster import records
+from spark_apps.clickhouse_cluster.addresses import shards_of
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.reader import ClusterReader
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.source import ClickHouseClusterSource
-from spark_apps.clickhouse_cluster.target import Target, _shards
+from spark_apps.clickhouse_cluster.target import Target
 from spark_apps.clickhouse_cluster.types import spark_schema
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, give_up
 from tests.spark.conftest import MADE, Servers
@@ -59,7 +60,7 @@ def test_a_cluster_that_is_not_there_is_named_with_those_that_are(
         find(nodes, f"{table}_all", cluster_file=str(tmp_path / "other.xml"))
     assert "other" in str(refused.value)
     with pytest.raises(SqlError) as unknown:
-        _shards(server, "nothing", Options.parse({"table": "t", "url": str(server)}))
+        shards_of(server, "nothing", Options.parse({"table": "t", "url": str(server)}))
     assert (unknown.value.code, "two" in unknown.value.hint) == (Code.CLUSTER_DOESNT_EXIST, True)
 
 
@@ -125,7 +126,7 @@ def test_an_empty_database_is_that_of_the_addresses_which_must_have_one(
     nodes.shards[0][0].execute(f"CREATE TABLE {table}_all (a UInt32, s String) ENGINE = {engine}")
     assert str(find(nodes, f"{table}_all", cluster_file=str(local.config_file)).table) == table
     asked = Options.parse({"table": f"{table}_all", "url": str(nodes.shards[0][0])})
-    assert _shards(asked.servers[0], "weighted", asked)[1] == {"d"}  # as system.clusters has it
+    assert shards_of(asked.servers[0], "weighted", asked)[1] == {"d"}  # as system.clusters has it
     text = local.config_file.read_text()
     home = "<default_database>d</default_database>"
     (tmp_path / "other.xml").write_text(text.replace(home, "", 1))
