@@ -306,6 +306,31 @@ def test_settings_that_ask_for_another_answer_get_it_or_are_refused(cluster: Clu
     assert cluster.n1.query(sql, distributed_product_mode="global") == "2000\n"
 
 
+def test_the_rows_of_all_shards_count_for_the_limit_of_rows_to_read(cluster: Cluster) -> None:
+    """A thousand on each of two shards. Each shard compared its own only."""
+    most = {"max_rows_to_read": "1999"}
+    summed = "SELECT sum(id) FROM events_d"
+    grouped = "SELECT id % 2 AS k, count() FROM events_d GROUP BY k ORDER BY k"
+    for node in (cluster.n1, cluster.nodes["n3"]):
+        for sql in (
+            summed,
+            grouped,
+            f"{summed} SETTINGS max_rows_to_read = 1999",
+            f"SELECT * FROM ({summed})",
+        ):
+            for _ in range(2):  # the second one is remembered
+                assert refused(node, sql, **({} if "SETTINGS" in sql else most)).code == 158
+    for sql in (summed, grouped):
+        expected = cluster.n1.query(sql)
+        assert cluster.n1.query(sql, max_rows_to_read="2000") == expected
+        assert cluster.n1.query(sql, max_rows_to_read_leaf="1000") == expected
+        assert refused(cluster.n1, sql, max_rows_to_read_leaf="999").code == 158
+    assert cluster.n1.query("SELECT count() FROM events_d", **most) == "2000\n"
+    assert cluster.n1.query("SELECT count() FROM (SELECT id FROM events_d LIMIT 3)", **most) == "3\n"
+    assert "url(" in cluster.n1.query(f"EXPLAIN SYNTAX {summed}", **most)
+    assert cluster.n1.query(summed, **most, read_overflow_mode="break") != ""
+
+
 def test_a_dictionary_reads_a_distributed_table_by_way_of_the_node(cluster: Cluster) -> None:
     url = f"{cluster.local.node('n1').url}/?query=SELECT+id,note+FROM+default.events_d"
     cluster.n1.query(

@@ -242,7 +242,6 @@ SELECT count() FROM events JOIN extra USING (id)
 SELECT count(), (SELECT max(id) FROM extra) FROM events
 WITH (SELECT max(id) FROM extra) AS m SELECT count() FROM events WHERE id < m
 SELECT count() FROM events, numbers(3) AS n
-SELECT hostName(), count() FROM events GROUP BY 1
 SELECT dictGet('d', 'a', id) FROM events
 SELECT my_own_function(id) FROM events
 SELECT getSetting('max_threads') FROM events

@@ -30,6 +30,7 @@ from engine.node.distributed.patience import patience_s
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.peer_watch import Watching
 from engine.node.distributed.read_place import ReadPlace
+from engine.node.distributed.rows_to_read import ToRead
 from engine.node.statement import Answer, Asked
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
@@ -91,6 +92,8 @@ class Failover:
     statement: Statement
     failed: dict[Peer, OnclusterError] = field(default_factory=dict)
     reads: set[Read] = field(default_factory=set)
+    to_read: set[ToRead] = field(default_factory=set)
+    """What counts for `max_rows_to_read`."""
     early: EarlyReads | None = None
     """How what the statement reads may be asked before chDB asks."""
     version: int = -1

@@ -125,11 +125,16 @@ _DENIED = 288
 
 def forwarded(settings: Mapping[str, str]) -> str:
     """What goes into a shard's URL, with `&` before each; empty for nothing."""
-    return "".join(
-        f"&{name}={quote(value, safe='')}"
-        for name, value in sorted(settings.items())
+    return "".join(f"&{name}={quote(value, safe='')}" for name, value in sorted(of_shards(settings).items()))
+
+
+def of_shards(settings: Mapping[str, str]) -> dict[str, str]:
+    """Those that hold on the shards."""
+    return {
+        name: value
+        for name, value in settings.items()
         if name in _FORWARDED and value and (name, value) not in _NO_LIMITS
-    )
+    }
 
 
 def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, shards: int) -> Spread:

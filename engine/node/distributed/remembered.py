@@ -19,6 +19,7 @@ from engine.distributed.select import Analysis
 from engine.names import TableName
 from engine.node.distributed.early_reads import EarlyReads
 from engine.node.distributed.failover import Read
+from engine.node.distributed.rows_to_read import ToRead
 from engine.node.distributed.tables import DistributedTable
 from engine.node.statement import Asked
 
@@ -51,6 +52,7 @@ class Text:
     takes_settings: bool
     reads: frozenset[Read]
     early: EarlyReads | None
+    to_read: frozenset[ToRead]
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,7 @@ from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.read_settings import spread_of
 from engine.node.distributed.references import Planned, References, has_table_functions, readers_of
 from engine.node.distributed.remembered import Remembered, RememberedSelects, Stamp, Text
+from engine.node.distributed.rows_to_read import check_rows_to_read
 from engine.node.distributed.settings_around import settings_of_statement, with_settings
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.table_functions import refused_to_readers
@@ -122,6 +123,8 @@ class DistributedSelects:
     async def prepare(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         """The request as chDB can run it. Raises SqlError."""
         prepared = await self._prepared_at_once(asked, statement, failover)
+        if statement.kind is not StatementKind.EXPLAIN:
+            await check_rows_to_read(self._health, failover.to_read)
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:
@@ -153,6 +156,7 @@ class DistributedSelects:
 
     async def _prepared(self, asked: Asked, statement: Statement, failover: Failover) -> Asked:
         failover.reads.clear()
+        failover.to_read.clear()
         failover.early = None
         if statement.kind is StatementKind.DESCRIBE and has_table_functions(asked.sql):
             return await self._described(asked, failover)
@@ -264,6 +268,7 @@ class DistributedSelects:
         if peers is not None and peers in before.texts:
             text = before.texts[peers]
             failover.reads.update(text.reads)
+            failover.to_read.update(text.to_read)
             failover.early = text.early
             return with_text(asked, text.sql, before.analysis, takes_settings=text.takes_settings)
         try:
@@ -273,8 +278,8 @@ class DistributedSelects:
             await reader.close()
         sql = await self._checked(asked, plan.sql)
         if (chosen := reader.chosen) is not None:
-            reads = frozenset(failover.reads)
-            before.note_text(chosen, Text(sql, plan.takes_settings, reads, failover.early))
+            reads, to_read = frozenset(failover.reads), frozenset(failover.to_read)
+            before.note_text(chosen, Text(sql, plan.takes_settings, reads, failover.early, to_read))
         return with_text(asked, sql, before.analysis, takes_settings=plan.takes_settings)
 
     def _spread(self, settings: Mapping[str, str], sql: str, refs: Sequence[Reference]) -> Spread:

@@ -34,7 +34,8 @@ from engine.node.distributed.failover import GONE, Failover, Read, received_from
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
 from engine.node.distributed.read_place import ReadPlace
-from engine.node.distributed.read_settings import forwarded
+from engine.node.distributed.read_settings import forwarded, of_shards
+from engine.node.distributed.rows_to_read import ToRead
 from engine.node.distributed.table_filters import filter_of, filter_setting
 from engine.node.distributed.zones import has_session_zone, with_zones
 from engine.node.replicated.waiting import flag, number
@@ -172,6 +173,7 @@ class ShardReader:
             sql = as_declared(select).sql(
                 table, shard_number=shard.number, shards=len(self.shards), others=others
             )
+            self._note_to_read(None, sql)
             return f"SELECT {names} FROM ({sql})" if self._zones(select) else sql
         sql = select.sql(table, shard_number=shard.number, shards=len(self.shards), others=others)
         mark = depth_mark(self.depth + 1)
@@ -189,8 +191,15 @@ class ShardReader:
             read = f"url({quote_string(url)}, 'Native', {structure})"
         reading = f"SELECT {names} FROM {read}"
         self.failover.reads.add(Read(peer, self.place, mark, reading, has_others=len(shard.peers) > 1))
+        self._note_to_read(peer, sql)
         self._early_urls[peer] = early_url(peer, parameters, select)
         return reading
+
+    def _note_to_read(self, peer: Peer | None, sql: str) -> None:
+        there = {**of_shards(self.settings), **self.place.parameters, **(self._filter(peer) if peer else {})}
+        noted = ToRead.of(self.settings, peer, sql, self.current_database, there)
+        if noted is not None:
+            self.failover.to_read.add(noted)
 
     def _names(self, select: RemoteSelect) -> str:
         """The columns of the result by name, with the time zones that they have in tables."""
