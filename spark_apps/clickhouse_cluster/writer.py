@@ -19,7 +19,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from engine.errors import ConfigError, OnclusterError
+from engine.errors import Code, ConfigError, OnclusterError, SqlError
 from spark_apps.clickhouse_cluster import commit, records, staging
 from spark_apps.clickhouse_cluster.collector import spare_the_modules
 from spark_apps.clickhouse_cluster.http import Server
@@ -224,14 +224,28 @@ class Attempt:
 def finish(job: Job, messages: Sequence[WriterCommitMessage | None]) -> Plan:
     """Decide, unless that was done before, and carry the decision out.
 
-    An error after the decision says what finishes the load.
+    A run that was left behind has no table to move from; where the one that came after it is done, so is the
+    load. An error after the decision says what finishes it.
     """
     spare_the_modules()
     try:
         return _finish(job, messages)
     except Exception as error:
+        is_gone = isinstance(error, SqlError) and error.code == Code.UNKNOWN_TABLE
+        if is_gone and (plan := _done_by_another(job)) is not None:
+            log.info("spark.done_by_another_run job=%s", job.key)
+            return plan
         _say_how_to_go_on(job, error)
         raise
+
+
+def _done_by_another(job: Job) -> Plan | None:
+    """The plan of the load if it is done."""
+    try:
+        progress, plan = records.progress(job.coordinator, job.key)
+    except OnclusterError:
+        return None
+    return plan if progress is Progress.DONE else None
 
 
 def _say_how_to_go_on(job: Job, error: Exception) -> None:
