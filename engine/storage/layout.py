@@ -18,6 +18,7 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -67,10 +68,8 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
     own.mkdir(parents=True, exist_ok=True)
     metadata = path / "metadata"
     metadata.mkdir(exist_ok=True)
-    default = metadata / "default.sql"
-    if not default.exists():
-        default.write_text(f"ATTACH DATABASE _ UUID '{env.new_uuid()}'\nENGINE = Atomic\n")
     link = metadata / "default"
+    _make_default_database(metadata / "default.sql", link, settings, env)
     if link.is_symlink():
         # chDB would put its own database at the place that this link names, and fail because it is taken. The
         # link is made anew when `default` is loaded.
@@ -78,6 +77,30 @@ def prepare(path: Path, settings: ChdbSettings, env: Env) -> str:
     (own / "users.xml").write_text(_users(settings))
     (own / "chdb.xml").write_text(_server(own, settings))
     return f"{path}?config-file={own / 'chdb.xml'}"
+
+
+def _make_default_database(file: Path, link: Path, settings: ChdbSettings, env: Env) -> None:
+    """All tables of `default` are found by this file: it is there whole, also after a loss of power, before
+    there is a table. Nodes that did not see to that may have left an empty one, with which chDB does not
+    start; the link that chDB has made of it says what was in it."""
+    if file.exists() and file.stat().st_size:
+        return
+    if file.exists() and not link.is_symlink() and (file.parent.parent / "store").is_dir():
+        return  # which database there was cannot be told
+    uuid = link.readlink().name if link.is_symlink() else str(env.new_uuid())
+    temporary = private_directory(file.parent.parent) / file.name
+    with temporary.open("w") as out:
+        out.write(f"ATTACH DATABASE _ UUID '{uuid}'\nENGINE = Atomic\n")
+        out.flush()
+        if settings.fsync:
+            os.fsync(out.fileno())
+    temporary.replace(file)
+    for directory in (file.parent, file.parent.parent) if settings.fsync else ():
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _server(own: Path, settings: ChdbSettings) -> str:
