@@ -76,6 +76,8 @@ class Replicas:
     asked_delay: list[int] = field(default_factory=list)
     inserted: list[tuple[int, frozenset[str]]] = field(default_factory=list)
     on_insert: Callable[[], None] = lambda: None
+    on_missing: Callable[[], None] = lambda: None
+    """Called when a SELECT does not find the table."""
 
     async def answer(self, request: web.Request) -> web.Response:
         number = int(request.host.partition(":")[0].rpartition(".")[2])
@@ -102,6 +104,7 @@ class Replicas:
             return refusal(516, "u: Authentication failed (AUTHENTICATION_FAILED)")
         if request.method == "GET" and number in self.without_table_once:
             self.without_table_once.discard(number)
+            self.on_missing()
             return refusal(60, "Table default.t does not exist. (UNKNOWN_TABLE)")
         if request.method == "GET" and number in self.failing:
             return refusal(
@@ -392,3 +395,24 @@ async def test_a_table_that_was_away_for_a_moment_is_read_when_it_is_back(
         one.replicas.without_table_once = {2}
         assert await one.ask("SELECT groupBitOr(k) FROM d", skip) == "2\n"
         assert not one.replicas.without_table_once
+
+
+@pytest.mark.parametrize(("limit_s", "begins_anew"), [("0", True), ("60", True), ("30", False)])
+async def test_a_statement_begins_anew_only_within_its_time_limit(
+    reading: Open, limit_s: str, begins_anew: bool
+) -> None:
+    """Each beginning had all of `max_execution_time` for itself."""
+    async with reading(2) as one:
+
+        def half_a_minute() -> None:
+            one.clock.at_s += 30
+
+        one.replicas.without_table_once = {2}
+        one.replicas.on_missing = half_a_minute
+        settings = {"max_execution_time": limit_s}
+        if begins_anew:
+            assert await one.ask("SELECT groupBitOr(k) FROM d", settings) == "2\n"
+        else:
+            with pytest.raises(SqlError) as late:
+                await one.ask("SELECT groupBitOr(k) FROM d", settings)
+            assert late.value.code == Code.UNKNOWN_TABLE

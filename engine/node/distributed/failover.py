@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from engine.distributed.peers import Peer
 from engine.errors import Code, OnclusterError, ReplyLost, SqlError
 from engine.node.distributed.early_reads import EarlyReads
-from engine.node.distributed.patience import patience_s
+from engine.node.distributed.patience import patience_s, time_limit_s
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.peer_watch import Watching
 from engine.node.distributed.read_place import ReadPlace
@@ -39,6 +39,7 @@ log = logging.getLogger(__name__)
 
 HELD_BYTES = 1 << 20
 """As much as the HTTP interface holds back by itself."""
+_LEAST_WAIT_S = 0.01
 PROBE_COUNTS_S = 1.0
 PROBE_COUNTS_ONCE_S = 0.1
 """For what cannot begin anew."""
@@ -104,6 +105,10 @@ class Failover:
     """While the statement runs: for which of its replicas it would wait in vain."""
     _broke_off: dict[Peer, OnclusterError] = field(default_factory=dict)
     _had_unknown: bool = False
+    _since_s: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._since_s = self.health.env.monotonic_s()
 
     @property
     def can_begin_anew(self) -> bool:
@@ -118,7 +123,12 @@ class Failover:
     @property
     def wait_s(self) -> float:
         """As long as the statement waits for a node that is silent. Raises SqlError 36."""
-        return patience_s(self.asked)
+        return min(patience_s(self.asked), max(_LEAST_WAIT_S, self._left_s))
+
+    @property
+    def _left_s(self) -> float:
+        """Of `max_execution_time`, however often the statement has begun."""
+        return time_limit_s(self.asked) - (self.health.env.monotonic_s() - self._since_s)
 
     def begin_watching(self) -> None:
         """The statement begins to run."""
@@ -146,7 +156,7 @@ class Failover:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
         is_broken = error.code in _BROKEN
         culprits = self._those_who_are_silent()
-        if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)):
+        if not self.can_begin_anew or not (is_broken or culprits or _is_gone(error)) or self._left_s <= 0:
             return False
         reads = [read for read in self.reads if read.peer not in self.failed]
         culprits = culprits or await self._those_who_fail(reads, self._probe)

@@ -31,6 +31,13 @@ def patience_s(asked: Asked) -> float:
     return min([USUAL_S] * (not any(limits[:2])) + [limit for limit in limits if limit > 0])
 
 
+def time_limit_s(asked: Asked) -> float:
+    """Seconds that the statement may take as a whole; infinite without a limit. Raises SqlError 36."""
+    if not _says_something(asked):
+        return math.inf
+    return number(settings_of_statement(asked, asked.sql), "max_execution_time", 0.0) or math.inf
+
+
 def with_patience(asked: Asked, wait_s: float) -> Asked:
     """The statement as chDB has to run it. A user who may change nothing has the usual patience."""
     if wait_s == USUAL_S or asked.session.is_readonly or _CHDBS in asked.sql:
