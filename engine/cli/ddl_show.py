@@ -8,7 +8,7 @@ from typing import Any
 from engine.cli import common
 from engine.ddl import CleanedEntry, EntryStatus
 from engine.errors import Refused
-from engine.sql import parse_statement, redact
+from engine.sql import parse_statement, redact, redact_prose
 
 _QUERY_WIDTH = 70
 
@@ -16,7 +16,10 @@ _QUERY_WIDTH = 70
 def print_hosts(status: EntryStatus) -> None:
     common.print_table(
         ("host", "state", "ms", "error"),
-        [(o.host.readable, o.state.value, o.duration_ms, _first_line(o.error)) for o in status.hosts],
+        [
+            (o.host.readable, o.state.value, o.duration_ms, _first_line(redact_prose(o.error)))
+            for o in status.hosts
+        ],
     )
 
 
@@ -57,7 +60,7 @@ def status_as_json(status: EntryStatus) -> dict[str, Any]:
                 "port": outcome.host.port,
                 "state": outcome.state,
                 "code": outcome.code,
-                "error": outcome.error,
+                "error": redact_prose(outcome.error),
                 "finished_ms": outcome.finished_ms,
                 "duration_ms": outcome.duration_ms,
             }

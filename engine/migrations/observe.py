@@ -14,7 +14,7 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.migrations.ledger_writer import LedgerWriter
 from engine.migrations.states import LedgerRow
 from engine.names import HostId
-from engine.sql import redact
+from engine.sql import redact_prose
 
 _MAX_ERROR_CHARS = 8_000
 
@@ -146,7 +146,7 @@ class Observer:
         self.writer.record_outcomes(
             target.token,
             [
-                replace(outcome, error=redact(outcome.error)[:_MAX_ERROR_CHARS])
+                replace(outcome, error=redact_prose(outcome.error)[:_MAX_ERROR_CHARS])
                 for outcome in status.hosts
                 if outcome.host in hosts
             ],

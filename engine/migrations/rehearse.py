@@ -32,7 +32,7 @@ from engine.migrations.files import Direction, Migration, MigrationSet, Script, 
 from engine.migrations.model import RunRequest
 from engine.migrations.rehearse_text import for_rehearsal
 from engine.migrations.statements import Surroundings
-from engine.sql import literal_value, parse_statement, redact, redact_prose, tokenize
+from engine.sql import literal_value, parse_statement, redact_prose, tokenize
 
 logger = logging.getLogger(__name__)
 
@@ -328,9 +328,9 @@ class _Stage:
                 return RehearsalState.OK, code, error, note
         except ReplyLost as lost:
             # The statement brought chDB down. Whatever is asked next raises the same and ends the rehearsal.
-            return RehearsalState.FAILED, code, lost.message, note
+            return RehearsalState.FAILED, code, redact_prose(lost.message), note
         except SqlError as refusal:
-            code, error = refusal.code, redact(refusal.message)
+            code, error = refusal.code, redact_prose(refusal.message)
             if phase is not Phase.GROUND and not self._is_not_ours(refusal, sql):
                 is_second = phase is Phase.UP_AGAIN
                 state = RehearsalState.NOT_REPEATABLE if is_second else RehearsalState.FAILED

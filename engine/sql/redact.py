@@ -4,47 +4,47 @@ What is *executed* needs the secret: never run what this returns. The rules go b
 they also hold for statements nobody understands, and where they doubt they hide: a name too many hidden is a
 nuisance, a password shown is a leak.
 
-Hidden are: `IDENTIFIED … BY 'x'` and its SALT; values of names such as `password = 'x'` and dictionaries'
-`PASSWORD 'x'`; every value of a named collection; the password arguments of engines and table functions; keys
-of the encrypt functions; header values of `url(…)` and HTTP dictionaries; passwords within URLs and keys
-within connection strings, wherever these stand.
+Hidden are: what stands behind `BY` and `SALT`; values of names such as `password = 'x'` and dictionaries'
+`PASSWORD 'x'`; every value of a named collection; the secret arguments of engines, table functions and
+functions; and what `secret_texts` knows. Strings and comments may hold SQL themselves: the same goes for it.
 
-Source: ClickHouse's own list of secret arguments (FunctionSecretArgumentsFinder) goes by position too.
+Everything is found in one pass per level of strings within strings.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 from engine.errors import SqlError
-from engine.sql.edit import Edit, apply_edits
+from engine.sql.edit import Edit
+from engine.sql.secret_arguments import Argument, finder_of, takes_words
+from engine.sql.secret_texts import HIDDEN, clean_literal, clean_sentence, clean_text, is_secret_name
 from engine.sql.tokens import Token, TokenKind, literal_value, scan
 
-HIDDEN = "[HIDDEN]"
 _HIDDEN_LITERAL = f"'{HIDDEN}'"
+_TWICE = re.compile(rf"(?:{re.escape(HIDDEN)}){{2,}}")
 
-_SECRET_NAME = re.compile(
-    r"(?:.*_)?(?:password|passwd|pwd|passphrase|secret|secret_key|access_key|secret_access_key|access_key_id"
-    r"|account_key|private_key|api_key|apikey|token|sas|credential|credentials|connection_string"
-    r"|sasl_password|client_secret|encryption_key|key_hex)(?:_\d+|_hex|_sha256_hex|_double_sha1_hex)?\Z"
-    r"|(?:kafka|rabbitmq|nats)_.*(?:password|secret|token|credential).*\Z",
+_STRINGS = frozenset({TokenKind.STRING, TokenKind.HEREDOC})
+_LITERALS = _STRINGS | {TokenKind.NUMBER}
+_QUOTED = _STRINGS | {TokenKind.IDENTIFIER}
+_NAMES = frozenset({TokenKind.WORD, TokenKind.IDENTIFIER})
+_EQUALS = ("=", "==")
+
+_MOST_LEVELS = 4
+"""Strings within strings deeper than this are hidden whole, if they have anything suspicious in them."""
+
+_MOST_PASSES = 5
+
+_MAY_BE_SQL = re.compile(r"['\"`$=(:\\]")
+_SUSPICIOUS = re.compile(
+    r"identif|passw|pwd|passphrase|secret|token|credential|api_?key|access_?key|private_?key|account_?key|key_hex|auth_header|authoriz"
+    r"|\b(?:by|salt)\s*['\"$]|named\s+collection"
+    r"|\b(?:s3|gcs|oss|cosn|azure|mysql|postgresql|mongodb|redis|remote|iceberg|deltalake|hudi|paimon"
+    r"|externaldistributed|arrowflight|ytsaurus|headers?|hmac|aes_|(?:try)?(?:en|de)crypt|disk)\w*\s*\(",
     re.IGNORECASE,
 )
-_URL_PASSWORD = re.compile(r"(?P<before>\b[A-Za-z][A-Za-z0-9+.\-]*://[^\s:@/'\"]*:)[^\s'\"]+(?=@)")
-_CONNECTION_STRING = re.compile(
-    r"(?P<before>\b(?:AccountKey|SharedAccessKey|SharedAccessSignature|Password|Pwd|sig|X-Amz-Signature"
-    r"|X-Amz-Security-Token|access_token)=)[^;&\s'\"]+",
-    re.IGNORECASE,
-)
-_LITERALS = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.NUMBER})
-_QUOTED = frozenset({TokenKind.STRING, TokenKind.HEREDOC, TokenKind.IDENTIFIER})
-
-_MAX_PASSES = 20
-"""Functions with secrets within functions with secrets: deeper than this, every literal is hidden instead."""
-
-Argument = list[Token]
-"""The significant tokens of one argument."""
 
 
 def redact(sql: str) -> str:
@@ -52,6 +52,72 @@ def redact(sql: str) -> str:
 
     Never raises: of text that cannot be tokenized, what comes behind the fault is hidden whole.
     """
+    return _until_nothing_changes(_redact, sql)
+
+
+# --- sentences ----------------------------------------------------------------------------------------------
+
+_APOSTROPHE = re.compile(r"(?<=[a-z0-9])(?<!\bby)'(?=(?:s|t|re|ll|ve|d)\b(?!'))")
+# `hosts' answers`: only where no other quote stands, since it may as well end a string.
+_APOSTROPHE_OF_MANY = re.compile(r"(?<=[a-z]s)'(?=[\s.,;:)])")
+_QUOTE = re.compile(r"['\"`$]")
+_STANDS_FOR_ONE = "\ue027"
+# In a sentence these begin no comment: what stands behind an address or an option is looked at, too.
+_COMMENTS = {"//": "\ue02f\ue02f", "--": "\ue02d\ue02d", "#": "\ue023", "/*": "\ue02f\ue02a"}
+_SYNTAX_ERROR = re.compile(
+    r"syntax error|syntax_error|code: 62\b|failed at position|\bexpected [^:'\"]{1,80} in: ", re.IGNORECASE
+)
+
+
+def redact_prose(text: str) -> str:
+    """The same for sentences in which SQL may stand, such as errors: the apostrophe of `the queue's` begins
+    no string, and `//` no comment. Where a quote is left that nothing ends, it cannot be told what is within
+    quotes and what is between them: all from the first one on is hidden. A syntax error quotes a statement
+    that has no known form, from the middle of it: all its strings are hidden."""
+    return _until_nothing_changes(_redact_prose, text)
+
+
+def _until_nothing_changes(redact_once: Callable[[str, int], str], text: str) -> str:
+    """What hides a part of an odd text may leave a quote without its other end."""
+    for _ in range(_MOST_PASSES):
+        shown = _TWICE.sub(HIDDEN, redact_once(text, 0))
+        if shown == text:
+            break
+        text = shown
+    return text
+
+
+def _redact_prose(text: str, level: int) -> str:
+    protected = _APOSTROPHE.sub(_STANDS_FOR_ONE, text)
+    if protected.count("'") == 1:
+        protected = _APOSTROPHE_OF_MANY.sub(_STANDS_FOR_ONE, protected)
+    for marker, stand_in in _COMMENTS.items():
+        protected = protected.replace(marker, stand_in)
+    broken = _SYNTAX_ERROR.search(protected)
+    at = broken.start() if broken is not None else len(protected)
+    try:
+        tokens = list(scan(protected))
+    except SqlError:
+        protected = _QUOTE.split(protected, maxsplit=1)[0] + HIDDEN
+    else:
+        protected = _applied(
+            protected,
+            [
+                Edit(token.start, token.end, _HIDDEN_LITERAL)
+                for token in tokens
+                if token.start >= at and token.kind in _STRINGS
+            ],
+        )
+    shown = _redact(protected, level).replace(_STANDS_FOR_ONE, "'")
+    for marker, stand_in in _COMMENTS.items():
+        shown = shown.replace(stand_in, marker)
+    return clean_sentence(shown)
+
+
+# --- one level ----------------------------------------------------------------------------------------------
+
+
+def _redact(sql: str, level: int) -> str:
     tokens: list[Token] = []
     tail = ""
     try:
@@ -61,230 +127,251 @@ def redact(sql: str) -> str:
         end = tokens[-1].end if tokens else 0
         tail = HIDDEN
         sql = sql[:end]
-    hidden = {token.start: token for token in _secrets([t for t in tokens if t.is_significant])}
-    edits = [Edit(token.start, token.end, _HIDDEN_LITERAL) for token in hidden.values()]
+    hidden = _Finder([t for t in tokens if t.is_significant]).secrets()
+    edits: list[Edit] = []
     for token in tokens:
-        if token.start not in hidden and token.kind in (
-            TokenKind.STRING,
-            TokenKind.HEREDOC,
-            TokenKind.IDENTIFIER,
-            TokenKind.COMMENT,
-        ):
-            cleaned = _clean(token.text)
+        if token.start in hidden:
+            edits.append(Edit(token.start, token.end, _HIDDEN_LITERAL))
+        elif token.kind in _QUOTED or token.kind is TokenKind.COMMENT:
+            cleaned = _cleaned(token, level)
             if cleaned != token.text:
                 edits.append(Edit(token.start, token.end, cleaned))
-    return apply_edits(sql, edits) + tail
+    return _applied(sql, edits) + tail
 
 
-_APOSTROPHE = re.compile(r"(?<=[a-z0-9])(?<!\bby)'(?=(?:s|t|re|ll|ve|d)\b(?!'))")
-# `hosts' answers`: only where no other quote stands, since it may as well end a string.
-_APOSTROPHE_OF_MANY = re.compile(r"(?<=[a-z]s)'(?=[\s.,;:)])")
-_QUOTE = re.compile(r"['\"`$]")
-_STANDS_FOR_ONE = "\ue027"
-# In a sentence these begin no comment: what stands behind an address or an option is looked at, too.
-_COMMENTS = {"//": "\ue02f\ue02f", "--": "\ue02d\ue02d", "#": "\ue023"}
+def _applied(sql: str, edits: list[Edit]) -> str:
+    """Two literals side by side stay two: `''` within quotes would be a quote."""
+    pieces: list[str] = []
+    at, last = 0, ""
+    for edit in sorted(edits):
+        between = sql[at : edit.start]
+        before = between[-1:] or last
+        if last == "'" and between.startswith("'"):
+            between = f" {between}"
+        pieces += [between, " " if before == "'" == edit.text[:1] else "", edit.text]
+        at, last = edit.end, edit.text[-1:]
+    rest = sql[at:]
+    pieces += [" " if last == "'" == rest[:1] else "", rest]
+    return "".join(pieces)
 
 
-def redact_prose(text: str) -> str:
-    """The same for sentences in which SQL may stand, such as errors: the apostrophe of `the queue's` begins
-    no string, and `//` no comment. Where a quote is left that nothing ends, it cannot be told what is within
-    quotes and what is between them: all from the first one on is hidden."""
-    protected = _APOSTROPHE.sub(_STANDS_FOR_ONE, text)
-    if protected.count("'") == 1:
-        protected = _APOSTROPHE_OF_MANY.sub(_STANDS_FOR_ONE, protected)
-    for marker, stand_in in _COMMENTS.items():
-        protected = protected.replace(marker, stand_in)
+def _cleaned(token: Token, level: int) -> str:
+    """A literal, quoted identifier or comment that is not hidden as a whole."""
+    text = token.text
+    if not _MAY_BE_SQL.search(text, 1, len(text) - 1):
+        return text
+    if token.kind is TokenKind.COMMENT:
+        return _cleaned_comment(text, level)
+    value = literal_value(token)
+    cleaned = _redacted_within(clean_literal(value), level)
+    if cleaned == value:
+        return text
+    if token.kind is TokenKind.HEREDOC:
+        tag = text[: text.index("$", 1) + 1]
+        return f"{tag}{cleaned}{tag}"
+    quote = text[0] if text[0] in "`\"'" else "'"
+    return quote + cleaned.replace("\\", "\\\\").replace(quote, f"\\{quote}") + quote
+
+
+def _redacted_within(value: str, level: int) -> str:
+    """The value of a string, which may be a statement or a part of one."""
+    if not _MAY_BE_SQL.search(value) or not _SUSPICIOUS.search(value):
+        return value
+    if level >= _MOST_LEVELS:
+        return HIDDEN
     try:
-        for _ in scan(protected):
+        for _ in scan(value):
             pass
     except SqlError:
-        protected = _QUOTE.split(protected, maxsplit=1)[0] + HIDDEN
-    shown = redact(protected).replace(_STANDS_FOR_ONE, "'")
-    for marker, stand_in in _COMMENTS.items():
-        shown = shown.replace(stand_in, marker)
-    return _clean(shown)
+        return _redact_prose(value, level + 1)
+    return _redact(value, level + 1)
 
 
-def _clean(text: str) -> str:
-    if "://" in text:
-        text = _URL_PASSWORD.sub(rf"\g<before>{HIDDEN}", text)
-    if "=" in text:
-        text = _CONNECTION_STRING.sub(rf"\g<before>{HIDDEN}", text)
-    return text
+def _cleaned_comment(text: str, level: int) -> str:
+    is_block = text.startswith("/*")
+    marker = "/*" if is_block else text[: 1 if text[0] == "#" else 2]
+    body = text[len(marker) : -2] if is_block else text[len(marker) :]
+    cleaned = clean_text(body)
+    if _SUSPICIOUS.search(cleaned):
+        cleaned = HIDDEN if level >= _MOST_LEVELS else _redact_prose(cleaned, level + 1)
+    if cleaned == body:
+        return text
+    if is_block:  # What was within quotes may have opened or closed a comment within this one.
+        cleaned = cleaned.replace("/*", "/ *").replace("*/", "* /")
+    return f"{marker}{cleaned}*/" if is_block else f"{marker}{cleaned}"
 
 
-def _secrets(tokens: list[Token]) -> Iterator[Token]:
-    """The tokens to hide."""
-    words = [token.text.upper() if token.kind is TokenKind.WORD else token.text for token in tokens]
-    is_collection = words[1:3] == ["NAMED", "COLLECTION"]
-    has_credentials = "IDENTIFIED" in words
-    finders = _DATABASE_ENGINES if words[1:2] == ["DATABASE"] else _FUNCTIONS
-    budget = _MAX_PASSES * (len(tokens) + 1)
-    for at, token in enumerate(tokens):
-        before = words[at - 1] if at else ""
-        if token.kind in _QUOTED and has_credentials and before in ("BY", "SALT"):
-            yield token
-        elif token.kind in _LITERALS:
-            if before == "=" and at >= 2 and (is_collection or _is_secret_name(tokens[at - 2])):
-                yield token
-            elif _is_secret_name(tokens[at - 1]) and at and tokens[at - 1].kind is TokenKind.WORD:
-                yield token  # As in a dictionary's SOURCE: PASSWORD 'x'.
-        if at + 1 < len(tokens) and words[at + 1] == "(":
-            finder = finders.get(literal_value(token).lower()) if token.kind in _NAMES else None
-            if finder is not None:
-                arguments = _arguments(tokens, at + 1)
-                budget -= sum(map(len, arguments))
-                if budget < 0:
-                    yield from (t for t in tokens if t.kind in _QUOTED)
-                    return
-                for argument in finder(arguments):
-                    yield from (t for t in argument if t.kind in _QUOTED)
+@dataclass(slots=True)
+class _Finder:
+    """Which of the significant tokens are secrets."""
 
+    tokens: list[Token]
+    words: list[str] = field(init=False)
+    closing: list[int] = field(init=False)
+    """For each opening bracket the place of its closing one; the number of tokens if nothing closes it."""
+    whole: set[int] = field(default_factory=set)
+    steps: list[int] = field(init=False)
+    """How many secret ranges begin less how many end at each token."""
+    quoted_steps: list[int] = field(init=False)
+    """The same of ranges of which numbers are no secrets: `encrypt('m', substring(x, 1, 2), 'k')`."""
 
-def _is_secret_name(token: Token) -> bool:
-    if token.kind not in (TokenKind.WORD, TokenKind.IDENTIFIER, TokenKind.STRING):
-        return False
-    return _SECRET_NAME.match(literal_value(token)) is not None
+    def __post_init__(self) -> None:
+        self.words = [t.text.upper() if t.kind is TokenKind.WORD else t.text for t in self.tokens]
+        self.steps = [0] * (len(self.tokens) + 1)
+        self.quoted_steps = [0] * (len(self.tokens) + 1)
+        self.closing = [len(self.tokens)] * len(self.tokens)
+        opened: list[int] = []
+        for at, token in enumerate(self.tokens):
+            if token.kind is TokenKind.PUNCTUATION and token.text in ("(", "[", "{"):
+                opened.append(at)
+            elif opened and token.kind is TokenKind.PUNCTUATION and token.text in (")", "]", "}"):
+                self.closing[opened.pop()] = at
 
+    def secrets(self) -> set[int]:
+        """Where they start in the text."""
+        in_collection, source_end, call_ends = False, -1, list[int]()
+        database = ""
+        words = self.words
+        for at, token in enumerate(self.tokens):
+            while call_ends and call_ends[-1] <= at:
+                call_ends.pop()
+            before = words[at - 1] if at else ""
+            if token.kind is TokenKind.WORD:
+                word = words[at]
+                if word == "COLLECTION" and before == "NAMED":
+                    in_collection = True
+                elif word == "DATABASE":
+                    database = "clear" if at < 2 or before in ("CREATE", "ATTACH") else "doubt"
+                elif word in ("TABLE", "DICTIONARY", "VIEW") and before in ("CREATE", "ATTACH", "REPLACE"):
+                    database = ""
+                elif word == "PARALLEL":
+                    in_collection, database = False, ""
+                elif word in ("BY", "SALT"):
+                    self._behind_by(at)
+                elif word == "SOURCE" and self._opens(at + 1):
+                    source_end = self.closing[at + 1]
+            elif token.text == ";" and token.kind is TokenKind.PUNCTUATION:
+                in_collection, database = False, ""
+            if token.text in _EQUALS and at:
+                if in_collection:
+                    self._value(at + 1, words_too=True)
+                elif is_secret_name(self.tokens[at - 1]):
+                    self._value(at + 1, words_too=bool(call_ends))
+                elif at + 1 < len(words) and self.tokens[at - 1].kind in _STRINGS:
+                    following = self.tokens[at + 1]
+                    if following.kind in _NAMES and is_secret_name(following) and not self._opens(at + 2):
+                        self.whole.add(at - 1)
+            elif token.kind in _NAMES and is_secret_name(token):
+                self._behind_name(at, in_source=at < source_end)
+            if token.kind in _NAMES and self._opens(at + 1):
+                is_engine = "ENGINE" in words[max(0, at - 2) : at]
+                if self._call(at, database if is_engine else ""):
+                    call_ends.append(self.closing[at + 1])
+        return set(self._hidden())
 
-_NAMES = frozenset({TokenKind.WORD, TokenKind.IDENTIFIER})
+    def _hidden(self) -> Iterator[int]:
+        depth = quoted_depth = 0
+        for at, token in enumerate(self.tokens):
+            depth += self.steps[at]
+            quoted_depth += self.quoted_steps[at]
+            is_quoted = token.kind in _QUOTED
+            is_number = token.kind is TokenKind.NUMBER
+            if at in self.whole or (is_quoted and (depth or quoted_depth)) or (is_number and depth):
+                yield token.start
 
+    def _opens(self, at: int) -> bool:
+        return at < len(self.words) and self.words[at] == "("
 
-def _arguments(tokens: list[Token], opening: int) -> list[Argument]:
-    """The arguments of the call whose bracket opens at `opening`."""
-    arguments: list[Argument] = [[]]
-    depth = 0
-    for token in tokens[opening:]:
-        if token.kind is TokenKind.PUNCTUATION and token.text in "([{":
-            depth += 1
-            if depth == 1:
+    def _range(self, start: int, end: int, *, numbers_too: bool = True) -> None:
+        steps = self.steps if numbers_too else self.quoted_steps
+        steps[start] += 1
+        steps[min(end, len(self.tokens))] -= 1
+
+    def _behind_by(self, at: int) -> None:
+        words = self.words
+        if at + 1 >= len(words) or (at and words[at - 1] in _BY_OF_QUERIES):
+            return
+        if "LIMIT" in words[max(0, at - 6) : at]:
+            return
+        following = self.tokens[at + 1]
+        if following.kind in _QUOTED or (words[at] == "SALT" and following.kind is TokenKind.NUMBER):
+            self.whole.add(at + 1)
+        elif following.kind in (TokenKind.WORD, TokenKind.NUMBER) and words[at] == "BY":
+            is_password = any(word.startswith("IDENTIF") for word in words[max(0, at - 4) : at])
+            self.whole.update([at + 1] if is_password else [])
+
+    def _behind_name(self, at: int, *, in_source: bool) -> None:
+        """As in a dictionary's SOURCE: `PASSWORD 'x'`."""
+        if at + 1 >= len(self.tokens):
+            return
+        following = self.tokens[at + 1]
+        if following.kind in _LITERALS:
+            self._value(at + 1, words_too=False)
+        elif in_source and following.kind in _NAMES:
+            self._value(at + 1, words_too=True)
+
+    def _value(self, at: int, *, words_too: bool) -> None:
+        """One value: operands with `||` or `+` between them, each of which may be a call or in brackets."""
+        while at < len(self.tokens):
+            token = self.tokens[at]
+            if token.text in ("-", "+") and token.kind is TokenKind.PUNCTUATION:
+                at += 1
                 continue
-        elif token.kind is TokenKind.PUNCTUATION and token.text in ")]}":
-            depth -= 1
-            if depth == 0:
-                break
-        elif token.text == "," and depth == 1:
-            arguments.append([])
-            continue
-        arguments[-1].append(token)
-    return arguments
+            is_call = token.kind in _NAMES and self._opens(at + 1)
+            if is_call or token.text in ("(", "["):
+                end = self.closing[at + is_call]
+                self._range(at + is_call, end)
+                at = end + 1
+            elif token.kind in _LITERALS or (words_too and token.kind in _NAMES):
+                self.whole.add(at)
+                at += 1
+            elif token.kind is TokenKind.IDENTIFIER and token.text[0] == '"':
+                if at + 1 >= len(self.tokens) or self.words[at + 1] != ".":
+                    self.whole.add(at)
+                at += 1
+            else:
+                return
+            if at >= len(self.tokens) or self.words[at] not in ("||", "+"):
+                return
+            at += 1
+
+    def _call(self, at: int, database: str) -> bool:
+        """Whether it is one whose arguments are looked at, and takes bare words for strings."""
+        name = literal_value(self.tokens[at])
+        found = False
+        for of_database in {"clear": (True,), "doubt": (True, False)}.get(database, (False,)):
+            finder = finder_of(name, of_database=of_database)
+            if finder is None:
+                continue
+            found = True
+            for secret in finder(self._arguments(at + 1)):
+                self._hide(secret, words_too=takes_words(name))
+        return found and takes_words(name)
+
+    def _hide(self, argument: Argument, *, words_too: bool) -> None:
+        if len(argument) == 1 and words_too and argument[0][1].kind in _NAMES | _LITERALS:
+            self.whole.add(argument[0][0])
+        elif argument:
+            self._range(argument[0][0], argument[-1][0] + 1, numbers_too=words_too)
+
+    def _arguments(self, opening: int) -> list[Argument]:
+        """The arguments of the call whose bracket opens there. What is within further brackets is left out,
+        so that calls within calls cost no more time than their length."""
+        arguments: list[Argument] = [[]]
+        end = self.closing[opening]
+        at = opening + 1
+        while at < end:
+            token = self.tokens[at]
+            if token.text == "," and token.kind is TokenKind.PUNCTUATION:
+                arguments.append([])
+            else:
+                arguments[-1].append((at, token))
+                if token.kind is TokenKind.PUNCTUATION and token.text in ("(", "[", "{"):
+                    at = self.closing[at]
+                    if at < end:
+                        arguments[-1].append((at, self.tokens[at]))
+            at += 1
+        return arguments
 
 
-# --- which arguments are secret -----------------------------------------------------------------------------
-
-_FORMATS = re.compile(
-    r"auto|(?:custom|pretty|json|bson|csv|tsv|tabseparated|tskv|rowbinary|parquet|orc|arrow|avro|native|values"
-    r"|protobuf|capnproto|msgpack|lineasstring|rawblob|one|form|template|regexp|npy|prometheus|sqlinsert|hive"
-    r"|mysqldump|markdown|xml|vertical|null)[a-z]*",
-    re.IGNORECASE,
-)
-
-
-def _positional(arguments: list[Argument]) -> list[Argument]:
-    """Arguments without those given by `name = value`, whose names tell."""
-    return [a for a in arguments if not (len(a) > 1 and a[1].text == "=")]
-
-
-def _at(*positions: int) -> Callable[[list[Argument]], list[Argument]]:
-    """The arguments at these positions, counted from 1."""
-
-    def find(arguments: list[Argument]) -> list[Argument]:
-        positional = _positional(arguments)
-        return [positional[p - 1] for p in positions if p <= len(positional)]
-
-    return find
-
-
-def _from(position: int) -> Callable[[list[Argument]], list[Argument]]:
-    """All arguments from this position on."""
-    return lambda arguments: _positional(arguments)[position - 1 :]
-
-
-def _is_format(argument: Argument) -> bool:
-    return len(argument) == 1 and _FORMATS.fullmatch(literal_value(argument[0])) is not None
-
-
-def _s3(url: int) -> Callable[[list[Argument]], list[Argument]]:
-    """`url, key id, secret[, session token][, format…]`; `url, format…` and `url, NOSIGN` have no secret."""
-
-    def find(arguments: list[Argument]) -> list[Argument]:
-        behind = _positional(arguments)[url:]
-        if len(behind) < 2 or _is_format(behind[0]) or behind[0][0].text.upper() == "NOSIGN":
-            return []
-        token = behind[2:3] if len(behind) > 2 and not _is_format(behind[2]) else []
-        return [behind[1], *token]
-
-    return find
-
-
-def _azure(container: int) -> Callable[[list[Argument]], list[Argument]]:
-    """`connection string | url, container, blob[, account, key][, format…]`."""
-
-    def find(arguments: list[Argument]) -> list[Argument]:
-        behind = _positional(arguments)[container + 1 :]
-        return behind[1:2] if len(behind) > 1 and not _is_format(behind[0]) else []
-
-    return find
-
-
-def _remote(arguments: list[Argument]) -> list[Argument]:
-    """`address, db, table, user, password` or `address, db.table, user, password`."""
-    positional = _positional(arguments)
-    if len(positional) < 4:
-        return []
-    joined = len(positional[1]) > 1 or "." in literal_value(positional[1][0])
-    return positional[3:5] if joined else positional[4:5]
-
-
-def _headers(arguments: list[Argument]) -> list[Argument]:
-    """The values of `headers('Authorization' = 'x')`."""
-    return [argument[2:] for argument in arguments if len(argument) > 2 and argument[1].text == "="]
-
-
-def _http_header(arguments: list[Argument]) -> list[Argument]:
-    """The value of a dictionary source's `HEADER(NAME 'x' VALUE 'y')`."""
-    return [
-        argument[at + 1 : at + 2]
-        for argument in arguments
-        for at, token in enumerate(argument)
-        if token.text.upper() == "VALUE"
-    ]
-
-
-_S3_LIKE = """
-    s3 gcs oss cosn s3queue deltalake deltalakes3 hudi iceberg icebergs3 paimon paimons3 minio icebergcatalog
-    datalakecatalog
-"""
-_SQL_SERVERS = ("mysql", "postgresql", "materializedpostgresql", "materializedmysql")
-_CLUSTERS = (
-    "s3cluster gcscluster deltalakecluster deltalakes3cluster hudicluster icebergcluster icebergs3cluster"
-)
-_FUNCTIONS: dict[str, Callable[[list[Argument]], list[Argument]]] = {
-    **{name: _s3(1) for name in _S3_LIKE.split()},
-    **{name: _s3(2) for name in _CLUSTERS.split()},
-    **{name: _azure(2) for name in ("azureblobstorage", "azurequeue", "icebergazure", "deltalakeazure")},
-    **{name: _azure(3) for name in ("azureblobstoragecluster", "icebergazurecluster")},
-    **{name: _at(5) for name in _SQL_SERVERS},
-    "mongodb": _at(5),
-    "redis": _from(3),
-    "externaldistributed": _at(6),
-    "remote": _remote,
-    "remotesecure": _remote,
-    "headers": _headers,
-    "header": _http_header,
-    "arrowflight": _from(3),
-    "ytsaurus": _from(3),
-    **{
-        name: _from(2)
-        for name in (
-            "encrypt",
-            "decrypt",
-            "tryencrypt",
-            "trydecrypt",
-            "aes_encrypt_mysql",
-            "aes_decrypt_mysql",
-        )
-    },
-}
-# A database has no table among its arguments: `host, db, user, password`.
-_DATABASE_ENGINES = _FUNCTIONS | {name: _at(4) for name in _SQL_SERVERS}
+_BY_OF_QUERIES = frozenset({"GROUP", "ORDER", "PARTITION", "SAMPLE", "PRIMARY", "CLUSTER", "TTL"})

@@ -74,6 +74,10 @@ class Oracle:
         """Each statement as ClickHouse writes it; None where it does not parse."""
         return self._ask(format=statements)
 
+    def tried(self, *statements: str) -> list[str | None]:
+        """The answers; None where it is an error."""
+        return [text if ok else None for ok, text in self._ask(run=list(statements))]
+
     def run(self, *statements: str) -> list[str]:
         """The answers, tab-separated. Fails on the first error."""
         answers = []
@@ -441,3 +445,39 @@ def test_statements_without_a_database_act_on_the_current_one(shop: Oracle) -> N
     (strays,) = shop.run("SELECT count() FROM system.tables WHERE database = 'elsewhere'")
     shop.run("DROP TABLE shop.n3", "USE default")
     assert (names, rows, strays) == ("n3", "2", "0")
+
+
+_WITH_SECRETS = [
+    "SELECT * FROM s3('https://b/x', 'csvloader', 'Zq1')",
+    "SELECT * FROM s3('https://b/x', 'k', 'Zq1', 'CSV', 'a Int8')",
+    "SELECT * FROM s3('https://b/x', 'k', 'Zq1', 'Zq2', 'CSV', 'a Int8')",
+    "SELECT * FROM s3Cluster('c', 'https://b/x', 'oneKEY', 'Zq1')",
+    "SELECT * FROM s3('https://b/x', extra_credentials(external_id = 'Zq1'))",
+    "SELECT * FROM gcs('https://b/x', 'k', 'Zq1')",
+    "SELECT * FROM deltaLake('https://b/x', 'k', 'Zq1')",
+    "SELECT * FROM iceberg('https://b/x', 'k', 'Zq1')",
+    "SELECT * FROM mysql('h', 'd', 't', 'u', 'Zq1')",
+    "SELECT * FROM postgresql('h', 'd', 't', 'u', 'Zq1', 'schema')",
+    "SELECT * FROM mongodb('h', 'd', 'c', 'u', 'Zq1', 'a Int8')",
+    "SELECT * FROM mongodb('mongodb://u:Zq1@h/d', 'c', 'a Int8')",
+    "SELECT * FROM remote('h', 'd', 't', 'u', 'Zq1')",
+    "SELECT * FROM remote('h', d.t, 'u', 'Zq1')",
+    "SELECT * FROM remoteSecure('h', numbers(1), 'u', 'Zq1')",
+    "SELECT * FROM azureBlobStorage('https://x', 'c', 'b', 'n', 'Zq1', 'CSV')",
+    "SELECT * FROM azureBlobStorage('AccountName=n;AccountKey=Zq1;Suffix=x', 'c', 'b')",
+    "SELECT * FROM url('https://h/x', CSV, 'a Int8', headers('Authorization' = 'Zq1', 'X' = 'Zq2'))",
+    "SELECT * FROM url('https://u:Zq1@h/x', CSV)",
+    "SELECT * FROM mysql(c, password = 'Zq1')",
+    "SELECT encrypt('aes-256-gcm', 'Zq1', 'Zq2')",
+]
+
+
+def test_what_clickhouse_hides_is_hidden(oracle: Oracle) -> None:
+    """It hides in EXPLAIN SYNTAX; statements that it cannot look at without their servers are left out."""
+    answers = oracle.tried(*(f"EXPLAIN SYNTAX {sql}" for sql in _WITH_SECRETS))
+    hidden_there = [
+        sql for sql, text in zip(_WITH_SECRETS, answers, strict=True) if "[HIDDEN]" in (text or "")
+    ]
+    assert len(hidden_there) >= 8
+    assert [sql for sql in hidden_there if "[HIDDEN]" not in redact(sql)] == []
+    assert [sql for sql in _WITH_SECRETS if "Zq" in redact(sql)] == []

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from engine.errors import SqlError
 from engine.names import quote_identifier, quote_string
 from engine.sql import Token, TokenKind, literal_value, redact, tokenize
-from engine.sql.redact import HIDDEN
+from engine.sql.secret_texts import HIDDEN
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")

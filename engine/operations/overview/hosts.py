@@ -21,7 +21,7 @@ from engine.operations.overview.model import (
     ReplicatedTable,
     SpoolRow,
 )
-from engine.sql import redact
+from engine.sql import redact, redact_prose
 
 _REPLICAS = (
     "SELECT database, table, is_readonly, is_session_expired, queue_size, inserts_in_queue, absolute_delay "
@@ -92,7 +92,7 @@ def _note(error: OnclusterError) -> str:
 
 def _text(value: object) -> str:
     """Errors quote statements, and those may hold secrets."""
-    return redact(str(value or ""))[:_LONGEST_TEXT]
+    return redact_prose(str(value or ""))[:_LONGEST_TEXT]
 
 
 def _table(row: Row) -> str:
@@ -126,7 +126,7 @@ def _mutation(row: Row) -> Mutation:
     return Mutation(
         _table(row),
         mutation_id=str(row["mutation_id"]),
-        command=_text(row["command"]),
+        command=redact(str(row["command"] or ""))[:_LONGEST_TEXT],
         since_ms=int(row["since_s"]) * 1000,
         parts_to_do=int(row.get("parts_to_do") or 0),
         fail_reason=_text(row.get("latest_fail_reason")),

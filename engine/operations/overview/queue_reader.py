@@ -34,7 +34,7 @@ from engine.operations.overview.model import (
     Task,
     TaskForm,
 )
-from engine.sql import expand_macros, parse_statement, redact
+from engine.sql import expand_macros, parse_statement, redact, redact_prose
 
 _ENTRIES_A_BATCH = 100
 _OUTCOMES_A_BATCH = 1000
@@ -310,7 +310,7 @@ class QueueReader:
             cluster=known.cluster,
             initiator=_readable(known.entry.initiator or ""),
             failures={
-                _readable(host): HostFailure(failure.code, redact(failure.text), failure.at_ms)
+                _readable(host): HostFailure(failure.code, redact_prose(failure.text), failure.at_ms)
                 for host, failure in [*known.failures.items(), *_given_up(known)][:_SHOWN_ERRORS]
             },
         )
