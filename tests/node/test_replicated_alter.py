@@ -65,6 +65,31 @@ def test_alters_of_all_kinds_from_either_replica_leave_both_alike(pair: Pair) ->
     assert pair.rows(t).splitlines()[0] == "0\t2020-01-01\t5\t0"
 
 
+def test_an_index_and_a_projection_are_cleared_in_one_partition_only(pair: Pair) -> None:
+    t = pair.table(
+        "k UInt64, v String, INDEX i v TYPE minmax, PROJECTION p (SELECT v, count() GROUP BY v)",
+        rest="PARTITION BY k % 2 ORDER BY k SETTINGS min_bytes_for_wide_part = 0",
+    )
+    pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
+    with_index = (
+        "SELECT partition, secondary_indices_compressed_bytes > 0 FROM system.parts "
+        f"WHERE active AND table = '{t}' ORDER BY ALL"
+    )
+    with_projection = (
+        f"SELECT partition FROM system.projection_parts WHERE active AND table = '{t}' ORDER BY 1"
+    )
+    pair.synced(t)
+    assert pair.same(with_index) == "0\t1\n1\t1\n"
+    assert pair.same(with_projection) == "0\n1\n"
+    for node, what in zip(pair.both, ("INDEX i", "PROJECTION p"), strict=True):
+        node.query(f"ALTER TABLE {t} CLEAR {what} IN PARTITION 1 SETTINGS mutations_sync = 2, alter_sync = 2")
+    assert pair.rows(t) == "".join(f"{k}\tx\n" for k in range(4))
+    assert pair.same(with_index) == "0\t1\n1\t0\n"
+    assert pair.same(with_projection) == "0\n"
+    parts = pair.n1.query(f"SELECT name FROM system.parts WHERE active AND table = '{t}' ORDER BY name")
+    assert parts == "0_0_0_0\n1_0_0_0_2\n", "a part of the other partition was written anew"
+
+
 def test_sub_commands_are_carried_out_in_their_order_and_nothing_behind_one_that_fails(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} VALUES (1, 'abc')")

@@ -232,6 +232,24 @@ async def test_a_source_that_goes_on_or_gets_lost_while_it_is_copied_is_not_copi
 
 
 @simulated
+async def test_the_replica_with_the_least_to_do_is_copied(bench: Bench) -> None:
+    *others, new = await bench.cluster(4)
+    for replica in others:
+        await replica.stop()
+    new.ctx.switches.stop(Activity.PULLING)
+    for number in range(3):
+        await bench.log(GetPart(P(f"all_{number}_{number}_0")), source="r9")
+    for replica, copied, queued in zip(others, (0, 3, 2), (0, 2, 0), strict=True):
+        await bench.admin.set(replica.ctx.me.log_pointer, str(copied).encode())
+        for _ in range(queued):
+            await bench.admin.create(replica.ctx.me.queue_prefix, b"", mode=CreateMode.PERSISTENT_SEQUENTIAL)
+    # To do: three entries to copy; two to execute; one to copy.
+    for best in reversed(others):
+        assert (await clone.choose_source(new.ctx, new.ctx.session())).name == best.name
+        await bench.admin.set(best.ctx.me.is_lost, b"1")
+
+
+@simulated
 async def test_when_all_others_are_lost_the_replica_stays_read_only(bench: Bench) -> None:
     one, two = await with_history(bench)
     await bench.admin.set(PATHS.replica("r1").is_lost, b"1")

@@ -14,6 +14,7 @@ from engine.replication.commands.optimize import Extent, OptimizeOptions, optimi
 from engine.replication.commands.partitions import Sync
 from engine.replication.fetching import PartFetcher, PartReceiver, PartUnavailable
 from engine.replication.host import ReplicaHost
+from engine.replication.log_actions import MergeParts
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
@@ -82,6 +83,23 @@ async def test_of_those_that_are_as_far_the_one_with_the_shortest_queue_is_asked
     three.ctx.queue_changed.set()
     await bench.until(lambda: three.values == [0, 1, 2, 3, 9])
     assert {source for source, node, _ in bench.network.fetches if node == "r3"} == {"r2"}
+
+
+@simulated
+async def test_of_several_parts_that_cover_the_wanted_one_the_largest_is_fetched(bench: Bench) -> None:
+    one, two = await bench.cluster(2)
+    two.ctx.switches.stop(Activity.FETCHES)
+    for key in range(4):
+        await one.insert(key)
+    await bench.log(MergeParts(tuple(P(f"all_{n}_{n}_0") for n in range(4)), P("all_0_3_2")))
+    await bench.quiet(one)
+    (whole,) = await bench.parts("r1")
+    # A real server's replica keeps what was merged for another eight minutes.
+    data = (await bench.admin.get(one.ctx.me.part(P(whole)))).data
+    for name in ("all_0_1_1", "all_0_2_1"):
+        await bench.admin.create(one.ctx.me.part(P(name)), data)
+    (holder,) = await peers.active_holders(two.ctx, two.ctx.session(), P("all_0_0_0"))
+    assert (holder.replica, holder.part) == (one.ctx.me, P("all_0_3_2"))
 
 
 @simulated
