@@ -182,7 +182,8 @@ class ReplicationCluster:
                 return source
             return None
 
-        self.network.attach(node.name, node.me, node.store, process=process)
+        node.address = node.address or node.name
+        self.network.attach(node.name, node.me, node.store, process=process, address=node.address)
         holder = SessionHolder(gated_factory(opening, process), env)
         node.ctx = ReplicaContext(
             name=TABLE,
@@ -192,7 +193,7 @@ class ReplicationCluster:
             holder=holder,
             store=node.store,
             fetcher=self.network.fetcher(node.name),
-            host=ReplicaHost(node.name, 9009, 9000, TABLE.database, TABLE.table),
+            host=ReplicaHost(node.address, 9009, 9000, TABLE.database, TABLE.table),
             server_uuid=str(UUID(int=node.number)),
             settings=self.settings,
             queue=ReplicaQueue(),

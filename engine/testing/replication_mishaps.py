@@ -59,6 +59,16 @@ class Mishaps:
 
         asyncio.get_running_loop().call_later(for_s, heal)
 
+    def rename_host(self, node: SimulatedNode, unknown_for_s: float) -> None:
+        """The machine comes back under another name, which nobody can resolve at first."""
+        cluster, process = self._cluster, node.process
+        assert process is not None
+        cluster.reached["host renamed"] += 1
+        address = node.address = f"{node.name}-{node.incarnation}"
+        cluster.network.forget_name(address)
+        asyncio.get_running_loop().call_later(unknown_for_s, cluster.network.know_name, address)
+        process.kill()
+
     async def restart_keeper(self, down_s: float) -> None:
         cluster = self._cluster
         cluster.reached["keeper restart"] += 1

@@ -4,7 +4,8 @@
     network.attach("n1", replica_paths, store)             # the process serves its parts
     fetcher = network.fetcher("n2")                        # a `PartFetcher` for the replica on n2
 
-A replica's address (`ReplicaHost.host`) is the name of its node. Links are one way: `cut("n1", "n2")` loses
+A replica's address (`ReplicaHost.host`) is the name of its node, or what `attach` says; who asks at another
+one, or while `forget_name` holds, finds no such host. Links are one way: `cut("n1", "n2")` loses
 what n1 sends to n2, be it a request or a reply.
 """
 
@@ -52,6 +53,7 @@ class _Server:
     node: str
     store: PartStore
     process: Process | None
+    address: str
 
 
 class MemoryPartNetwork:
@@ -62,14 +64,21 @@ class MemoryPartNetwork:
         self.faults = faults or NetworkFaults()
         self._servers: dict[str, _Server] = {}
         self._cut: set[tuple[str, str]] = set()
+        self._unknown: set[str] = set()
         self.fetches: list[tuple[str, str, PartName]] = []
         """(from node, to node, part) of every transfer that succeeded."""
 
     def attach(
-        self, node: str, replica: ReplicaPaths, store: PartStore, *, process: Process | None = None
+        self,
+        node: str,
+        replica: ReplicaPaths,
+        store: PartStore,
+        *,
+        process: Process | None = None,
+        address: str = "",
     ) -> None:
-        """A process begins to serve; the one before is forgotten."""
-        self._servers[replica.root] = _Server(node, store, process)
+        """A process begins to serve; the one before is forgotten. Without an address any will do."""
+        self._servers[replica.root] = _Server(node, store, process, address)
 
     def detach(self, replica: ReplicaPaths) -> None:
         self._servers.pop(replica.root, None)
@@ -90,6 +99,14 @@ class MemoryPartNetwork:
 
     def heal_all(self) -> None:
         self._cut.clear()
+        self._unknown.clear()
+
+    def forget_name(self, address: str) -> None:
+        """DNS does not know the host."""
+        self._unknown.add(address)
+
+    def know_name(self, address: str) -> None:
+        self._unknown.discard(address)
 
     def is_cut(self, one: str, other: str) -> bool:
         """Whether a request and its reply cannot both get through."""
@@ -98,6 +115,7 @@ class MemoryPartNetwork:
     async def transfer(
         self,
         node: str,
+        source: ReplicaHost,
         replica: ReplicaPaths,
         name: PartName,
         into: PartReceiver,
@@ -107,6 +125,9 @@ class MemoryPartNetwork:
         if server is None:
             await self._env.sleep(_TIMEOUT_S)
             raise PartUnavailable(f"{replica.root} cannot be reached from {node}")
+        if server.address and (source.host != server.address or source.host in self._unknown):
+            self.faults.seen("host not found")
+            raise PartUnavailable(f"{source.host} is not known: name or service not known")
         async with into.receive(name) as incoming:
             try:
                 async with asyncio.timeout(_TIMEOUT_S), server.store.send(name) as outgoing:
@@ -166,4 +187,4 @@ class MemoryPartFetcher:
         into: PartReceiver,
         expected: PartHeader | None,
     ) -> Part:
-        return await self.network.transfer(self.node, replica, part, into, expected)
+        return await self.network.transfer(self.node, source, replica, part, into, expected)

@@ -39,6 +39,8 @@ class SimulatedNode:
     table: ReplicatedTable | None = None
     store: MemoryPartStore | None = None
     incarnation: int = 0
+    address: str = ""
+    """The host's name, by which others find it; at first that of the node."""
     is_kept_down: bool = False
     """Nobody starts a process on it but who says so."""
     recreation: Recreation = Recreation.NOTHING

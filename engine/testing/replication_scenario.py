@@ -53,6 +53,8 @@ class Scenario:
     """One replica is away from Keeper for so long that a very short log goes on without it."""
     has_poison: bool = False
     """Somebody writes an entry into the log that nobody can read, and a person takes it out."""
+    has_renamed_hosts: bool = False
+    """Machines come back under other names, which are not known to DNS for a while."""
     has_killed_publishers: bool = False
     """Each process is killed once between what Keeper has and what readers see."""
     partitions: int = 1
@@ -106,4 +108,5 @@ class Scenario:
             has_long_absence=sometimes(0.15),
             has_io_errors=sometimes(0.1),
             has_poison=sometimes(0.1),
+            has_renamed_hosts=sometimes(0.12),
         )

@@ -3,8 +3,8 @@
 A world is three to five replicas of one table on machines whose disks outlive their processes, a Keeper, and
 a network. While users insert, optimize, mutate and drop, things go wrong: lost requests and replies, sessions
 that end, stopped and killed processes, partitions from Keeper and between replicas, also one-way, damaged
-transfers and disks, full disks, errors of the disk, lost disks, a short log, entries of the log that nobody
-can read. Then the faults stop, everything is started, and the replicas have
+transfers and disks, full disks, errors of the disk, lost disks, hosts that get another name, a short log,
+entries of the log that nobody can read. Then the faults stop, everything is started, and the replicas have
 time to become quiet. Last the checkers of `engine.testing.replication_checkers` read the history.
 
 `Scenario.of_seed` says what a seed stands for.
@@ -57,6 +57,7 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
     scenario, rng, mishaps = cluster.scenario, cluster.rng, cluster.mishaps
     entries_to_poison = 1 if scenario.has_poison else 0
     disks_to_lose = 1 if scenario.has_lost_disk else 0
+    hosts_to_rename = 2 if scenario.has_renamed_hosts else 0
     absences = 1 if scenario.has_long_absence else 0
     trees_to_lose = rng.choice([1, 1, 2]) if scenario.has_keeper_loss else 0
     while True:
@@ -96,6 +97,10 @@ async def _nemesis(cluster: ReplicationCluster) -> None:
                 cluster.server.expire_session(session_id)
         if scenario.has_damaged_disks and rng.random() < 0.2:
             mishaps.harm(node)
+        if hosts_to_rename and rng.random() < 0.3:
+            hosts_to_rename -= 1
+            mishaps.rename_host(node, rng.uniform(1.0, 60.0))
+            continue
         if disks_to_lose and rng.random() < 0.15:
             disks_to_lose -= 1
             mishaps.lose_disk(node)

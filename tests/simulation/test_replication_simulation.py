@@ -65,6 +65,7 @@ FAULTS = {
         for where in ("on disk", "in transfer")
     ),
     "clock jump": ("clock jump",),
+    "host renamed, DNS gone": ("host renamed", "host not found"),
     "cluster membership changed while a task runs": ("replica dropped and created",),
     "the same operation started twice at once": ("the same insert at once",),
     "a host that is slow": ("slow disk",),
