@@ -73,7 +73,9 @@ async def test_fresh_sessions_do_not_see_each_others_settings_or_database(pool: 
     "format", ["JSON", "Native", "CSVWithNames", "Parquet", "Pretty", "TabSeparated", "XML"]
 )
 async def test_a_streamed_result_is_byte_for_byte_the_whole_one(pool: ChdbPool, format: str) -> None:
-    sql = "SELECT number, toString(number) FROM numbers(200000) SETTINGS max_threads = 1"
+    # Pretty puts blocks together that come within a tenth of a second, and has columns as wide as these need.
+    settings = "max_threads = 1, output_format_pretty_squash_consecutive_ms = 0"
+    sql = f"SELECT number, toString(number) FROM numbers(200000) SETTINGS {settings}"
     whole = await pool.query(sql, format=format)
     async with pool.session(one_shot=True).stream(sql, format=format) as stream:
         pieces = [piece async for piece in _pieces(stream)]
