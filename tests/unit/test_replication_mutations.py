@@ -21,6 +21,7 @@ from engine.replication.replica.block_numbers import allocate
 from engine.replication.replica.switches import Activity
 from engine.replication.settings import ReplicatedSettings
 from engine.testing.replication_disk import Damage
+from engine.testing.replication_store import MemoryPartStore
 from tests.unit.replication_live_support import NO_OWN_MERGES, PATHS, Live, LiveReplica, P, run
 
 
@@ -453,5 +454,30 @@ def test_a_part_is_not_rewritten_without_a_mutation_that_is_not_known_yet() -> N
         second.ctx.queue_changed.set()
         await live.quiet(second)
         assert second.rows() == [(1, 9)]
+
+    run(main)
+
+
+class Unable(MemoryPartStore):
+    """Cannot do mutations of a kind that others can."""
+
+    async def mutate(self, source: PartName, result: PartName, commands: str) -> Part:
+        raise SqlError(Code.NOT_IMPLEMENTED, "not here")
+
+
+def test_what_a_replica_cannot_do_it_takes_from_one_that_can() -> None:
+    async def main(live: Live) -> None:
+        unable = await live.replica("r1", make_store=Unable)
+        await unable.insert(1)
+        number = await create_mutation(unable.ctx, "UPDATE v = 5 WHERE 1")
+        await live.env.sleep(600)
+        # Nobody can: the part stays as it is, and everybody is told why.
+        assert unable.rows() == [(1, 0)] and unable.parts() == ["all_0_0_0"]
+        state = unable.ctx.queue.mutations[number]
+        assert not state.is_done and "not here" in state.latest_fail_reason
+        able = await live.replica("r2")
+        await wait_for_mutation(able.ctx, number, sync=Sync.ALL)
+        assert able.rows() == unable.rows() == [(1, 5)]
+        assert not state.latest_fail_reason
 
     run(main)
