@@ -11,8 +11,9 @@ chDB starts like `clickhouse-local`, which differs from a server in ways that ma
 - its only user may do anything, also read any file: the user gets the rights of a server's default user
   without those on files (`SELECT * FROM file('/etc/passwd')` is refused with ACCESS_DENIED) and on ending the
   process (SYSTEM SHUTDOWN would signal the whole process group); and settings that name a file are constants:
-  its text would stand in the error that it is no template (`FORMAT Template`), so templates and schemas are
-  given as text (`format_template_row_format`, `format_schema`);
+  its text would stand in the error that it is no template (`FORMAT Template`). Templates are given as text
+  (`format_template_row_format`), and schemas are made of the columns (a schema given as text, too, would be
+  kept as a file, wherever the process works);
 - log tables and large background pools are off, so that an idle node costs next to nothing.
 """
 
@@ -31,9 +32,8 @@ LOCAL_DATABASE = "_local"
 """chDB's own database over files, detached after start."""
 
 _NO_FILES = """\
-    <format_schema_source>string</format_schema_source>
     <constraints>
-      <format_schema_source><const/></format_schema_source>
+      <format_schema><const/></format_schema>
       <format_template_row><const/></format_template_row>
       <format_template_resultset><const/></format_template_resultset>
     </constraints>
