@@ -163,7 +163,7 @@ def test_a_version_that_arrives_below_one_that_is_under_way_is_refused_as_well(t
         write(
             world.folder, {"20240101_late.up.sql": "CREATE TABLE IF NOT EXISTS s.l (x Int8) ENGINE = Memory;"}
         )
-        with pytest.raises(MigrationRefused, match="20240201 is running"):
+        with pytest.raises(MigrationRefused, match="20240201 is waiting"):
             await drive(await world.runner(), world.request())
         assert len(world.entries()) == 1
 
