@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, Script, ScriptStatement
@@ -12,7 +12,7 @@ from engine.migrations.states import CellState, LedgerRow, MigrationRecord, Migr
 from engine.migrations.tokens import token_for
 from engine.migrations.verdict import Verdict
 from engine.names import HostId
-from engine.sql import redact
+from engine.sql import parse_statement, redact, runs_once_per_shard
 
 SEVERITY = (RunState.DONE, RunState.PARTIAL, RunState.UNFINISHED, RunState.FAILED)
 """Of several steps the run takes the last in this order."""
@@ -67,6 +67,7 @@ def attempts_to_send(
     known: Sequence[Attempt],
     rows: Sequence[LedgerRow],
     hosts: Sequence[HostId],
+    shards: Sequence[Collection[HostId]],
     request: RunRequest,
     ledger_id: str,
     cluster: str,
@@ -74,7 +75,8 @@ def attempts_to_send(
     """Those under way, which may not have reached the queue; the first; or the repetition that was asked for.
 
     A repetition goes to the hosts that failed and to no other, once per run: a run that is tried again does
-    not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more.
+    not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more, and when
+    another replica of a host's shard may have done the statement for it: `shards` are the cluster's.
     """
 
     def attempt(number: int, where: Sequence[HostId]) -> Attempt:
@@ -113,16 +115,49 @@ def attempts_to_send(
         there = [row.host for row in failed if row.host in hosts]
         if not there:
             raise _nowhere_to_retry(step, failed, cluster)
+        _check_not_done_for_shard(step, statement, failed, rows, shards)
         result.append(attempt(earlier[-1].attempt + 1, there))
     return result
 
 
+def _check_not_done_for_shard(
+    step: Step,
+    statement: ScriptStatement,
+    failed: Sequence[LedgerRow],
+    rows: Sequence[LedgerRow],
+    shards: Sequence[Collection[HostId]],
+) -> None:
+    """What one replica does for its shard would be done to the whole shard a second time. The ledger does not
+    know whether the table is replicated. A host that failed has tried; one that never answered was away while
+    the others worked.
+    """
+    parsed = parse_statement(statement.sql)
+    if not (runs_once_per_shard(parsed) and (parsed.is_destructive or parsed.rewrites_data)):
+        return  # such as ADD COLUMN, which fails visibly the second time
+    done = {row.host for row in rows if row.state is CellState.DONE}
+    for row in failed:
+        others = {host for shard in shards if row.host in shard for host in shard if host in done}
+        if others and row.state in (CellState.EXPIRED, CellState.ABANDONED):
+            host, names = row.host.readable, ", ".join(sorted(each.readable for each in others))
+            raise MigrationRefused(
+                f"{step.version}_{step.title} statement {statement.index} is {row.state} on {host} and done "
+                f"on {names} of the same shard: if its table is replicated, that was for the whole shard, "
+                "and to repeat it would do it twice.",
+                hint=f"A replicated table: when {host} has caught up, `oncluster migrate mark {step.version} "
+                f"{_state_of(step)} --reason …`. One that is not: execute the statement there by hand first.",
+            )
+
+
+def _state_of(step: Step) -> str:
+    return "applied" if step.direction is Direction.UP else "unapplied"
+
+
 def _nowhere_to_retry(step: Step, failed: Sequence[LedgerRow], cluster: str) -> MigrationRefused:
     names = ", ".join(row.host.readable for row in failed)
-    state = "applied" if step.direction is Direction.UP else "unapplied"
     return MigrationRefused(
         f"{step.version}_{step.title} lacks only hosts that '{cluster}' does not have any more: {names}.",
-        hint=f"If nothing else is missing: `oncluster migrate mark {step.version} {state} --reason …`.",
+        hint="If nothing else is missing: "
+        f"`oncluster migrate mark {step.version} {_state_of(step)} --reason …`.",
     )
 
 

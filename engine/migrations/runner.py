@@ -365,6 +365,7 @@ class MigrationRunner:
 
     def _attempts(self, run: Run, step: Step, script: Script, statement: ScriptStatement) -> list[Attempt]:
         """The attempts that must stand in the queue now."""
+        cluster = self.topology.cluster(statement.options.cluster or self.cluster)
         return attempts_to_send(
             step,
             script,
@@ -372,6 +373,7 @@ class MigrationRunner:
             known=self.ledger.attempts(self.cluster, step.version, step.direction, step.generation),
             rows=self.locked.record(step.version).rows_of(statement.index),
             hosts=self.surroundings.prepare(statement, run.request, token="hosts").hosts,
+            shards=[{replica.host_id for replica in shard.replicas} for shard in cluster.shards],
             request=run.request,
             ledger_id=self.ledger.ledger_id,
             cluster=self.cluster,

@@ -75,7 +75,9 @@ class Notification:
     def to_slack(self) -> dict[str, Any]:
         """`text` for notifications and programs that know nothing else, and one coloured attachment."""
         facts = self.text.partition("What to do: ")[0].rstrip()
-        parts = [f"```{mrkdwn(facts[:2000])}```", mrkdwn(f"What to do: {self.advice}")]
+        # Slack knows no longer fence: what others wrote must not end this one.
+        shown = mrkdwn(facts[:2000]).replace("`", "ˋ")
+        parts = [f"```{shown}```", mrkdwn(f"What to do: {self.advice}")]
         # Only addresses can be links; a runbook may be a file's name.
         parts += [f"<{link}|{name}>" if "://" in link else f"{name}: {link}" for name, link in self._links]
         return {

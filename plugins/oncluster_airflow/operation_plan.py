@@ -14,6 +14,7 @@ from engine.operations.act import Act, ActState, Danger, Plan
 from engine.operations.carrying_out import Report
 from engine.sql import redact_prose
 from oncluster_airflow.errors import TaskRefused
+from oncluster_airflow.markdown import inline
 from oncluster_airflow.outcomes import table
 
 # A question is read by a person; a log is searched.
@@ -124,7 +125,7 @@ def question_of(plan: Plan) -> dict[str, str]:
     ]
     if len(acts) > _ACTS_IN_QUESTION:
         body.append(f"And {len(acts) - _ACTS_IN_QUESTION} more: see the log of the task `plan`.")
-    body += [f"Note: {note}" for note in plan.notes[:20]]
+    body += [f"Note: {inline(note)}" for note in plan.notes[:20]]
     body.append(
         f"Nothing has been done yet. Only this plan is approved (`{plan.checksum}`); each act is looked at "
         "again before it is done. Rejecting ends the run."
@@ -184,5 +185,5 @@ def first_lines(report: Report, states: Sequence[ActState], *, shown: int = 5) -
 
 
 def _question_line(act: Act) -> str:
-    where = f" on `{act.host}`" if act.host else ""
-    return f"- **{act.danger.value}**{where}: {act.what} _{act.why}_"
+    where = f" on {inline(act.host)}" if act.host else ""
+    return f"- **{act.danger.value}**{where}: {inline(act.what)} _{inline(act.why)}_"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine.migrations.model import StatementRef
 from engine.migrations.plan import Action, Plan, PlannedHost, PlannedMigration, PlannedStatement, Presence
 from engine.migrations.rehearse import Rehearsal
+from oncluster_airflow.markdown import fenced, inline
 from oncluster_airflow.outcomes import table
 
 _SHOWN_CHARS = 120
@@ -80,7 +81,7 @@ def approval_question(plan: Plan) -> dict[str, str]:
     ]
     if plan.inactive_hosts:
         body.append(f"Off line now: {', '.join(host.readable for host in plan.inactive_hosts)}.")
-    body += [f"Note: {note}" for note in plan.notes]
+    body += [f"Note: {inline(note)}" for note in plan.notes]
     body.append("Nothing has been sent yet. Rejecting ends the run. Only this plan is approved.")
     share = f"{len(pairs)} of {len(plan.statements)} statements ({plan.direction})"
     return {
@@ -119,10 +120,10 @@ def shortened(sql: str) -> str:
 def _question(migration: PlannedMigration, statement: PlannedStatement) -> str:
     rows = [host.rows for host in statement.hosts if host.rows is not None]
     size = f" Rows there now, all hosts together: {sum(rows):,}." if rows else ""
-    remarks = _remarks(statement)
+    remarks = inline(_remarks(statement))
     return (
-        f"{migration.version}_{migration.title}, statement {statement.statement} ({statement.where}"
-        f"{', ' + remarks if remarks else ''}):{size}\n\n```sql\n{statement.sql}\n```"
+        f"{migration.version}_{inline(migration.title)}, statement {statement.statement} ({statement.where}"
+        f"{', ' + remarks if remarks else ''}):{size}\n\n{fenced(statement.sql, 'sql')}"
     )
 
 

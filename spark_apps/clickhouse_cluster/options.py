@@ -6,7 +6,7 @@ import enum
 import re
 import urllib.parse
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from engine.errors import ConfigError
@@ -80,7 +80,7 @@ class Options:
     block_rows: int = 262_144
     replicas_wait_s: int = 10
     user: str = "default"
-    password: str = ""
+    password: str = field(default="", repr=False)
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:

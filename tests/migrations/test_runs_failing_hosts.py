@@ -183,6 +183,30 @@ def test_an_entry_that_was_cleaned_up_before_a_host_came_back_is_expired_and_can
     in_world(tmp_path, scenario)
 
 
+def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_never_answered(
+    tmp_path: Path,
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        write(world.folder, {"4_more.up.sql": "ALTER TABLE s.a UPDATE x = x + 1 WHERE 1"})
+        await world.hosts[NODE2].stop()
+        await drive(await world.runner(), world.request(timeout_s=1))
+        keeper = await world.server.connect()
+        last = world.queue.paths.entry(f"query-{len(world.entries()) - 1:010}")
+        for path in sorted((p for p in world.server.tree.nodes if p.startswith(last)), reverse=True):
+            await keeper.remove(path)
+        await world.hosts[NODE2].start()
+        await refresh(await world.runner(), world.request())
+        before = {node: list(world.hosts[node].executed) for node in (NODE1, NODE2)}
+        with pytest.raises(MigrationRefused, match="on node01:9000 of the same shard") as refused:
+            await drive(await world.runner(), world.request(leniency=RETRY))
+        assert "migrate mark 4 applied" in refused.value.hint
+        assert {node: world.hosts[node].executed for node in (NODE1, NODE2)} == before
+
+    in_world(tmp_path, scenario)
+
+
 @pytest.mark.parametrize("applied_before", [0, 1])
 def test_a_keeper_that_lost_its_data_says_nothing_of_what_was_sent_before(
     tmp_path: Path, applied_before: int
