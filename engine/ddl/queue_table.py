@@ -12,7 +12,7 @@ from engine.ddl.status import ExecutionStatus
 from engine.errors import MalformedEntry, NoNode, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.names import HostId, QueuePaths, entry_number
-from engine.sql import parse_statement
+from engine.sql import parse_statement, redact, redact_prose
 
 QUEUE_COLUMNS: tuple[tuple[str, str], ...] = (
     ("entry", "String"),
@@ -119,7 +119,7 @@ def _entry_part(name: str, node: Node) -> tuple[dict[str, object], tuple[HostId,
         return base, ()
     base |= {
         "entry_version": entry.version,
-        "query": without_token(entry.query),
+        "query": redact(without_token(entry.query)),
         "settings": dict(entry.setting_values),
     }
     if entry.initiator:
@@ -160,7 +160,7 @@ def _finished_row(base: dict[str, object], host: str, node: Node, entry: Node) -
         host,
         QueueState.FINISHED,
         exception_code=status.code & 0xFFFF,
-        exception_text=status.message,
+        exception_text=redact_prose(status.message),
         query_finish_time=node.stat.ctime_ms // 1000,
         query_duration_ms=max(0, node.stat.ctime_ms - entry.stat.ctime_ms),
     )

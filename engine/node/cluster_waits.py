@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind, Token, tokenize, without_output_clauses
+from engine.sql import Statement, StatementKind, Token, redact, tokenize, without_output_clauses
 from engine.storage import ChdbSession
 
 _COLUMNS = (
@@ -95,7 +95,8 @@ class ClusterWaits:
         return bool(self._waits)
 
     async def select(self, asked: Asked, tokens: list[Token]) -> str:
-        return f"SELECT * FROM system.processes UNION ALL {await self._rows(asked.session, self._waits)}"
+        rows = await self._rows(asked.session, self._waits, shows=redact)
+        return f"SELECT * FROM system.processes UNION ALL {rows}"
 
     async def chosen_by_kill(
         self, sql: str, session: ChdbSession, params: Mapping[str, str] | None = None
@@ -115,8 +116,11 @@ class ClusterWaits:
         ids = {json.loads(line)[0] for line in chosen.text.splitlines()}
         return [wait for wait in waits if wait.query_id in ids]
 
-    async def _rows(self, session: ChdbSession, waits: Sequence[ClusterWait]) -> str:
-        """Without a table function, which users who may only read cannot use."""
+    async def _rows(
+        self, session: ChdbSession, waits: Sequence[ClusterWait], *, shows: Callable[[str], str] = str
+    ) -> str:
+        """Without a table function, which users who may only read cannot use. `shows` is what is shown of a
+        statement."""
         if not self._select:
             columns = (await session.clone().query(_COLUMNS, format="JSONCompactEachRow")).text
             pairs = [json.loads(line) for line in columns.splitlines()]
@@ -126,7 +130,8 @@ class ClusterWaits:
             )
             whole = f"JSONExtract(arrayJoin({{}}), {quote_string(f'Tuple({types})')})"
             self._select = f"SELECT {parts} FROM (SELECT {whole} AS _row)"
-        rows = ", ".join(quote_string(json.dumps(self._row(wait), ensure_ascii=False)) for wait in waits)
+        found = ({**self._row(wait), "query": shows(wait.query)} for wait in waits)
+        rows = ", ".join(quote_string(json.dumps(row, ensure_ascii=False)) for row in found)
         return self._select.replace("{}", f"CAST([{rows}], 'Array(String)')")
 
     def _row(self, wait: ClusterWait) -> dict[str, object]:
@@ -139,7 +144,6 @@ class ClusterWaits:
             "interface": "HTTP",
             "elapsed": self._env.monotonic_s() - wait.begun_s,
             "is_cancelled": int(wait.is_killed),
-            "query": wait.query,
             "query_kind": wait.kind.value.partition(" ")[0].capitalize(),
             "Settings": wait.settings,
             "current_database": wait.database,

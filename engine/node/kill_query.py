@@ -9,7 +9,7 @@ from engine.node.cluster_waits import ClusterWait, ClusterWaits, how_to_kill
 from engine.node.on_cluster import format_values
 from engine.node.session_commands import by_our_query_id
 from engine.node.statement import Answer, Asked, WholeAnswer
-from engine.sql import Statement, without_output_clauses
+from engine.sql import Statement, redact, without_output_clauses
 from engine.storage import ChdbSession
 
 _COLUMNS = tuple((name, "String") for name in ("kill_status", "query_id", "user", "query"))
@@ -45,4 +45,4 @@ async def kill_waits(chosen: list[ClusterWait], how: str) -> list[tuple[str, str
 
 
 def _row(status: str, wait: ClusterWait) -> tuple[str, str, str, str]:
-    return status, wait.query_id, wait.user, wait.query
+    return status, wait.query_id, wait.user, redact(wait.query)

@@ -77,10 +77,10 @@ class Node:
 
     @asynccontextmanager
     async def statement(
-        self, query_id: str, **parameters: str
+        self, query_id: str, sql: str = CREATE, **parameters: str
     ) -> AsyncIterator[asyncio.Task[tuple[str, str]]]:
         """One that has begun to wait."""
-        task = asyncio.create_task(self.post(CREATE, query_id=query_id, **parameters))
+        task = asyncio.create_task(self.post(sql, query_id=query_id, **parameters))
         await self.waiting.acquire()
         try:
             yield task
@@ -122,6 +122,18 @@ async def test_kill_query_ends_the_wait_which_system_processes_shows(node: Node)
         code, text = await first
         assert (code, "Query was cancelled" in text) == ("394", True)
         assert not second.done()
+
+
+async def test_a_password_in_a_statement_that_waits_is_not_shown(node: Node) -> None:
+    sql = "CREATE TABLE it ON CLUSTER `c's` (x Int8) ENGINE = MySQL('h', 'd', 't', 'ada', 'SECRET')"
+    async with node.statement("waits", sql):
+        for asked in (
+            "SELECT query FROM system.processes WHERE query_id = 'waits'",
+            "KILL QUERY WHERE query = '" + sql.replace("'", "''") + "' TEST",
+        ):
+            (row,) = await node.rows(asked)
+            assert "CREATE TABLE it" in row[-1]
+            assert "SECRET" not in row[-1]
 
 
 async def test_one_kill_query_ends_queries_of_chdb_and_waits(node: Node) -> None:

@@ -99,6 +99,20 @@ def test_an_outcome_has_its_code_its_text_and_its_time() -> None:
     run(main)
 
 
+def test_passwords_of_statements_are_not_shown() -> None:
+    async def main(bench: Bench) -> None:
+        create = "CREATE USER ada ON CLUSTER c IDENTIFIED WITH plaintext_password BY 'SECRET'"
+        entry = await bench.put(DDLLogEntry(1, create, (host("a"),), "from%2Dhere:9001").to_bytes())
+        keeper = await bench.keeper()
+        status = ExecutionStatus(62, f"Code: 62. DB::Exception: Syntax error: {create}").to_bytes()
+        await keeper.multi([Create(PATHS.finished(entry)), Create(PATHS.finished(entry, host("a")), status)])
+        (row,) = await read_queue_rows(keeper, PATHS)
+        assert "SECRET" not in f"{row.query} {row.exception_text}"
+        assert "CREATE USER ada" in row.query
+
+    run(main)
+
+
 def test_an_entry_that_nobody_can_read_is_shown_without_what_is_not_known() -> None:
     async def main(bench: Bench) -> None:
         await bench.put(b"garbage")
