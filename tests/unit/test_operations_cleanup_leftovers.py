@@ -54,6 +54,26 @@ MAKERS = {
 
 
 @pytest.mark.parametrize("kind", MAKERS)
+def test_a_path_without_replica_stays_while_a_host_that_may_have_the_table_is_silent(
+    tmp_path: Path, kind: TableAct
+) -> None:
+    async def main(bench: Bench) -> None:
+        await MAKERS[kind](bench)
+        await bench.env.sleep(2 * HOUR_S)
+        planned = await bench.plan(TABLES)
+        bench.servers[N1].is_down = True
+        plan = await bench.plan(TABLES)
+        assert (len(planned.acts), plan.acts) == (1, ())
+        assert any(f"{TABLE} stays: n1:9000 does not answer" in note for note in plan.notes)
+        report = await bench.apply(planned)
+        assert states(report) == [ActState.REFUSED]
+        assert "n1:9000 does not answer" in report.results[0][1].detail
+        assert bench.nodes(TABLE)
+
+    run(tmp_path, main)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
 def test_a_path_without_replica_goes_when_it_is_an_hour_old(tmp_path: Path, kind: TableAct) -> None:
     async def main(bench: Bench) -> None:
         await MAKERS[kind](bench)

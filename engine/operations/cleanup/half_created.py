@@ -1,7 +1,8 @@
 """Paths of tables in Keeper without a replica: dropped half-way, made half-way, or left by older servers.
 
 Safety argument. Such a path holds no data, and it keeps everybody from making a table there. It goes only if
-no host has a table at that path and it has been so for `leftover_after_s`.
+no host has a table at that path and it has been so for `leftover_after_s`. A host that gives no answer may
+have one, unless a person says that it is gone.
 1. `replicas` without children: one transaction removes `replicas`, which fails as soon as there is one, and
    makes `dropped` with the lock, after which nobody can join.
 2. `dropped` is there: who dropped the table has died. The lock is taken; while somebody holds it, nothing.
@@ -25,9 +26,9 @@ from engine.keeper.base import Create, Keeper, Node, Remove
 from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.owners import Owners, ask_owners
-from engine.operations.cleanup.settings import CleanupSettings
+from engine.operations.cleanup.settings import CleanupSettings, GoneHost
 from engine.operations.cleanup.table_tree import TableForm, TableInKeeper, Tree, read_table
-from engine.operations.cleanup.words import age
+from engine.operations.cleanup.words import age, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
 from engine.replication.commands.drop import finish_dropping, remove_table_without_replicas
@@ -73,6 +74,9 @@ async def plan_tables(
         if old_s < settings.leftover_after_s:
             continue
         findings.append(_finding(site, table, kind, since_ms))
+        if silent := owners.not_asked(settings.gone):
+            notes.append(f"{table.path} stays: {some(silent)} does not answer, and may have a table there.")
+            continue
         acts.append(
             Act(
                 kind=kind,
@@ -80,7 +84,10 @@ async def plan_tables(
                 what=_WHAT[kind].format(table.path),
                 why=f"It is so for {age(old_s)}, none of the {len(owners.hosts)} hosts that were asked has a "
                 "table there, and none can be made there.",
-                payload={"table": table.path},
+                payload={
+                    "table": table.path,
+                    "gone": [[word.name, word.reason] for word in settings.gone],
+                },
                 danger=Danger.REPAIRS,
             )
         )
@@ -98,8 +105,12 @@ async def perform_table(site: Site, act: Act) -> ActResult:
     kind = await _kind(keeper, table)
     if kind is None:
         return ActResult(ActState.REFUSED, "It is not certain that this is a table.")
-    if path in (await ask_owners(site)).paths:
+    owners = await ask_owners(site)
+    if path in owners.paths:
         return ActResult(ActState.REFUSED, "A host has a table there.")
+    gone = tuple(GoneHost(str(name), str(reason)) for name, reason in act.payload["gone"])
+    if silent := owners.not_asked(gone):
+        return ActResult(ActState.REFUSED, f"{some(silent)} does not answer.")
     match kind:
         case TableAct.WITHOUT_REPLICAS:
             is_removed = await remove_table_without_replicas(keeper, table.paths)

@@ -42,6 +42,10 @@ class Owners:
         """Who has this replica, active or not."""
         return tuple(host for host, tables in self.hosts.items() if (table, replica) in tables.replicas)
 
+    def not_asked(self, gone: tuple[GoneHost, ...]) -> list[str]:
+        """Who gave no answer, but for those of whom a person says that they are gone."""
+        return [host.readable for host in self.silent if word_about(gone, host) is None]
+
     def with_detached(self, name: TableName) -> tuple[HostId, ...]:
         """Who has a detached table of this name."""
         return tuple(host for host, tables in self.hosts.items() if name in (tables.detached or ()))

@@ -191,10 +191,8 @@ class _Judge:
         return Standing.UNKNOWN
 
     def _silent(self, gone: Iterable[GoneHost]) -> str:
-        waiting = [host for host in self.owners.silent if word_about(tuple(gone), host) is None]
-        if not waiting:
-            return ""
-        return f"not decided while {some([host.readable for host in waiting])} does not answer"
+        waiting = self.owners.not_asked(tuple(gone))
+        return f"not decided while {some(waiting)} does not answer" if waiting else ""
 
     def _inactive(self, replica: ReplicaInKeeper) -> tuple[float, bool]:
         stat = replica.host_stat
@@ -360,9 +358,8 @@ class ReplicaPerformer:
         owners = await self._fresh_owners()
         if having := owners.of(table.path, replica.paths.name):
             return f"{some([host.readable for host in having])} has it."
-        silent = [host for host in owners.silent if word_about(gone, host) is None]
-        if silent:
-            return f"{some([host.readable for host in silent])} does not answer."
+        if silent := owners.not_asked(gone):
+            return f"{some(silent)} does not answer."
         address = replica.host
         if address is None:
             return ""
