@@ -17,6 +17,7 @@ from tests.unit.operations_support import CLUSTER, HOSTS, simulated, site
 
 N1, N2 = HOSTS[:2]
 COUNT = r"count\(\) FROM system\.tables"
+DETACHED = r"count\(\) FROM system\.detached_tables"
 ROWS = r"sum\(rows\)"
 
 
@@ -238,6 +239,19 @@ def test_of_a_table_that_keeper_lost_the_emptier_replica_is_not_the_first(tmp_pa
     told(tmp_path, story)
 
 
+def test_a_replica_whose_table_is_detached_keeps_its_place_in_keeper(tmp_path):
+    async def story(s):
+        s.n2.tables["replicas"] = []
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, [(1,)])]
+        await s.set_active("n2", False)
+        [result] = await s.run(s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t …"))
+        assert result.state is ActState.REFUSED and "d.t is detached on n2:9000" in result.detail
+        assert s.n2.commands == []
+        assert await s.keeper.exists(f"{PATH}/replicas/n2") is not None
+
+    told(tmp_path, story)
+
+
 def test_a_replica_is_not_dropped_where_the_host_has_another_table_of_that_name(tmp_path):
     async def story(s):
         s.n2.tables["replicas"] = []
@@ -253,7 +267,7 @@ def test_a_replica_is_not_dropped_where_the_host_has_another_table_of_that_name(
 def test_a_replica_that_has_become_active_is_not_dropped(tmp_path):
     async def story(s):
         s.n2.tables["replicas"] = []
-        s.n2.answers.append((COUNT, [(0,)]))
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, [(0,)])]
         [result] = await s.run(s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t …"))
         assert result.state is ActState.REFUSED and "active in Keeper" in result.detail
 
@@ -268,7 +282,7 @@ def test_a_repair_that_was_interrupted_half_way_goes_on_where_it_was(tmp_path):
 
     async def story(s):
         s.n2.tables["replicas"] = []
-        s.n2.answers.append((COUNT, [(0,)]))
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, [(0,)])]
         await s.set_active("n2", False)
         act = s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t AGAIN")
         dying = asyncio.Event()

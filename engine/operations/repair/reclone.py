@@ -1,7 +1,8 @@
 """A replica whose host has lost the table: dropped from Keeper, created again, cloned from the others.
 
-Safety argument. The host answers and does not have the table; nobody has the replica; it is not active; all
-other replicas are healthy. 1. The replica is removed from Keeper, in a way that fails when it becomes active
+Safety argument. The host answers and does not have the table, nor has it detached, which would lose its place
+in Keeper and with it rows that only it has; nobody has the replica; it is not active; all other replicas are
+healthy. 1. The replica is removed from Keeper, in a way that fails when it becomes active
 meanwhile (`drop_dead_replica`). What it had that the others have not is on no disk. 2. The table is created
 on the host with the statement that was approved; it clones the others. A crash between 1 and 2 leaves a table
 with one replica less; the act done again goes on with 2. It never drops a table.
@@ -27,20 +28,30 @@ async def _objection(work: Work) -> str:
         return f"{work.host.readable} does not say which tables it has"
     if work.state.replica(work.replica).is_active:
         return "some server runs the replica: it is active in Keeper"
-    sql = (
-        f"SELECT count() FROM system.tables WHERE database = {quote_string(work.table.database)} "
-        f"AND name = {quote_string(work.table.table)}"
-    )
+    database, table = quote_string(work.table.database), quote_string(work.table.table)
+    if await _count(work, f"FROM system.tables WHERE database = {database} AND name = {table}"):
+        return f"{work.host.readable} has another table called {work.table}"
+    try:
+        detached = await _count(
+            work, f"FROM system.detached_tables WHERE database = {database} AND table = {table}"
+        )
+    except SqlError as error:
+        if error.code != Code.UNKNOWN_TABLE:  # servers before 24.4 do not say it
+            raise
+        detached = 0
+    if detached:
+        return f"{work.table} is detached on {work.host.readable}: attach it, or drop it"
+    return ""
 
+
+async def _count(work: Work, what: str) -> int:
     async def read(client: NodeClient) -> int:
-        return int((await client.query_rows(sql)).scalar)
+        return int((await client.query_rows(f"SELECT count() {what}")).scalar)
 
     answer = await work.site.ask(work.host, read)
     if isinstance(answer, OnclusterError):
         raise answer
-    if answer:
-        return f"{work.host.readable} has another table called {work.table}"
-    return ""
+    return answer
 
 
 async def _reclone(work: Work) -> None:
