@@ -46,6 +46,7 @@ from engine.env import Env
 from engine.errors import OnclusterError
 from engine.keeper.base import Keeper
 from engine.migrations import lock
+from engine.migrations.abandoned import require_not_done_after_all
 from engine.migrations.decide import (
     attempts_to_send,
     check_unchanged,
@@ -200,6 +201,9 @@ class MigrationRunner:
         for passed in run.empty_steps_before(step):
             self._record_empty(run, passed, writer)
         statement = script.statements[ref.statement - 1]
+        if run.request.leniency.retry_failed:
+            queue = DDLQueueClient(self.keeper, self.env, self.queue.paths)
+            await require_not_done_after_all(queue, record.rows_of(ref.statement))
         if not is_begun(record, step):
             writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
         for attempt in self._attempts(run, step, script, statement):

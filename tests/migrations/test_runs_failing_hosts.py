@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.ddl.abandonment import Abandonment, abandon
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.initiator import prepare
 from engine.migrations.drive import drive
@@ -203,6 +204,29 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
             await drive(await world.runner(), world.request(leniency=RETRY))
         assert "migrate mark 4 applied" in refused.value.hint
         assert {node: world.hosts[node].executed for node in (NODE1, NODE2)} == before
+
+    in_world(tmp_path, scenario)
+
+
+def test_an_abandoned_host_that_may_do_its_task_or_has_done_it_is_not_sent_it_again(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        write(world.folder, {"4_more.up.sql": "CREATE TABLE IF NOT EXISTS s.z (x Int8) ENGINE = Memory"})
+        await world.hosts[NODE2].stop()
+        await drive(await world.runner(), world.request(timeout_s=1))
+        keeper, entry = await world.server.connect(), f"query-{len(world.entries()) - 1:010}"
+        await abandon(keeper, world.queue.paths, entry, NODE2, Abandonment("ada", "its disk burnt", 0))
+        await refresh(await world.runner(), world.request())
+        with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
+            await drive(await world.runner(), world.request(leniency=RETRY))
+        await world.hosts[NODE2].start()
+        while not any("s.z" in sql for sql in world.hosts[NODE2].executed):
+            await world.env.sleep(0.1)
+        await world.env.sleep(1)
+        with pytest.raises(MigrationRefused, match="which has done it after all"):
+            await drive(await world.runner(), world.request(leniency=RETRY))
+        assert sum("s.z" in sql for sql in world.hosts[NODE2].executed) == 1
 
     in_world(tmp_path, scenario)
 
