@@ -316,6 +316,31 @@ def test_the_ledger_says_which_migration_explains_it(tmp_path, state, words, sev
     assert bool(plan.acts) is (severity is Severity.WARNING)  # what comes by itself is left alone
 
 
+@pytest.mark.parametrize("state", ["running", "inactive", "failed", "expired"])
+def test_a_host_that_has_done_what_most_have_not_is_left_alone(tmp_path, state):
+    """A migration is under way, or stands where it failed: to make all hosts alike would undo it."""
+    before = {
+        "d.t": ("MergeTree", PLAIN.replace(", `b` String", "")),
+        "d.r": ("ReplicatedMergeTree", REPLICATED),
+    }
+
+    async def main(env, server):
+        keeper = await server.connect()
+        await plant(keeper)
+        states = {host: "done" if host.host == "n1" else state for host in HOSTS}
+        write_ledger(tmp_path / "ledger.db", env, states)
+        lacking = {host.host: {"tables": before} for host in HOSTS if host.host != "n1"}
+        here = site(tmp_path, env, keeper, clients=servers(**lacking))
+        here.ledger_url = str(tmp_path / "ledger.db")
+        report = await check_drift(here)
+        return report, plan_drift_repair(here, report)
+
+    report, plan = simulated(main)
+    assert {drift.host.host for drift in report.drifts} == {"n1"}
+    assert plan.acts == ()
+    assert any("is done on n1:9000, and" in note and "those are behind" in note for note in plan.notes)
+
+
 # --- repairing --------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Which migration explains a drift: what the ledger has of the object on that host. Reads only.
 
 The last statement that concerns the object and is not done on the host is the explanation; when all are done
-there, the host was changed since, outside of migrations.
+there and on the others, the host was changed since, outside of migrations.
 """
 
 from __future__ import annotations
@@ -106,6 +106,11 @@ def _explanation(drift: Drift, mentions: list[_Mention]) -> Explanation | None:
             return _told(mention, row.state.value, _not_done(mention, row), row)
     last = mentions[-1]
     row = last.rows.get(drift.host)
+    behind = [other for other in last.rows.values() if other.state is not CellState.DONE]
+    # Most hosts say what is wanted: those that lack the change, if they are as many as those that have it.
+    if row is not None and 2 * len(behind) >= len(last.rows):
+        told = _told(last, "done", _others_behind(last, row, behind), row)
+        return replace(told, is_ahead=True)
     return _told(
         last,
         "done",
@@ -145,6 +150,11 @@ def _not_done(mention: _Mention, row: LedgerRow) -> str:
             return f"{title} was given up for {host} by a person{entry}: {row.error}"
         case _:
             return f"{title} is {row.state.value} on {host}{entry}; it does it by itself when it can."
+
+
+def _others_behind(mention: _Mention, row: LedgerRow, behind: list[LedgerRow]) -> str:
+    others = ", ".join(f"{other.state.value} on {other.host.readable}" for other in behind)
+    return f"{_title(mention)} is done on {row.host.readable}, and {others}: those are behind."
 
 
 def _never_asked(mention: _Mention, drift: Drift) -> str:

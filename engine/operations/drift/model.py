@@ -122,7 +122,8 @@ def _shown(text: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the ledger knows. `will_catch_up`: the host has the change before it in the queue."""
+    """What the ledger knows. `will_catch_up`: the host has the change before it in the queue. `is_ahead`: it
+    has done what others have not, so that it is not the one to be set right."""
 
     migration: str
     statement: int
@@ -130,6 +131,7 @@ class Explanation:
     what: str
     entry: str = ""
     will_catch_up: bool = False
+    is_ahead: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -139,6 +141,7 @@ class Explanation:
             "what": self.what,
             "entry": self.entry,
             "will_catch_up": self.will_catch_up,
+            "is_ahead": self.is_ahead,
         }
 
 

@@ -50,8 +50,9 @@ def plan_drift_repair(site: Site, report: DriftReport) -> Plan:
     notes = list(report.notes)
     ranked: list[tuple[int, int, Act]] = []
     for drift in report.drifts:
-        if drift.explanation is not None and drift.explanation.will_catch_up:
-            notes.append(f"Left alone: {drift.what} {drift.explanation.what}")
+        explanation = drift.explanation
+        if explanation is not None and (explanation.will_catch_up or explanation.is_ahead):
+            notes.append(f"Left alone: {drift.what} {explanation.what}")
             continue
         if drift.kind not in (DriftKind.MISSING, DriftKind.DIFFERS):
             notes.append(f"By hand: {drift.what}")
