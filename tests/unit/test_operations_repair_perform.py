@@ -382,6 +382,33 @@ def test_the_flag_is_taken_back_when_it_does_not_help(tmp_path):
     told(tmp_path, story)
 
 
+def test_a_replica_that_is_well_again_and_has_a_part_that_others_fetch_is_not_made_to_clone(tmp_path):
+    async def story(s):
+        s.n2.part("all_1_1_0", "new")
+        fetching = asyncio.create_task(fetched_later(s))
+        [result] = await s.run(s.act(Repair.FORCE_RESTORE_DATA))
+        await fetching
+        assert (result.state, s.n2.commands) == (ActState.NOT_NEEDED, [])
+
+    async def fetched_later(s):
+        await s.env.sleep(1)
+        s.n1.part("all_1_1_0", "new")
+
+    told(tmp_path, story)
+
+
+def test_of_a_table_that_keeper_lost_a_host_that_may_not_say_its_replicas_may_have_more_rows(tmp_path):
+    async def story(s):
+        s.n2.replica(is_readonly=1)
+        s.n1.answers.append((r"FROM system\.replicas", SqlError(497, "Not enough privileges")))
+        s.n2.answers.append((ROWS, [(5,)]))
+        await remove_recursive(s.keeper, PATH)
+        [result] = await s.run(s.act(Repair.RESTORE_REPLICA, "n2"))
+        assert result.state is ActState.REFUSED and "n1:9000, which may have more rows" in result.detail
+
+    told(tmp_path, story)
+
+
 def test_a_replica_that_lacks_parts_after_the_flag_clones_another_one(tmp_path):
     async def story(s):
         """1. The flag sets all parts aside. 2. They are not those of n1, so it clones n1."""

@@ -4,7 +4,7 @@ Safety argument. The others are healthy, so they have, or are about to fetch, al
 1. The flag is created, and the replica restarted: it moves the parts that Keeper does not know to
    `detached/`, fetches what it lacks, and removes the flag.
 2. Where Keeper's list of its parts was wrong itself, it lacks what it had. So when it is active and its parts
-   are not those of the others, `is_lost` becomes 1 and it is restarted: it copies the list and the queue of a
+   do not become those of the others, `is_lost` becomes 1 and it is restarted: it copies list and queue of a
    healthy replica, and fetches.
 A crash leaves a flag or a mark that does the same at the next start, and the act done again goes on. If the
 replica does not come up in time the flag is taken back, so that it surprises nobody later. Nothing is
@@ -17,7 +17,7 @@ from engine.errors import NodeExists, ReplyLost
 from engine.keeper.recipes import create_ancestors, try_remove
 from engine.operations.repair.activity import is_kept_active
 from engine.operations.repair.performing import Steps, Work, wait_until_healthy
-from engine.operations.repair.proof import compare
+from engine.operations.repair.proof import prove
 from engine.replication.paths import TablePaths
 
 
@@ -25,7 +25,12 @@ async def _is_not_like_the_others(work: Work) -> bool:
     replica = work.state.replica(work.replica)
     if replica.told is None or replica.registered is None:
         return False
-    return bool(replica.trouble) or not (await compare(work.site, [work.path])).is_equal
+    return bool(replica.trouble) or not await _becomes_like_the_others(work)
+
+
+async def _becomes_like_the_others(work: Work) -> bool:
+    """Replicas that take INSERTs differ for moments; one look at such a moment says nothing."""
+    return (await prove(work.site, [work.path], wait_s=work.wait_s)).is_equal
 
 
 async def _objection(work: Work) -> str:
@@ -45,7 +50,7 @@ async def _force(work: Work) -> None:
         await _restart(work)
         if await wait_until_healthy(work):
             return  # it did not help; whoever waits for the effect says so
-    if not (await compare(work.site, [work.path])).is_equal:
+    if not await _becomes_like_the_others(work):
         await keeper.set(replica.is_lost, b"1")
         await _restart(work)
 

@@ -3,8 +3,8 @@
 Safety argument. It is read-only, and Keeper does not know it: the server itself refuses otherwise. Its parts
 go to `detached/` and are attached again or fetched; the server can be killed at any point, and the same
 statement goes on. Where the whole table is gone from Keeper, who comes first decides what the table contains:
-only the replica with the most rows may, and only while every host of its shard answers, so that nobody with
-more is forgotten. The others join it; rows that only they have stay in their `detached/`.
+only the replica with the most rows may, and only while every host of its shard says which replicas it has, so
+that nobody with more is forgotten. The others join it; rows that only they have stay in their `detached/`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ async def _objection(work: Work) -> str:
         for shard in work.site.topology_cluster.shards
         if work.host in (hosts := [replica.host_id for replica in shard.replicas])
         for host in hosts
-        if not work.state.hosts[host].is_answering
+        if not (work.state.hosts[host].is_answering and work.state.hosts[host].knows_replicas)
     ]
     if silent:
         return f"the table is gone from Keeper, and {', '.join(silent)}, which may have more rows, is silent"
