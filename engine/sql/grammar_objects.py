@@ -72,6 +72,7 @@ def create(d: Draft, verb: str) -> None:
     elif d.word in ("VIEW", *_VIEWS):
         d.kind = _VIEWS.get(d.accept_one_of(*_VIEWS), K.CREATE_VIEW)
         if d.accept("VIEW"):
+            d.discards = d.kind is K.CREATE_MATERIALIZED_VIEW and _replaces_rows_of_a_table(d)
             _view(d)
     elif d.accept("DICTIONARY"):
         d.kind = K.CREATE_DICTIONARY
@@ -84,6 +85,17 @@ def create(d: Draft, verb: str) -> None:
         _create_other(d)
     if verb == "ATTACH":
         d.kind = _ATTACHED.get(d.kind, K.OTHER)
+
+
+def _replaces_rows_of_a_table(d: Draft) -> bool:
+    """REFRESH … TO a table that may be there already, without APPEND. The cursor stays."""
+    begin, words = d.at, set[str]()
+    while not d.at_end and d.word not in ("AS", "SELECT"):
+        words.add(d.word)
+        if not d.skip_brackets():
+            d.at += 1
+    d.at = begin
+    return {"REFRESH", "TO"} <= words and "APPEND" not in words
 
 
 def _skip_definer(d: Draft) -> None:

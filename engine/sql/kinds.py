@@ -227,6 +227,7 @@ _DESTRUCTIVE = frozenset(
         AlterCommand.MODIFY_TTL,
         AlterCommand.MATERIALIZE_TTL,
         AlterCommand.UNFREEZE,
+        AlterCommand.EXECUTE,  # such as expire_snapshots()
     }
 )
 _REWRITES = frozenset(

@@ -79,6 +79,7 @@ def draft_of(sql: str) -> Draft:
     if d.cluster_at is not None and _is_parallel(d.words):
         d.kind = K.PARALLEL_WITH
         d.cluster_at = None
+        d.discards = any(parse_statement(piece).is_destructive for piece in _parallel(d))
     return d
 
 
@@ -92,10 +93,23 @@ def parse_statement(sql: str) -> Statement:
 
 
 def _is_parallel(words: list[str]) -> bool:
-    return any(
-        words[at] == "PARALLEL" and words[at + 1] == "WITH" and words[at + 2] in _PARALLEL_VERBS
+    return len(_verbs(words)) > 1
+
+
+def _parallel(d: Draft) -> list[str]:
+    """The statements of one with PARALLEL WITH."""
+    starts = [d.tokens[at].start for at in _verbs(d.words)]
+    ends = [d.tokens[at - 2].start for at in _verbs(d.words)[1:]]
+    return [d.sql[start:end] for start, end in zip(starts, [*ends, len(d.sql)], strict=True)]
+
+
+def _verbs(words: list[str]) -> list[int]:
+    """Where the statements of one with PARALLEL WITH begin."""
+    return [0] + [
+        at + 2
         for at in range(2, len(words) - 2)
-    )
+        if words[at] == "PARALLEL" and words[at + 1] == "WITH" and words[at + 2] in _PARALLEL_VERBS
+    ]
 
 
 def _output_clauses(d: Draft) -> None:

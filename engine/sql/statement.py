@@ -24,7 +24,8 @@ class Statement:
     - `name`: of functions, indexes, named collections and the like.
     - `engine`: of `ENGINE =`, without arguments.
     - `system_command`: the words behind SYSTEM, such as `STOP MERGES`.
-    - `discards`: a clause discards what the kind alone would keep: DEDUPLICATE, TTL of a column.
+    - `discards`: a clause discards what the kind alone would keep: DEDUPLICATE, TTL of a column, REFRESH into
+      a table; or one of several statements does.
     """
 
     kind: StatementKind
@@ -62,7 +63,8 @@ class Statement:
 
     @property
     def is_destructive(self) -> bool:
-        """Data or definitions that were there are gone, or out of readers' sight, afterwards."""
+        """Data or definitions that were there are gone afterwards, or readers do not see them until somebody
+        attaches them. A RENAME loses nothing: what is under the old name is under the new one."""
         return (
             self.or_replace
             or self.discards

@@ -25,7 +25,7 @@ _SETTINGS_WITH_EXPRESSIONS = frozenset(
 )
 OWN_COLLECTION = "oncluster_peer_"
 """How the names of named collections with this node's own passwords begin."""
-_SUSPICIOUS = re.compile(r"file|executable|sqlite|rocksdb|local|\\x", re.IGNORECASE)
+_SUSPICIOUS = re.compile(r"file|executable|sqlite|rocksdb|local|python|\\x", re.IGNORECASE)
 """Without any of it a text is fine."""
 _PEERS = re.compile(rf"{OWN_COLLECTION}|\\x", re.IGNORECASE)
 _BEFORE_NAMES = frozenset(
@@ -104,6 +104,8 @@ def _check(tokens: Sequence[Token]) -> None:
         elif words[at + 1 : at + 2] == ["("]:
             if word == "SQLITE":
                 raise denied("Function sqlite")
+            if word == "PYTHON" and _is_function(words, at):
+                raise SqlError(Code.ACCESS_DENIED, "Function Python would read the node's own variables")
             if word == "SOURCE" and words[at + 2 : at + 3] and words[at + 2] in _COMMAND_SOURCES:
                 raise SqlError(
                     482,

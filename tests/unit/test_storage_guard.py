@@ -40,6 +40,8 @@ def check(sql: str) -> None:
         "SELECT 1, file /* not a name */ ('/x')",
         "SELECT * FROM file('/x')",
         "SELECT * FROM sqlite('/x', 't')",
+        "SELECT * FROM Python(sql)",
+        "INSERT INTO t SELECT * FROM `Python`(params)",
         "INSERT INTO t VALUES (1, file('/x'))",
         "CREATE TABLE t (a Int8, b String DEFAULT file('/x')) ENGINE = Memory",
         "CREATE VIEW v AS SELECT file('/x')",
