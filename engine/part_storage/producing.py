@@ -187,9 +187,7 @@ class Producer:
 
     def _keeps_block_numbers(self, connection: Connection) -> bool:
         """Whether what is made has a column of the numbers in the names of its sources."""
-        known = self._scratch.known_definition
-        definition = self._scratch.definition(connection) if known is None else known
-        return dict(definition.settings).get("enable_block_number_column", "0") in ("1", "true")
+        return self._scratch.has_setting(connection, "enable_block_number_column")
 
     def _filled(
         self,

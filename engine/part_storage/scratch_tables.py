@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +37,7 @@ _OF_SCRATCH = {
     "inactive_parts_to_throw_insert": "0",
 }
 
+_ON = ("1", "true")
 _LOOKS, _LOOK_PAUSE_S = 50, 0.02
 """For a table under its name, which chDB may have given to another one a moment ago."""
 _DROP_PAUSE_S = 1.0
@@ -89,6 +90,18 @@ class ScratchTables:
             if self.epoch == epoch:
                 self.known_definition = read
         return read
+
+    def has_setting(self, connection: Connection, name: str) -> bool:
+        """Whether the table has a setting of this name that is on. Of a GraphiteMergeTree, too, whose
+        definition is whole only with rules that stand elsewhere."""
+        known = self.known_definition
+        if known is None:
+            with suppress(SqlError):
+                known = self.definition(connection)
+        if known is not None:
+            return dict(known.settings).get(name, "0") in _ON
+        words = [token.text for token in scan(self.create_text(connection)) if token.is_significant]
+        return any(words[at : at + 3] in ([name, "=", value] for value in _ON) for at in range(len(words)))
 
     def create_text(self, connection: Connection, table: TableName | None = None) -> str:
         """chDB's own text of the table, or of another. Raises SqlError 60 UNKNOWN_TABLE."""

@@ -261,7 +261,8 @@ class MemoryPartStore(StoredDefinition):
             raise SqlError(Code.NO_SUCH_DATA_PART, f"No part {name} in the table")
         part = self._part(name, stored)
         if self.faults.draws(self.faults.damage_sent):
-            damage = self.faults.rng.choice([Damage.BIT_FLIP, Damage.TRUNCATION, Damage.EMPTY_FILE])
+            # The network flips bits and cuts off, too; an empty file comes from here alone.
+            damage = self.faults.rng.choice([Damage.EMPTY_FILE, Damage.TRUNCATION, Damage.EMPTY_FILE])
             file = self.faults.rng.choice([DATA, COUNT])
             self.faults.seen(f"{damage.value} in transfer")
             stored = stored.damaged(damage, self.faults.rng.getrandbits(30), file=file)

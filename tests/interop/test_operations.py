@@ -221,7 +221,7 @@ async def test_the_commands_drive_both_kinds_in_one_queue(stand: Stand) -> None:
         await ENV.sleep(0.05)
     code, told, err = await oncluster(stand, "ddl", "wait", "--token", "missed", "--timeout", "1", *config)
     assert code == 3, err
-    assert states_of(told) == {spec.tcp_port: "waiting" if spec is away else "done" for spec in stand.specs}
+    assert states_of(told) == {spec.tcp_port: "inactive" if spec is away else "done" for spec in stand.specs}
     code, told, err = await oncluster(stand, "health", "check", *site)
     assert code in (10, 20), err
     assert told["silent_hosts"] == [away.host_id.readable]

@@ -148,6 +148,7 @@ def test_graphite_rolls_up_on_all_replicas_by_the_rules_of_the_configuration(pai
     for node in (pair.n1, pair.n2):
         node.query("SYSTEM SYNC REPLICA graphite")
         assert node.query("SELECT Path, Time, Value FROM graphite ORDER BY Path") == expected
+    assert pair.n1.query("SELECT DISTINCT _part FROM graphite") == "all_0_1_1\n"
     hashes = "SELECT DISTINCT hash_of_all_files FROM system.parts WHERE table = 'graphite' AND active"
     assert pair.n1.query(hashes) == pair.n2.query(hashes)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from engine.errors import SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
@@ -74,7 +75,7 @@ class PartNames:
             if found is None:
                 continue
             table, alias = found
-            if _COLUMN not in (await table.store.definition()).columns.by_name:
+            if not await _has_column(table):
                 edits += _edits(c, select, table, alias)
         sql = asked.sql
         for start, end, text in sorted(edits, reverse=True):
@@ -108,6 +109,14 @@ class PartNames:
             alias = literal_value(c.tokens[behind])
             behind += 1
         return (table, alias) if words[behind] in _BEHIND_TABLE else None
+
+
+async def _has_column(table: RunningTable) -> bool:
+    """Whether the table has a column of its own that is called so."""
+    try:
+        return _COLUMN in (await table.store.definition()).columns.by_name
+    except SqlError:  # of a GraphiteMergeTree, whose rules stand elsewhere
+        return False
 
 
 def _selects_naming_it(c: Cursor) -> list[_Select]:
