@@ -283,7 +283,7 @@ def a_merged_part_is_shown_beside_its_sources(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(commit_part, "publish", publish)
 
 
-@BUGS.add("R7", first=51, fault_rate=0.03, seeds=400)
+@BUGS.add("R7", first=65, fault_rate=0.03, seeds=400)
 def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     copy = log_puller._copy
 
@@ -296,7 +296,7 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_puller, "_copy", forgetful)
 
 
-@BUGS.add("R3", first=31, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+@BUGS.add("R3", first=44, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     async def copy(
         ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object
@@ -338,7 +338,9 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(clone, "_clone_from", early)
 
 
-@BUGS.add("R7", first=43, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400)
+@BUGS.add(
+    "R7", first=228, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400
+)
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
         return None
