@@ -125,14 +125,14 @@ def question_of(plan: Plan) -> dict[str, str]:
     ]
     if len(acts) > _ACTS_IN_QUESTION:
         body.append(f"And {len(acts) - _ACTS_IN_QUESTION} more: see the log of the task `plan`.")
-    body += [f"Note: {inline(note)}" for note in plan.notes[:20]]
+    body += [f"Note: {inline(redact_prose(note))}" for note in plan.notes[:20]]
     body.append(
         f"Nothing has been done yet. Only this plan is approved (`{plan.checksum}`); each act is looked at "
         "again before it is done. Rejecting ends the run."
     )
     return {
         "subject": f"{plan.cluster}: approve {plan.operation}, {number_of(acts)}",
-        "body": redact_prose("\n\n".join(body)),
+        "body": "\n\n".join(body),
         "checksum": plan.checksum,
     }
 
@@ -186,4 +186,5 @@ def first_lines(report: Report, states: Sequence[ActState], *, shown: int = 5) -
 
 def _question_line(act: Act) -> str:
     where = f" on {inline(act.host)}" if act.host else ""
-    return f"- **{act.danger.value}**{where}: {inline(act.what)} _{inline(act.why)}_"
+    what, why = inline(redact_prose(act.what)), inline(redact_prose(act.why))
+    return f"- **{act.danger.value}**{where}: {what} _{why}_"
