@@ -242,11 +242,16 @@ def changes(
 
 
 def _changed_statements(script: Script, record: MigrationRecord) -> list[Problem]:
-    """A statement may change while it has failed on every host it was sent to, and on no other ground."""
+    """A statement may change, or go, only while it has failed on every host it was sent to.
+
+    What was gone when the migration was applied is no part of it: `record.statements` counts those that are.
+    """
     if record.state is MigrationState.MARKED:
         return []
     problems = []
     for number in sorted({row.statement for row in record.rows}):
+        if record.state.is_in_schema and number > record.statements:
+            continue
         rows = record.rows_of(number)
         sent = max(rows, key=lambda row: row.attempt).statement_checksum
         now = script.statements[number - 1] if number <= len(script.statements) else None

@@ -95,6 +95,31 @@ def test_a_statement_that_failed_everywhere_may_be_corrected_in_its_file(tmp_pat
     in_world(tmp_path, scenario, files={**SHOP, **broken})
 
 
+@pytest.mark.parametrize("kept", [SHOP["2_column.up.sql"], ""], ids=["the last one", "the only one"])
+def test_a_statement_that_failed_everywhere_may_be_removed_from_its_file(tmp_path: Path, kept: str) -> None:
+    """What is left is applied and does not forbid runs up or down; what was applied must stay as it is."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        for host in world.hosts.values():
+            host.fails["Intt8"] = (50, "Unknown type Intt8")
+        await drive(await world.runner(), world.request())
+        assert world.states() == {1: "applied", 2: "failed"}
+        write(world.folder, {"2_column.up.sql": kept})
+        assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        write(world.folder, {"2_column.up.sql": kept + "ALTER TABLE s.a ADD COLUMN z Intt8;"})
+        with pytest.raises(ChangedMigration, match="was added after it was applied"):
+            await drive(await world.runner(), world.request())
+        write(world.folder, {"2_column.up.sql": kept})
+        assert (await drive(await world.runner(), world.down(target=1))).state is RunState.DONE
+        assert world.states() == {1: "applied", 2: "rolled_back", 3: "rolled_back"}
+        world.check()
+
+    broken = {"2_column.up.sql": kept + "ALTER TABLE s.a ADD COLUMN z Intt8;"}
+    in_world(tmp_path, scenario, files={**SHOP, **broken})
+
+
 def test_a_corrected_file_that_has_more_statements_is_applied_when_all_of_them_are(tmp_path: Path) -> None:
     """1. The only statement fails on every host. 2. The file is corrected and has two. 3. The first is done
     by a host that came late, and seen by whoever looks then: the second was not sent."""
