@@ -184,7 +184,7 @@ async def _load(
     if not await has_targets(state):
         return None, await load_flights(state, steps, env=env)
     run = run_that_follows(api, earlier, env=env) if changed else run_that_is_asked_for(api, env=env)
-    etl = await load_with_spark(api, state, steps, run=run, env=env)
+    etl = await load_with_spark(api, state, steps, run=run)
     counts = [table.rows_per_shard for table in etl.report.tables if table.local == TABLE]
     if not counts:
         return etl, ()

@@ -110,7 +110,7 @@ async def run_that_is_asked_for(api: AirflowApi, *, env: Env) -> str:
 
 
 async def load_with_spark(
-    api: AirflowApi, state: StackState, steps: Steps, *, run: Awaitable[str], env: Env
+    api: AirflowApi, state: StackState, steps: Steps, *, run: Awaitable[str]
 ) -> EtlResult:
     """Watch `run`. Raises LoadRunFailed, OperationTimeout, and what finding the run raises."""
     steps.running(_STEP, "waiting for the run that follows the migrations")

@@ -300,19 +300,11 @@ class Records:
             for row in rows
         }
 
-    def record_alert(self, cluster: str, channel: str, fingerprint: str) -> None:
-        """It was told now, once more."""
-        self.record_message(cluster, channel, told=[fingerprint])
-
-    def forget_alert(self, channel: str, fingerprint: str) -> None:
-        """It is over: when it comes again it is told again."""
-        self.record_message("", channel, over=[fingerprint])
-
     def record_message(
         self, cluster: str, channel: str, *, told: Iterable[str] = (), over: Iterable[str] = ()
     ) -> None:
         """A message was sent now that told of these fingerprints and said that those are over; in one
-        transaction."""
+        transaction. What is over and comes again is told again."""
         now = self.now_ms()
         table = schema.alerts
         with self._database.writing() as connection:

@@ -19,13 +19,13 @@ from pathlib import Path
 from engine.errors import Code, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.part_storage.part_files import CHECKSUMS_FILE, COUNT_FILE, link_part, remove_tree
+from engine.part_storage.partition_values import WHOLE_TABLE
 from engine.part_storage.scratch_tables import Scratch, ScratchTables, local_parts
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import SCRATCH_DATABASE, Connection, Workers
 from engine.replication.file_hash import file_hash
 from engine.replication.part_checksums import checksums_file, parse_checksums_file
 from engine.replication.part_name import PartName
-from engine.replication.partition_id import WHOLE_TABLE
 
 PARTITION_FILE = "partition.dat"
 _MAX_PARTITION_BYTES = 1 << 20

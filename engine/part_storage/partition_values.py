@@ -16,11 +16,11 @@ from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.table_state import TableState
 from engine.part_storage.workers import SCRATCH_DATABASE, Connection
 from engine.replication.part_name import is_partition_id
-from engine.replication.partition_id import WHOLE_TABLE
 from engine.replication.table_definition import parse_definition
 from engine.sql.tokens import TokenKind, literal_value, scan
 
-INVALID_PARTITION_VALUE = 248
+WHOLE_TABLE = "all"
+"""The id of the one partition of a table without a partition key."""
 _DATES = ("Date", "Nullable(Date)")
 _NUMBER = re.compile(r"U?Int|Float")
 
@@ -36,7 +36,7 @@ def partition_ids(
     if len(tokens) == 2 and words[0] == "ID" and tokens[1].kind is TokenKind.STRING:
         partition_id = literal_value(tokens[1])
         if not is_partition_id(partition_id):
-            raise SqlError(INVALID_PARTITION_VALUE, f"{partition_id!r} is no id of a partition")
+            raise SqlError(Code.INVALID_PARTITION_VALUE, f"{partition_id!r} is no id of a partition")
         return [partition_id]
     if not tokens or any(token.text == ";" for token in tokens):
         raise _invalid(expression, "a value is expected")
@@ -88,7 +88,6 @@ def _type_of(connection: Connection, value: str, expression: str) -> str:
 
 def _invalid(expression: str, reason: str) -> SqlError:
     return SqlError(
-        INVALID_PARTITION_VALUE,
+        Code.INVALID_PARTITION_VALUE,
         f"Cannot tell the partition of {expression[:200]}: {reason}",
-        name="INVALID_PARTITION_VALUE",
     )

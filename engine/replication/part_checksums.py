@@ -82,10 +82,6 @@ class PartDigest:
             and self.content_hash_of_compressed_files == other.content_hash_of_compressed_files
         )
 
-    def is_same_bytes(self, other: PartDigest) -> bool:
-        """Whether the files are the same."""
-        return self.is_same_content(other) and self.hash_of_all_files == other.hash_of_all_files
-
     def body(self) -> bytes:
         """Without the header, as it stands at the end of a part header."""
         return (
@@ -116,19 +112,6 @@ class PartDigest:
         reader = BinaryReader(data, where=where)
         reader.expect(_MINIMAL_HEADER)
         return cls.read(reader)
-
-    @classmethod
-    def of_hex(
-        cls, compressed_files: int, uncompressed_files: int, all_files: str, uncompressed: str, content: str
-    ) -> PartDigest:
-        """From the columns of `system.parts`: a hash there is 32 digits, the most significant first.
-
-        Raises ValueError.
-        """
-        hashes = [bytes.fromhex(text)[::-1] for text in (all_files, uncompressed, content)]
-        if any(len(each) != HASH_BYTES for each in hashes):
-            raise ValueError("a hash of system.parts has 32 hexadecimal digits")
-        return cls(compressed_files, uncompressed_files, *hashes)
 
 
 def digest_of(files: Iterable[FileChecksum]) -> PartDigest:

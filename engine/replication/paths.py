@@ -260,12 +260,6 @@ class TablePaths:
     def block(self, block_id: BlockId) -> str:
         return f"{self.root}/blocks/{block_id}"
 
-    def async_block(self, block_id: BlockId) -> str:
-        return f"{self.root}/async_blocks/{block_id}"
-
-    def deduplication_hash(self, block_id: BlockId) -> str:
-        return f"{self.root}/deduplication_hashes/{block_id}"
-
     def partition_block_numbers(self, partition_id: str) -> str:
         """Raises SqlError 36 for what is no partition id."""
         if not is_partition_id(partition_id):

@@ -41,7 +41,6 @@ class ReplicatedSettings:
     cleanup_thread_preferred_points_per_iteration: int = 150
     merge_selecting_sleep_ms: int = 5000
     max_merge_selecting_sleep_ms: int = 60_000
-    old_parts_lifetime: float = 480.0
     remove_empty_parts: int = 1
     max_fetch_partition_retries_count: int = 5
     always_fetch_merged_part: int = 0

@@ -201,11 +201,6 @@ class AlterCommand(enum.StrEnum):
         return self not in (AlterCommand.ATTACH_PARTITION, AlterCommand.FETCH_PARTITION)
 
     @property
-    def is_allowed_on_cluster_by_18_16(self) -> bool:
-        """The few sub-commands that ClickHouse 18.16 accepts ON CLUSTER."""
-        return self in _ALLOWED_BY_18_16
-
-    @property
     def is_replica_local(self) -> bool:
         """It concerns one replica's own files or metadata, so it runs on every host, not once per shard."""
         return self in _REPLICA_LOCAL
@@ -253,17 +248,6 @@ _REWRITES = frozenset(
         AlterCommand.APPLY_DELETED_MASK,
         AlterCommand.APPLY_PATCHES,
         AlterCommand.REWRITE_PARTS,
-    }
-)
-_ALLOWED_BY_18_16 = frozenset(
-    {
-        AlterCommand.ADD_COLUMN,
-        AlterCommand.DROP_COLUMN,
-        AlterCommand.MODIFY_COLUMN,
-        AlterCommand.MODIFY_PRIMARY_KEY,
-        AlterCommand.DROP_PARTITION,
-        AlterCommand.DELETE,
-        AlterCommand.UPDATE,
     }
 )
 _REPLICA_LOCAL = frozenset(

@@ -83,11 +83,6 @@ class Statement:
         """Reads only and changes nothing on the server."""
         return self.kind in _QUERIES
 
-    @property
-    def is_ddl(self) -> bool:
-        """Changes something and is not an INSERT or a session command."""
-        return self.takes_on_cluster or self.kind in _DDL_WITHOUT_CLUSTER
-
 
 def runs_once_per_shard(statement: Statement) -> bool:
     """Whether one replica of each shard runs it, going by the statement alone.
@@ -154,4 +149,3 @@ _QUERIES = frozenset(
         _K.EMPTY,
     }
 )
-_DDL_WITHOUT_CLUSTER = frozenset({_K.PARALLEL_WITH, _K.SYSTEM, _K.KILL_OTHER, _K.CREATE_MASKING_POLICY})

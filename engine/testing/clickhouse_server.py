@@ -247,11 +247,3 @@ class RealCluster(Startable):
     async def stop(self) -> None:
         """Stop all servers. What had to be killed is killed."""
         await asyncio.gather(*(server.stop() for server in self.servers))
-
-    def rewrite_clusters(self, clusters: Sequence[Cluster]) -> None:
-        """Give running servers other clusters; they notice by themselves within a few seconds."""
-        self._config = ClickHouseConfig(
-            tuple(clusters), self._config.zookeeper, self._config.queue, self._config.log_level
-        )
-        for server in self.servers:
-            self._config.write(server.spec, server.directory)

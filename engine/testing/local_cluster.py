@@ -278,7 +278,7 @@ class LocalCluster(Startable):
                             )
                         await self._env.sleep(0.02)
 
-    async def stop(self, *, progress: Progress = lambda _: None) -> None:
+    async def stop(self) -> None:
         """Stop the nodes, then ZooKeeper, then whatever is left of either. May be called twice."""
         await asyncio.gather(*(node.stop() for node in self.nodes.values()))
         # Its log is not for a loss of power: an orderly end, which takes longer, would save nothing.

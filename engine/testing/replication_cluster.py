@@ -368,6 +368,5 @@ def settings_of(scenario: Scenario) -> ReplicatedSettings:
         max_cleanup_delay_period=10.0,
         merge_selecting_sleep_ms=1000 if scenario.has_merges else 3_600_000,
         max_merge_selecting_sleep_ms=4000 if scenario.has_merges else 3_600_000,
-        old_parts_lifetime=20.0,
         max_delay_to_insert=0.0,
     )

@@ -65,7 +65,7 @@ async def test_a_run_that_did_not_load_ends_the_demo_with_its_last_words(
     api = cast(AirflowApi, Api(states))
     with pytest.raises(LoadRunFailed, match="asset_triggered__1") as failed:
         run = run_that_follows(api, await earlier_runs(api) - {"asset_triggered__1"}, env=SystemEnv())
-        await load_with_spark(api, cast(StackState, None), Steps(Silent()), run=run, env=SystemEnv())
+        await load_with_spark(api, cast(StackState, None), Steps(Silent()), run=run)
     assert hint in failed.value.hint
 
 

@@ -346,7 +346,7 @@ def test_what_ended_while_it_was_being_told_is_said_to_be_over(place: Place) -> 
     place.records.see_findings(CLUSTER, "health", [])
     place.clock.now += 60
     # 2. The first one sends.
-    place.records.record_alert(CLUSTER, "mail", alert.fingerprint)
+    place.records.record_message(CLUSTER, "mail", told=[alert.fingerprint])
     place.look(after_s=900)
 
     assert [m[0][0] for m in place.mail.news] == ["resolved"]

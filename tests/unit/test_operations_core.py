@@ -280,9 +280,9 @@ def test_thousands_of_samples_are_stored_at_once(records):
 
 def test_an_alert_counts_how_often_it_was_sent_until_it_is_forgotten(records):
     for _ in range(2):
-        records.record_alert(CLUSTER, "log", "f")
+        records.record_message(CLUSTER, "log", told=["f"])
     assert records.alerts(CLUSTER, "log")["f"].times_sent == 2
-    records.forget_alert("log", "f")
+    records.record_message(CLUSTER, "log", over=["f"])
     assert records.alerts(CLUSTER, "log") == {}
 
 

@@ -96,9 +96,6 @@ def test_a_part_is_assigned_once() -> None:
     busy = MergePredicate(queue, known, {}, frozenset(), 0)
     assert "all_0_1_1" in busy.why_not(P("all_1_1_0"))
     assert busy.why_not(P("all_2_2_0")) == ""
-    mine = busy.after_assigning([P("all_2_2_1")], 5)
-    assert "just been assigned" in mine.why_not(P("all_2_2_0"))
-    assert mine.log_version == 5
 
 
 def test_a_part_that_waits_for_its_quorum_is_not_merged() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +17,6 @@ from engine.replication.part_name import (
     merged,
 )
 from engine.replication.part_set import ActivePartSet, Added, Covered, PartsIntersect
-from engine.replication.partition_id import partition_id_of
 
 P = PartName.parse
 
@@ -129,25 +126,6 @@ def test_a_merge_spans_its_sources_and_counts_one_level_more() -> None:
     ):
         with pytest.raises(ValueError):
             merged(wrong)
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([], "all"),
-        ([201812], "201812"),
-        ([datetime.date(2020, 1, 2), -5], "20200102--5"),
-        (["a"], None),
-        ([1.5], None),
-        ([None], None),
-        ([2**64], None),
-        ([datetime.datetime(2020, 1, 2)], None),
-    ],
-)
-def test_a_partition_id_is_read_off_integers_and_dates_and_left_to_clickhouse_otherwise(
-    values: list[object], expected: str | None
-) -> None:
-    assert partition_id_of(values) == expected
 
 
 # --- sets -------------------------------------------------------------------------------------------------

@@ -304,19 +304,6 @@ def test_attach_and_fetch_partition_are_refused_on_a_cluster() -> None:
     assert parse_statement("DROP TABLE t").alter_is_allowed_on_cluster
 
 
-def test_18_16_allows_few_alters_on_a_cluster() -> None:
-    allowed = {command for command in AlterCommand if command.is_allowed_on_cluster_by_18_16}
-    assert allowed == {
-        A.ADD_COLUMN,
-        A.DROP_COLUMN,
-        A.MODIFY_COLUMN,
-        A.MODIFY_PRIMARY_KEY,
-        A.DROP_PARTITION,
-        A.DELETE,
-        A.UPDATE,
-    }
-
-
 @pytest.mark.parametrize(
     "sql",
     [

@@ -206,7 +206,7 @@ class _Cut:
             raise _refused("WITH TOTALS, which would be the totals of one shard")
         text = self._text(self.block.begin, self.block.end)
         columns = await self._described(text, describe)
-        return self._read(text, columns, self._text_with_others(self.block.begin, self.block.end))
+        return self._read(columns, self._text_with_others(self.block.begin, self.block.end))
 
     async def _groups(self, query: Node, describe: Describe) -> tuple[str, RemoteSelect]:
         """Every shard answers up to HAVING."""
@@ -233,7 +233,7 @@ class _Cut:
         having = "HAVING" in parts
         having_text = self._clause(parts["HAVING"]) if having else ""
         inner = f"SELECT {items} {self._text_with_others(from_at, behind)}"
-        _, read = self._read("", columns, inner)
+        _, read = self._read(columns, inner)
         upper_text = clauses.replaced(self._without_having(behind, parts), replacements)
         where = f" WHERE {clauses.replaced(having_text, replacements)}" if having else ""
         text = f"{clauses.replaced(select, replacements)} FROM {place_text(block.slot)}{where} {upper_text}"
@@ -257,7 +257,7 @@ class _Cut:
         replacements = [(tokens, name) for tokens, (_, name) in zip(found, made, strict=True)]
         items = ", ".join(f"{text} AS {name}" for text, name in made) or "toUInt8(0) AS __nothing"
         columns = await self._described(f"SELECT {items} {self._text(from_at, behind)}", describe)
-        _, read = self._read("", columns, f"SELECT {items} {self._text_with_others(from_at, behind)}")
+        _, read = self._read(columns, f"SELECT {items} {self._text_with_others(from_at, behind)}")
         text = f"{select} FROM {place_text(block.slot)} {upper}"
         return self._checked(clauses.replaced(text, replacements)), read
 
@@ -312,7 +312,7 @@ class _Cut:
             raise _refused("with two columns of one name in the answer")
         return columns
 
-    def _read(self, text: str, columns: tuple[SourceColumn, ...], inner: str) -> tuple[str, RemoteSelect]:
+    def _read(self, columns: tuple[SourceColumn, ...], inner: str) -> tuple[str, RemoteSelect]:
         listed = ", ".join(quote_identifier(column.name) for column in columns)
         others = tuple(
             OtherTable(number, pushing.plain_read(slot, slot.columns), slot.modifiers)

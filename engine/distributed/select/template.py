@@ -91,8 +91,6 @@ class Slot:
     table: SourceTable
     columns: tuple[SourceColumn, ...]
     read_with: str
-    is_in_list: bool = False
-    """The right side of IN: all visible columns are read."""
     has_prewhere: bool = False
     """PREWHERE, whose condition is the argument of `identity` in WHERE, goes before FINAL."""
     prewhere: str = ""
@@ -220,7 +218,7 @@ def make_template(
             if is_final:
                 with_final[first] = number
         edits.append(Edit(ref.start, ref.end, text))
-        slots.append(Slot(ref.table, tuple(columns), modifiers, is_in, condition=ref.condition))
+        slots.append(Slot(ref.table, tuple(columns), modifiers, condition=ref.condition))
     for prewhere in prewheres:
         slot = with_final.get(prewhere.table)
         if slot is not None:

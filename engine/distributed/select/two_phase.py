@@ -103,7 +103,7 @@ async def two_phases(
     keys, behind_keys = keys_of(cursor, group)
     if any(alias not in clauses.token_texts(key) for key in keys):
         return None
-    upper_begin = where.end if where else (group.begin - 2 if group else _first_upper(cursor, place, parts))
+    upper_begin = where.end if where else (group.begin - 2 if group else _first_upper(cursor, parts))
     select = clauses.text_of(cursor, 0, from_at)
     upper = clauses.text_of(cursor, upper_begin, len(cursor.words)) if upper_begin < len(cursor.words) else ""
     if group:
@@ -219,7 +219,7 @@ def _outside(cursor: Cursor, word: str) -> int | None:
     return cursor.at if cursor.skip_to(word) else None
 
 
-def _first_upper(cursor: Cursor, place: int, parts: list[clauses.Clause]) -> int:
+def _first_upper(cursor: Cursor, parts: list[clauses.Clause]) -> int:
     """The token where what stands behind FROM begins."""
     if not parts:
         return len(cursor.words)

@@ -42,7 +42,7 @@ class AttachDefinitionStatements:
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind is not StatementKind.ATTACH_TABLE:
             return None
-        if not is_create_of_replicated(asked.sql, statement.kind, statement.engine):
+        if not is_create_of_replicated(statement.kind, statement.engine):
             return None
         definition = Definition(asked.sql)
         refuse_old_syntax(asked, definition)

@@ -94,7 +94,7 @@ class CreateStatements:
 
     async def _definition(self, asked: Asked, statement: Statement) -> Definition | None:
         """Of a statement that makes a replicated table; None for any other."""
-        if is_create_of_replicated(asked.sql, statement.kind, statement.engine):
+        if is_create_of_replicated(statement.kind, statement.engine):
             return Definition(asked.sql)
         if statement.kind is not _K.CREATE_TABLE or statement.engine is not None:
             return None

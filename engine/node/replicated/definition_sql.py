@@ -254,7 +254,7 @@ def settings_clause(settings: Mapping[str, str]) -> str:
     return ", ".join(f"{quote_identifier(name)} = {value}" for name, value in settings.items())
 
 
-def is_create_of_replicated(sql: str, kind: StatementKind, engine: str | None) -> bool:
+def is_create_of_replicated(kind: StatementKind, engine: str | None) -> bool:
     """Whether chDB must not be given the text: some object of it has a replicated engine."""
     return engine is not None and engine.startswith(REPLICATED) and kind is not StatementKind.CREATE_DATABASE
 

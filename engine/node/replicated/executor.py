@@ -142,7 +142,7 @@ class ReplicatedExecutor:
 
     def _may_concern(self, statement: Statement, database: str) -> bool:
         """False: it is chDB's alone, without a doubt."""
-        if is_create_of_replicated("", statement.kind, statement.engine) or makes_feeder(statement):
+        if is_create_of_replicated(statement.kind, statement.engine) or makes_feeder(statement):
             return True
         records = self._life.catalog.all()
         if not records:

@@ -77,7 +77,7 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> Found:
             due = [part for part in parts if is_due(part, settings)]
             others = len(parts) - len(due)
             if due:
-                findings.append(_finding(site, host, table, due, settings))
+                findings.append(_finding(site, host, table, due))
                 acts += _acts(host, table, due, settings)
             if others:
                 notes.append(
@@ -213,9 +213,7 @@ def _acts(
         )
 
 
-def _finding(
-    site: Site, host: HostId, table: TableName, due: Sequence[Detached], settings: CleanupSettings
-) -> Finding:
+def _finding(site: Site, host: HostId, table: TableName, due: Sequence[Detached]) -> Finding:
     total = sum(part.size_bytes for part in due)
     oldest_s = max(part.age_s or 0.0 for part in due)
     return Finding(

@@ -245,7 +245,7 @@ async def _mutations(asking: _Asking, tables: Sequence[TableName] | None = None)
         **dict.fromkeys(
             ("database", "table", "mutation_id", "command", "latest_failed_part", "latest_fail_reason"), "{}"
         ),
-        **dict.fromkeys(("create_time", "latest_fail_time"), _UNIX),
+        "create_time": _UNIX,
         "parts_to_do": "toInt64({})",
     }
     where = f"{_of_tables(tables)} {'AND' if tables is not None else 'WHERE'} NOT is_done"
@@ -259,7 +259,6 @@ async def _mutations(asking: _Asking, tables: Sequence[TableName] | None = None)
             parts_to_do=row.get("parts_to_do", -1),
             failed_part=row.get("latest_failed_part", ""),
             fail_reason=row.get("latest_fail_reason", ""),
-            failed_at_s=row.get("latest_fail_time", 0),
         )
         for row in rows
     )

@@ -77,7 +77,6 @@ class MutationFacts:
     parts_to_do: int = -1
     failed_part: str = ""
     fail_reason: str = ""
-    failed_at_s: int = 0
 
 
 @dataclass(frozen=True, slots=True)

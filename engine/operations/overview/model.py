@@ -24,12 +24,6 @@ class Level(enum.StrEnum):
     CRITICAL = "critical"
 
 
-def worst_level(levels: list[Level]) -> Level:
-    """The worst one; UNKNOWN without any."""
-    order = list(Level)
-    return max(levels, key=order.index, default=Level.UNKNOWN)
-
-
 class PartState(enum.StrEnum):
     """Whether a part of the picture can be relied on."""
 

@@ -157,7 +157,7 @@ class QueueReader:
             await self._read_outcomes(keeper, order, until_s=until_s)
         return self._view(names, window, presence, keeper_ms)
 
-    def detailed(self, view: QueueView, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    def detailed(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """The same tasks with their statements and errors. Reads nothing."""
         return tuple(self._detailed(task) for task in tasks)
 

@@ -60,7 +60,6 @@ async def replace_lost(ctx: ReplicaContext, keeper: Keeper, part: PartName) -> b
         if producer is not None:
             ctx.queue.finished(producer)
             ctx.queue_changed.set()
-    ctx.lost_parts_replaced += 1
     return True
 
 

@@ -26,7 +26,7 @@ import bisect
 import itertools
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from engine.errors import NoNode
 from engine.keeper.base import Children, Keeper
@@ -44,9 +44,9 @@ class MergePredicate:
     """Valid as long as `log` has version `log_version`. `queue` is live: it only makes the answers stricter.
 
     `committing` are block numbers by partition, ascending; `awaiting_quorum` are parts of inserts whose
-    quorum is not reached; `assigned` are results that the owner of this predicate has assigned since;
-    `dropping` are parts that a DROP_PART in the queue takes away: they are still among the virtual parts,
-    because nothing covers them, but who executes the entry first cannot make anything of them.
+    quorum is not reached; `dropping` are parts that a DROP_PART in the queue takes away: they are still among
+    the virtual parts, because nothing covers them, but who executes the entry first cannot make anything of
+    them.
     """
 
     queue: ReplicaQueue
@@ -54,13 +54,7 @@ class MergePredicate:
     committing: Mapping[str, Sequence[int]]
     awaiting_quorum: AbstractSet[PartName]
     log_version: int
-    assigned: tuple[PartName, ...] = ()
     dropping: AbstractSet[PartName] = frozenset()
-
-    def after_assigning(self, results: Sequence[PartName], log_version: int) -> MergePredicate:
-        """The predicate after an assignment of one's own, which was the only thing that raised the
-        version."""
-        return replace(self, assigned=(*self.assigned, *results), log_version=log_version)
 
     def why_not(self, part: PartName) -> str:
         """Why `part` can be neither merged nor mutated now; empty if it can."""
@@ -73,9 +67,6 @@ class MergePredicate:
         covering = self.queue.virtual_parts.get_containing(part)
         if covering != part:
             return f"part {part} has already been assigned a merge into {covering}"
-        for result in self.assigned:
-            if result.contains(part):
-                return f"part {part} has just been assigned a merge into {result}"
         return ""
 
     def why_not_together(self, left: PartName, right: PartName) -> str:
@@ -95,11 +86,7 @@ class MergePredicate:
             if at < len(numbers) and numbers[at] <= last:
                 return f"block number {numbers[at]} is still being inserted between parts {left} and {right}"
             gap = PartName(left.partition_id, first, last, 0)
-            between = (
-                *self.queue.virtual_parts.intersecting(gap),
-                *(result for result in self.assigned if result.intersects(gap)),
-            )
-            if between:
+            if between := self.queue.virtual_parts.intersecting(gap):
                 return f"there are parts (such as {between[0]}) between {left} and {right}"
         of_left, of_right = self.mutation_version(left), self.mutation_version(right)
         if of_left != of_right:

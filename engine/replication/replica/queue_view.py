@@ -65,7 +65,6 @@ class ReplicaStatus:
     absolute_delay_s: float
     last_queue_update_exception: str
     last_keeper_error: str
-    lost_part_count_here: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,6 @@ def local_status(ctx: ReplicaContext) -> ReplicaStatus:
         absolute_delay_s=absolute_delay_s(ctx),
         last_queue_update_exception=ctx.last_pull_error,
         last_keeper_error=ctx.last_keeper_error,
-        lost_part_count_here=ctx.lost_parts_replaced,
     )
 
 

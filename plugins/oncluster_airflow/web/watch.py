@@ -158,13 +158,13 @@ class Watch:
         if view is None:
             return None
         page = make_page(view, show=show, number=number)
-        return dataclasses.replace(page, tasks=self._reader.detailed(view, page.tasks))
+        return dataclasses.replace(page, tasks=self._reader.detailed(page.tasks))
 
     async def task(self, name: str, *, wait_s: float) -> Task | None:
         await self._refresh(wait_s=wait_s, recent_s=FRESH_S)
         view = self._queue.value
         found = next((task for task in view.tasks if task.name == name), None) if view else None
-        return self._reader.detailed(view, [found])[0] if view and found else None
+        return self._reader.detailed([found])[0] if view and found else None
 
     # --- looking --------------------------------------------------------------------------------------------
 
