@@ -37,6 +37,7 @@ from engine.operations.act import Plan
 from engine.operations.carrying_out import Performer, Report
 from engine.operations.cleanup import (
     BY_SERVERS,
+    MAYBE_ONLY_COPIES,
     OPERATION,
     BrokenFilesFate,
     CleanupKind,
@@ -98,7 +99,8 @@ def _what_options(command: Any) -> Any:
                 "--detached-prefix",
                 "detached_prefixes",
                 multiple=True,
-                help=f"Which detached parts. Default: {', '.join(BY_SERVERS)}.",
+                help=f"Which detached parts. Default: {', '.join(BY_SERVERS)}. Parts with "
+                f"{', '.join(MAYBE_ONLY_COPIES)} may hold the only copy of their rows.",
             ),
             click.option(
                 "--detached-by-people",

@@ -44,6 +44,8 @@ class Server:
     detached_tables: set[tuple[str, str]] | None = field(default_factory=set)
     detached_parts: dict[str, int] = field(default_factory=dict)
     """Name of a part of `d.t` to its age in seconds."""
+    is_replicated: bool = True
+    """Whether `d.t` is."""
     knows_ages: bool = True
     broken_files: int = 0
     restored: int = 0
@@ -60,7 +62,7 @@ class Server:
         await asyncio.sleep(self.hangs_s)
         if self.is_talking_nonsense:
             return _rows((1,), ("2", None, 3))
-        if "FROM system.replicas" in sql:
+        if "FROM system.replicas" in sql and "detached_parts" not in sql:
             return _rows(*sorted(self.replicas))
         if "FROM system.detached_tables" in sql:
             if self.detached_tables is None:
@@ -71,7 +73,13 @@ class Server:
             return _rows(*((name,) for name in names))
         if "FROM system.detached_parts" in sql:
             parts = sorted(self.detached_parts.items())
-            return _rows(*(("d", "t", name, age if self.knows_ages else -1, 1000) for name, age in parts))
+            assert "FROM system.replicas" in sql
+            return _rows(
+                *(
+                    ("d", "t", name, age if self.knows_ages else -1, 1000, int(self.is_replicated))
+                    for name, age in parts
+                )
+            )
         if "FROM system.distribution_queue" in sql:
             rows = [("d", "dist", "/data/dist/shard1_replica1/", self.broken_files, 77, "Checksum")]
             return _rows(*(rows if self.broken_files else []))

@@ -210,8 +210,8 @@ async def with_parts(bench: Bench) -> Plan:
     bench.servers[N1].detached_parts = {
         "all_1_1_0": 90 * int(DAY_S),
         "broken-on-start_all_2_2_0": 8 * int(DAY_S),
-        "clone_all_3_3_0": 8 * int(DAY_S),
-        "ignored_all_4_4_0": int(DAY_S),
+        "covered-by-broken_all_3_3_0": 8 * int(DAY_S),
+        "noquorum_all_4_4_0": int(DAY_S),
         "strange": 90 * int(DAY_S),
     }
     bench.servers[N2].detached_parts = {"noquorum_all_1_1_0": 30 * int(DAY_S)}
@@ -225,10 +225,10 @@ def test_old_parts_that_servers_set_aside_go_and_those_of_people_stay(tmp_path: 
             (DetachedAct.DROP, "n1:9000"),
             (DetachedAct.DROP, "n2:9000"),
         ]
-        assert plan.acts[0].payload["parts"] == ["broken-on-start_all_2_2_0", "clone_all_3_3_0"]
+        assert plan.acts[0].payload["parts"] == ["broken-on-start_all_2_2_0", "covered-by-broken_all_3_3_0"]
         assert any("3 detached parts of d.t on n1:9000 stay" in note for note in plan.notes)
         assert states(await bench.apply(plan)) == [ActState.DONE, ActState.DONE]
-        assert sorted(bench.servers[N1].detached_parts) == ["all_1_1_0", "ignored_all_4_4_0", "strange"]
+        assert sorted(bench.servers[N1].detached_parts) == ["all_1_1_0", "noquorum_all_4_4_0", "strange"]
         assert states(await bench.apply(plan, run_id="again")) == [ActState.NOT_NEEDED] * 2
 
     run(tmp_path, main)
@@ -244,12 +244,39 @@ def test_parts_of_people_go_only_when_asked_for(tmp_path: Path) -> None:
     run(tmp_path, main)
 
 
+@pytest.mark.parametrize(
+    ("directory", "is_replicated", "named"),
+    [
+        ("clone_all_3_3_0", True, "clone"),
+        ("ignored_all_4_4_0", True, "ignored"),
+        ("unexpected_all_5_5_0", True, "unexpected"),
+        ("broken-on-start_all_6_6_0", False, None),
+    ],
+)
+def test_parts_that_may_be_the_only_copy_of_their_rows_are_not_proposed(
+    tmp_path: Path, directory: str, is_replicated: bool, named: str | None
+) -> None:
+    async def main(bench: Bench) -> None:
+        bench.servers[N1].detached_parts = {directory: 90 * int(DAY_S)}
+        bench.servers[N1].is_replicated = is_replicated
+        plan = await bench.plan(DETACHED)
+        assert plan.acts == () and plan.findings == ()
+        assert any("1 detached part of d.t" in note and "only copy" in note for note in plan.notes)
+        if named is not None:
+            (act,) = (await bench.plan(DETACHED, settings=CleanupSettings(detached_prefixes=(named,)))).acts
+            assert act.payload["parts"] == [directory]
+
+    run(tmp_path, main)
+
+
 def test_a_part_that_was_detached_anew_since_the_plan_stays(tmp_path: Path) -> None:
     async def main(bench: Bench) -> None:
         plan = await with_parts(bench)
-        bench.servers[N1].detached_parts["clone_all_3_3_0"] = 5
+        bench.servers[N1].detached_parts["covered-by-broken_all_3_3_0"] = 5
         report = await bench.apply(plan)
-        assert "1 dropped; 1 left, not due any more: clone_all_3_3_0" in report.results[0][1].detail
+        assert (
+            "1 dropped; 1 left, not due any more: covered-by-broken_all_3_3_0" in report.results[0][1].detail
+        )
 
     run(tmp_path, main)
 

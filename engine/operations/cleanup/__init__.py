@@ -14,6 +14,7 @@ from engine.operations.cleanup.planning import OPERATION, cleanup_performer, pla
 from engine.operations.cleanup.replicas import Probe, ReplicaAct
 from engine.operations.cleanup.settings import (
     BY_SERVERS,
+    MAYBE_ONLY_COPIES,
     BrokenFilesFate,
     CleanupKind,
     CleanupSettings,
@@ -22,6 +23,7 @@ from engine.operations.cleanup.settings import (
 
 __all__ = [
     "BY_SERVERS",
+    "MAYBE_ONLY_COPIES",
     "OPERATION",
     "AbandonAct",
     "BrokenFilesFate",

@@ -1,12 +1,14 @@
 """Detached parts that servers set aside by themselves, and that are old.
 
-Safety argument. A detached part is not read by anybody. It goes only if its name has one of the prefixes that
-servers give (`broken-on-start_`, `clone_`, …): it was broken, or the replica has the data in other parts, or
-gave them up for those of its peers. What a person detached has no prefix and stays unless asked for. The age
-is by the server's own clock, asked in the same query, and is looked at again before the part is dropped, by
-`ALTER TABLE … DROP DETACHED PART` on that server.
-A part that is gone when it is dropped is as good as dropped. A lost answer is looked up. A crash leaves parts
-that the same act drops.
+Safety argument. A detached part is not read by anybody, but may be the only one with its rows. By itself
+only that goes of which this is ruled out: parts of replicated tables that were broken (`broken-on-start_`,
+`covered-by-broken_`), which the replica has fetched again or could not have, and those whose INSERT was never
+acknowledged (`noquorum_`). A broken part of any other table stays: nobody else has it. So do whole parts that
+nobody else knew when they were set aside (`clone_`, `ignored_`, `unexpected_`), and what a person detached,
+which has no prefix; they go when a person names them. The age is by the server's own clock, asked in the same
+query, and is looked at again before the part is dropped, by `ALTER TABLE … DROP DETACHED PART` there. A part
+that is gone when it is dropped is as good as dropped. A lost answer is looked up. A crash leaves parts that
+the same act drops.
 
 It never joins a path, and never drops a part whose age the server cannot say.
 """
@@ -24,7 +26,7 @@ from engine.names import HostId, TableName, quote_string
 from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.asking import told
 from engine.operations.cleanup.found import Found
-from engine.operations.cleanup.settings import CleanupSettings
+from engine.operations.cleanup.settings import MAYBE_ONLY_COPIES, CleanupSettings
 from engine.operations.cleanup.words import age, count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
@@ -36,6 +38,7 @@ _KNOWN = (
     *("mutate-not-byte-identical", "tmp-fetch", "unexpected", "noquorum", "attaching", "deleting", "ignored"),
     *("clone", "broken"),
 )
+_BROKEN = ("broken-on-start", "covered-by-broken", "broken-from-backup", "broken")
 _ALLOWED = {"allow_drop_detached": "1"}
 
 
@@ -55,6 +58,8 @@ class Detached:
     """Empty for one without; None for a name that is no part's."""
     age_s: float | None
     size_bytes: int
+    is_replicated: bool = True
+    """Of a replicated table: other replicas have the rows of a part that was broken."""
 
 
 async def plan_detached(site: Site, settings: CleanupSettings) -> Found:
@@ -75,10 +80,18 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> Found:
             notes.append(f"{host.readable} does not say how old detached parts are; they stay.")
         for table, parts in sorted(tables.items(), key=lambda item: str(item[0])):
             due = [part for part in parts if is_due(part, settings)]
-            others = len(parts) - len(due)
+            rest = [part for part in parts if part not in due]
+            precious = [part for part in rest if _may_be_the_only_copy(part, settings)]
+            others = len(rest) - len(precious)
             if due:
                 findings.append(_finding(site, host, table, due))
                 acts += _acts(host, table, due, settings)
+            if precious:
+                notes.append(
+                    f"{count(len(precious), 'detached part', 'detached parts')} of {table} on "
+                    f"{host.readable} stay: they may hold the only copy of their rows "
+                    f"({_prefixes(precious)}). See the runbook old-detached-parts."
+                )
             if others:
                 notes.append(
                     f"{count(others, 'detached part', 'detached parts')} of {table} on {host.readable} stay: "
@@ -144,7 +157,9 @@ async def read_detached(client: NodeClient) -> list[Detached]:
     age_s = "toInt64(now()) - toInt64(modification_time)" if "modification_time" in known else "toInt64(-1)"
     bytes_ = "bytes_on_disk" if "bytes_on_disk" in known else "toUInt64(0)"
     rows = await client.query_rows(
-        f"SELECT database, table, name, {age_s} AS age_s, {bytes_} AS size_bytes FROM system.detached_parts"
+        f"SELECT database, table, name, {age_s} AS age_s, {bytes_} AS size_bytes, "
+        "(database, table) IN (SELECT database, table FROM system.replicas) AS is_replicated "
+        "FROM system.detached_parts"
     )
     has_age = "modification_time" in known
     return [
@@ -154,8 +169,9 @@ async def read_detached(client: NodeClient) -> list[Detached]:
             prefix_of(str(name)),
             float(age) if has_age else None,
             int(size_bytes),
+            bool(is_replicated),
         )
-        for database, table, name, age, size_bytes in rows.rows
+        for database, table, name, age, size_bytes, is_replicated in rows.rows
     ]
 
 
@@ -182,9 +198,17 @@ def is_due(part: Detached, settings: CleanupSettings) -> bool:
     return (
         part.prefix is not None
         and part.prefix in settings.detached_prefixes
+        and (part.is_replicated or part.prefix not in _BROKEN)
         and part.age_s is not None
         and part.age_s >= settings.detached_after_s
     )
+
+
+def _may_be_the_only_copy(part: Detached, settings: CleanupSettings) -> bool:
+    """Set aside by the server, and not to go without a person's word, or by this way at all."""
+    if part.prefix in _BROKEN:
+        return not part.is_replicated
+    return part.prefix in MAYBE_ONLY_COPIES and part.prefix not in settings.detached_prefixes
 
 
 def _acts(

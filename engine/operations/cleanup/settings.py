@@ -8,9 +8,14 @@ from dataclasses import dataclass
 HOUR_S = 3600.0
 DAY_S = 24 * HOUR_S
 
-BY_SERVERS = ("broken-on-start", "clone", "noquorum", "ignored", "unexpected", "covered-by-broken")
-"""Prefixes of detached parts that servers set aside by themselves and have in another form, or had to give
-up. Parts without prefix were detached by a person."""
+BY_SERVERS = ("broken-on-start", "noquorum", "covered-by-broken")
+"""Prefixes of detached parts that servers set aside by themselves and have in another form, or whose INSERT
+was never acknowledged. Parts without prefix were detached by a person."""
+
+MAYBE_ONLY_COPIES = ("clone", "ignored", "unexpected")
+"""Prefixes of whole parts that a server set aside because nobody else knew them: the rows may be nowhere
+else, and no name proves the contrary, since a merge passes over the numbers of parts that it does not know.
+They go only when a person names the prefix."""
 
 
 class CleanupKind(enum.StrEnum):
@@ -45,7 +50,7 @@ class CleanupSettings:
     """- `gone_after_s`: a replica goes when it was inactive for so long, without one activation between.
     - `leftover_after_s`: so old has to be what a server left half made, or half removed.
     - `detached_after_s`, `detached_prefixes`: which detached parts go; an empty prefix means those that a
-      person detached.
+      person detached. Broken ones only go from replicated tables.
     - `expired_shown_s`: for so long an entry that expired for a host is a finding.
     - `gone`: hosts that are gone for good by a person's word; for them nobody waits.
     - `broken_files`: what becomes of broken files of Distributed tables; by itself nothing does.
