@@ -14,7 +14,8 @@ Safety argument.
    stops (`Busy`) and may be resumed.
 An act that fails or is refused does not stop the others, unless the performer raises: then the error is
 recorded as that act's failure when it is certain that nothing happened, and leaves it STARTED when it is not
-(`UnknownOutcome`), so that a resumed run looks.
+(`UnknownOutcome`), so that a resumed run looks. An act that stopped half way and can go on stays STARTED, too
+(`HalfDone`).
 
 This module never decides what to do, and never acts without a record.
 """
@@ -35,6 +36,10 @@ Performer = Callable[[Act], Awaitable[ActResult]]
 
 class ApprovalMissing(Refused):
     """The plan has acts that somebody has to approve, and nobody did."""
+
+
+class HalfDone(UnknownOutcome):
+    """An act has done a part and met an obstacle; the message says which. Performed again, it goes on."""
 
 
 class Progress(Protocol):
@@ -121,6 +126,8 @@ async def _perform(
     progress(act, started, number=number, of=of)
     try:
         result = await perform(act)
+    except HalfDone as error:
+        result = replace(started, detail=f"{error.message} Remove the cause and resume the run {run_id}.")
     except UnknownOutcome as error:
         # The records keep it as begun: whoever resumes the run looks what became of it.
         result = replace(started, detail=f"The outcome is not known: {error}")

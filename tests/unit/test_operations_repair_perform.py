@@ -239,6 +239,34 @@ def test_of_a_table_that_keeper_lost_the_emptier_replica_is_not_the_first(tmp_pa
     told(tmp_path, story)
 
 
+@pytest.mark.parametrize("of_its_shard", [None, PATH, "/tables/other"])
+def test_a_silent_host_of_another_shard_may_have_more_rows_unless_its_shard_has_another_path(
+    tmp_path, of_its_shard
+):
+    """n4 is silent; n3, of the same shard, has no such table, has it under this path, or under another."""
+
+    async def story(s):
+        for node in (s.n1, s.n2):
+            node.replica(is_readonly=1)
+            node.answers.append((ROWS, [(9,)]))
+        s.nodes[HOSTS[3]].version_ = ReplyLost("gone")
+        if of_its_shard is not None:
+            s.nodes[HOSTS[2]].replica(zookeeper_path=of_its_shard)
+            s.nodes[HOSTS[2]].answers.append((ROWS, [(1,)]))
+        s.nodes[HOSTS[2]].answers.append(
+            (r"SELECT zookeeper_path FROM", [(of_its_shard,)] if of_its_shard is not None else [])
+        )
+        await remove_recursive(s.keeper, PATH)
+        [result] = await s.run(s.act(Repair.RESTORE_REPLICA, "n2"))
+        if of_its_shard == "/tables/other":
+            assert s.n2.commands == ["SYSTEM RESTORE REPLICA `d`.`t`"]
+        else:
+            assert result.state is ActState.REFUSED and "n4:9000, which may have more rows" in result.detail
+            assert s.n2.commands == []
+
+    told(tmp_path, story)
+
+
 def test_a_replica_whose_table_is_detached_keeps_its_place_in_keeper(tmp_path):
     async def story(s):
         s.n2.tables["replicas"] = []
@@ -312,6 +340,39 @@ def test_a_repair_that_was_interrupted_half_way_goes_on_where_it_was(tmp_path):
         before = list(s.n2.commands)
         assert [again.state for again in await s.run(act)] == [ActState.DONE]
         assert s.n2.commands == before
+
+    told(tmp_path, story)
+
+
+def test_a_replica_whose_table_cannot_be_created_stays_half_done_until_it_can(tmp_path):
+    """1. It is dropped from Keeper and the CREATE fails. 2. n1 is ill: it waits. 3. It goes on."""
+
+    async def story(s):
+        s.n2.tables["replicas"] = []
+        s.n2.answers += [(COUNT, [(0,)]), (DETACHED, [(0,)])]
+        await s.set_active("n2", False)
+        act = s.act(Repair.RECLONE_REPLICA, create="CREATE TABLE d.t AGAIN")
+        s.n2.on_command = lambda sql: SqlError(243, "No space left") if "AGAIN" in sql else None
+        [result] = await s.run(act, run_id="mending")
+        assert await s.keeper.exists(f"{PATH}/replicas/n2") is None
+        assert result.state is ActState.STARTED
+        assert "replica n2 was dropped from Keeper and n2:9000 does not have d.t yet" in result.detail
+        assert "No space left" in result.detail and "resume the run mending" in result.detail
+
+        s.n1.replica(is_readonly=1)
+        [result] = await s.run(act, run_id="mending")
+        assert result.state is ActState.STARTED and "n1 (it is read-only)" in result.detail
+        s.n1.replica(is_readonly=0)
+
+        async def create():
+            s.n2.tables["replicas"] = [
+                {"database": "d", "table": "t", "zookeeper_path": PATH, "replica_name": "n2"}
+            ]
+            await register(s.keeper, "n2")
+
+        s.n2.on_command = lambda sql: create() if "AGAIN" in sql else None
+        [result] = await s.run(act, run_id="mending")
+        assert result.state is ActState.DONE
 
     told(tmp_path, story)
 

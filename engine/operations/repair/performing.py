@@ -8,7 +8,7 @@ Safety argument.
 3. One statement to one host, or a few steps that each may be done again (each repair's file says which). A
    crash before it leaves nothing; after it, the act was recorded as begun: a resumed run comes to 1, finds
    the trouble gone or still there, and goes on from there. A lost reply is the same: what is looked at
-   decides, not the reply.
+   decides, not the reply. A repair of several steps that stops after the first stays begun (`HalfDone`).
 4. Waited for, at most `wait_s` seconds: the replica is healthy.
 5. Proven: all replicas have equal checksums for equal parts. A repair that is not proven has failed, and says
    what differs.
@@ -23,9 +23,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from engine.client import NodeClient
-from engine.errors import ConfigError, KeeperUnavailable, OperationTimeout, ReplyLost, Unavailable
+from engine.errors import (
+    ConfigError,
+    KeeperUnavailable,
+    OnclusterError,
+    OperationTimeout,
+    ReplyLost,
+    SqlError,
+    Unavailable,
+    UnknownOutcome,
+)
 from engine.names import HostId, TableName
 from engine.operations.act import Act, ActResult, ActState
+from engine.operations.carrying_out import HalfDone
 from engine.operations.health.facts import ClusterFacts
 from engine.operations.health.gather import gather_table
 from engine.operations.repair.kinds import Repair
@@ -81,6 +91,10 @@ async def _nothing_against(work: Work) -> str:
     return ""
 
 
+def _never_half_done(work: Work) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True)
 class Steps:
     """What a kind of repair consists of.
@@ -88,31 +102,43 @@ class Steps:
     - `needed`: whether the trouble is there;
     - `objection`: why it must not be done although the other replicas allow it, empty if it may;
     - `do`: the one thing that it does; may be done again;
-    - `still_wrong`: what is not yet as it should be, empty when the repair shows its effect.
+    - `still_wrong`: what is not yet as it should be, empty when the repair shows its effect;
+    - `half_done`: what was done of several steps, in words, while the rest is still to do; empty otherwise.
+      `work.state` is of just now.
     """
 
     needed: Callable[[Work], Awaitable[bool]]
     do: Callable[[Work], Awaitable[None]]
     objection: Callable[[Work], Awaitable[str]] = _nothing_against
     still_wrong: Callable[[Work], Awaitable[str]] = _healthy
+    half_done: Callable[[Work], str] = _never_half_done
 
 
 async def perform(work: Work, steps: Steps) -> ActResult:
-    """All five steps. Raises UnknownOutcome when it was begun and nobody can tell what became of it."""
+    """All five steps. Raises UnknownOutcome when it was begun and nobody can tell what became of it, and
+    HalfDone when it cannot go on after its first step."""
     work.state = await look(work)
     is_needed = await steps.needed(work)
     if is_needed:
         peers = Repair(work.act.kind).peers
         objection = work.state.objection(work.replica, peers) or await steps.objection(work)
         if objection:
+            _raise_if_half_done(work, steps, objection)
             return ActResult(ActState.REFUSED, f"Not done: {objection}.")
         try:
             await steps.do(work)
         except ReplyLost:
             pass  # what is looked at now decides
+        except UnknownOutcome:
+            raise
+        except OnclusterError as error:
+            work.state = await _look_after(work)
+            _raise_if_half_done(work, steps, _words(error))
+            raise
     try:
         wrong = await _wait(work, steps.still_wrong)
         if wrong:
+            _raise_if_half_done(work, steps, wrong)
             return ActResult(ActState.FAILED, f"After {work.wait_s:g} s: {wrong}.")
         proof = await prove(work.site, [work.path], wait_s=work.wait_s)
     except Unavailable as error:
@@ -120,6 +146,23 @@ async def perform(work: Work, steps: Steps) -> ActResult:
     if not proof.is_equal:
         return ActResult(ActState.FAILED, f"Done, and not proven: {proof.words}")
     return ActResult(ActState.DONE if is_needed else ActState.NOT_NEEDED, proof.words)
+
+
+def _raise_if_half_done(work: Work, steps: Steps, obstacle: str) -> None:
+    if done := steps.half_done(work):
+        raise HalfDone(f"Half done: {done}, and it could not go on: {obstacle.rstrip('.')}.")
+
+
+def _words(error: OnclusterError) -> str:
+    return error.display_text if isinstance(error, SqlError) else error.message
+
+
+async def _look_after(work: Work) -> TableState:
+    """As `look`, when something was done already. Raises OperationTimeout."""
+    try:
+        return await look(work)
+    except Unavailable as error:
+        raise OperationTimeout(f"What became of it could not be looked at: {error}") from error
 
 
 async def look(work: Work) -> TableState:

@@ -3,11 +3,15 @@
 Safety argument. It is read-only, and Keeper does not know it: the server itself refuses otherwise. Its parts
 go to `detached/` and are attached again or fetched; the server can be killed at any point, and the same
 statement goes on. Where the whole table is gone from Keeper, who comes first decides what the table contains:
-only the replica with the most rows may, and only while every host of its shard says which replicas it has, so
-that nobody with more is forgotten. The others join it; rows that only they have stay in their `detached/`.
+only the replica with the most rows may, and only while every host that may have one says which replicas it
+has, so that nobody with more is forgotten. That is every host of the cluster, because shards may share a
+path, but those of another shard of which a host says that it has the table under another one. The others join
+the first; rows that only they have stay in their `detached/`.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from engine.client import NodeClient
 from engine.errors import OnclusterError
@@ -23,14 +27,7 @@ async def _is_unknown_to_keeper(work: Work) -> bool:
 async def _objection(work: Work) -> str:
     if work.state.exists:
         return ""
-    silent = [
-        host.readable
-        for shard in work.site.topology_cluster.shards
-        if work.host in (hosts := [replica.host_id for replica in shard.replicas])
-        for host in hosts
-        if not (work.state.hosts[host].is_answering and work.state.hosts[host].knows_replicas)
-    ]
-    if silent:
+    if silent := await _silent(work):
         return f"the table is gone from Keeper, and {', '.join(silent)}, which may have more rows, is silent"
     rows: dict[str, int] = {}
     for other in work.state.replicas.values():
@@ -43,6 +40,39 @@ async def _objection(work: Work) -> str:
             f"one ({rows[work.replica]}): that one has to be restored first"
         )
     return ""
+
+
+async def _silent(work: Work) -> list[str]:
+    """Hosts that do not say what they have, and may have a replica of the table."""
+    silent: dict[str, None] = {}
+    for shard in work.site.topology_cluster.shards:
+        hosts = [replica.host_id for replica in shard.replicas]
+        mute = [host for host in hosts if not _tells(work, host)]
+        if not mute or (work.host not in hosts and await _has_its_own_path(work, hosts)):
+            continue
+        silent |= dict.fromkeys(host.readable for host in mute)
+    return list(silent)
+
+
+def _tells(work: Work, host: HostId) -> bool:
+    told = work.state.hosts[host]
+    return told.is_answering and told.knows_replicas
+
+
+async def _has_its_own_path(work: Work, hosts: Sequence[HostId]) -> bool:
+    """Whether a host of another shard has the table, and none there has it under the path of this one."""
+    database, table = quote_string(work.table.database), quote_string(work.table.table)
+    sql = f"SELECT zookeeper_path FROM system.replicas WHERE database = {database} AND table = {table}"
+
+    async def read(client: NodeClient) -> list[str]:
+        return [str(path).rstrip("/") for (path,) in (await client.query_rows(sql)).rows]
+
+    paths = {r.path for host in hosts for r in work.state.hosts[host].replicas}
+    for host in hosts:
+        if _tells(work, host):
+            answer = await work.site.ask(host, read)
+            paths |= set() if isinstance(answer, OnclusterError) else set(answer)
+    return bool(paths) and work.path not in paths
 
 
 async def _rows(work: Work, host: HostId, table: TableName) -> int:
