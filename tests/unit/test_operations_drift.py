@@ -225,6 +225,27 @@ def test_hosts_that_do_not_answer_or_lack_system_tables_are_said_and_not_compare
     assert any("n2:9000: system.replicas has no table" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(("silent", "is_planned"), [(("n4",), True), (("n3", "n4"), False)])
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_nothing_is_repaired_where_hosts_that_do_not_answer_could_turn_the_majority_round(
+    tmp_path, silent, is_planned, is_missing
+):
+    """n1 and, where it answers, n3 have the table as it was made; n2 lacks it, or has another one."""
+    tables = {"d.r": ("ReplicatedMergeTree", REPLICATED)}
+    if not is_missing:
+        tables["d.t"] = ("MergeTree", PLAIN.replace(", `b` String", ""))
+
+    async def plan(here, report):
+        return report, plan_drift_repair(here, report)
+
+    down = {name: {"is_down": True} for name in silent}
+    report, made = checked(tmp_path, servers(n2={"tables": tables}, **down), then=plan)
+    assert {drift.host.host for drift in report.drifts} == {"n2"}
+    assert bool(made.acts) is is_planned
+    assert any(note.startswith("Left alone until more hosts answer") for note in made.notes) is not is_planned
+    assert ("2 more did not answer" in report.findings[0].what) is not is_planned
+
+
 def test_keeper_down_leaves_hosts_compared(tmp_path):
     async def main(env, _server):
         return await check_drift(site(tmp_path, env, None, clients=servers(n4={"tables": {}})))

@@ -2,12 +2,14 @@
 
 What is right? Not this module decides but the hosts: the definition that most of them have is wanted; where
 two have equally many, that of Keeper, and then that of the host that comes first in the configuration. An
-object that at least half of the hosts have is missing on the others; one that fewer have is extra there.
+object that at least half of the hosts have is missing on the others; one that fewer have is extra there. Only
+hosts that answer are counted; whether the others could turn it round stands in each drift (`is_settled`).
 """
 
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from engine.errors import MalformedEntry
@@ -76,16 +78,33 @@ def _of_object(schemas: Schemas, name: ObjectName) -> Iterator[Drift]:
     total = len(schemas.hosts)
     is_expected = len(having) * 2 >= total
     agree = sum(schemas.hosts[host].objects[name].digest == wanted.digest for host in having)
+    others = Counter(schemas.hosts[host].objects[name].digest for host in having)
+    del others[wanted.digest]
+    rival, silent = max(others.values(), default=0), len(schemas.silent)
     for host, schema in schemas.hosts.items():
         found = schema.objects.get(name)
         if found is None:
             if is_expected and not _could_not_say(schema, name):
-                yield Drift(DriftKind.MISSING, host, name, reference=reference, agree=len(having), of=total)
+                yield Drift(
+                    DriftKind.MISSING,
+                    host,
+                    name,
+                    reference=reference,
+                    agree=len(having),
+                    of=total,
+                    rival=total - len(having),
+                    silent=silent,
+                )
         elif not is_expected:
-            yield Drift(DriftKind.EXTRA, host, name, agree=total - len(having), of=total)
+            lacking = total - len(having)
+            yield Drift(
+                DriftKind.EXTRA, host, name, agree=lacking, of=total, rival=len(having), silent=silent
+            )
         elif found.digest != wanted.digest:
             parts = part_differences(wanted, found)
-            yield Drift(DriftKind.DIFFERS, host, name, parts, reference, agree, total)
+            yield Drift(
+                DriftKind.DIFFERS, host, name, parts, reference, agree, total, rival=rival, silent=silent
+            )
 
 
 def _could_not_say(schema: HostSchema, name: ObjectName) -> bool:

@@ -148,7 +148,8 @@ class Explanation:
 @dataclass(frozen=True, slots=True)
 class Drift:
     """One object on one host. `reference` is a host that has it as it should be, where there is one;
-    `agree` says how many do, of how many that were looked at."""
+    `agree` says how many do, of how many that were looked at. `rival` is how many are of one other mind, and
+    `silent` how many gave no answer."""
 
     kind: DriftKind
     host: HostId
@@ -159,6 +160,13 @@ class Drift:
     of: int = 0
     note: str = ""
     explanation: Explanation | None = None
+    rival: int = 0
+    silent: int = 0
+
+    @property
+    def is_settled(self) -> bool:
+        """What is wanted stays so, whatever the hosts have that gave no answer."""
+        return self.agree >= self.rival + self.silent
 
     @property
     def what(self) -> str:
@@ -177,6 +185,8 @@ class Drift:
                 text = f"{self.object} on {where} has not taken over what Keeper has for its replicas"
             case DriftKind.PATH:
                 text = f"{self.object} on {where} is not a replica of what the other hosts of its shard have"
+        if self.of and not self.is_settled:
+            text += f" ({self.silent} more did not answer, and may be of another mind)"
         details = "; ".join(map(str, self.parts[:3])) or self.note
         more = f" and {len(self.parts) - 3} more" if len(self.parts) > 3 else ""
         return f"{text}: {details}{more}." if details else f"{text}."

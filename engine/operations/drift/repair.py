@@ -3,7 +3,8 @@
 Safety argument.
 1. `plan_drift_repair` changes nothing. Each act is one statement for one host, which makes what is missing or
    adds to what is there; nothing is ever dropped, renamed or rewritten. What would need that is a note of the
-   plan: a person decides. What a host will do by itself (an entry waits in its queue) is left to it.
+   plan: a person decides. What a host will do by itself (an entry waits in its queue) is left to it. Where
+   hosts give no answer that could turn the majority round, nothing is planned.
 2. Before each act the host is looked at again: what is as wanted by now is not needed; what is there and
    different is refused. So is an act whose reference host no longer has what was planned: the cluster moved
    on, and a new plan is needed.
@@ -56,6 +57,9 @@ def plan_drift_repair(site: Site, report: DriftReport) -> Plan:
             continue
         if drift.kind not in (DriftKind.MISSING, DriftKind.DIFFERS):
             notes.append(f"By hand: {drift.what}")
+            continue
+        if not drift.is_settled:
+            notes.append(f"Left alone until more hosts answer: {drift.what}")
             continue
         for remedy in _remedies(report.schemas, drift):
             if isinstance(remedy, Advice):
