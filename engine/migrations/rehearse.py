@@ -40,8 +40,19 @@ logger = logging.getLogger(__name__)
 # in, a cluster, a named collection, and other servers: DNS, connections, what tables they have.
 _NOT_HERE = frozenset(
     {
-        *(Code.NOT_IMPLEMENTED, 56, 344, 432, Code.CLUSTER_DOESNT_EXIST, Code.NO_ELEMENTS_IN_CONFIG, 669),
-        *(198, 210, 279, 499, 519, 636),
+        Code.NOT_IMPLEMENTED,
+        Code.UNKNOWN_STORAGE,
+        Code.SUPPORT_IS_DISABLED,
+        Code.UNKNOWN_CODEC,
+        Code.CLUSTER_DOESNT_EXIST,
+        Code.NO_ELEMENTS_IN_CONFIG,
+        Code.NAMED_COLLECTION_DOESNT_EXIST,
+        Code.DNS_ERROR,
+        Code.NETWORK_ERROR,
+        Code.ALL_CONNECTION_TRIES_FAILED,
+        Code.S3_ERROR,
+        Code.NO_REMOTE_SHARD_AVAILABLE,
+        Code.CANNOT_EXTRACT_TABLE_STRUCTURE,
     }
 )
 _MISSING = frozenset({Code.UNKNOWN_TABLE, Code.UNKNOWN_DATABASE})

@@ -16,7 +16,7 @@ from typing import Self
 from uuid import UUID
 
 from engine.env import Env
-from engine.errors import Busy, ConfigError
+from engine.errors import Busy, Code, ConfigError
 from engine.storage.layout import private_directory
 
 
@@ -43,7 +43,7 @@ class NodeDirectory:
             raise Busy(
                 f"The data directory {self.path} is in use by process {holder}.",
                 holder=holder,
-                code=76,
+                code=Code.CANNOT_OPEN_FILE,
                 hint="Stop that node first, or give this one another <path>.",
             ) from None
         os.ftruncate(self._lock_fd, 0)

@@ -62,7 +62,6 @@ async def is_about_temporary(asked: Asked, statement: Statement) -> bool:
         raise SqlError(
             Code.NOT_IMPLEMENTED,
             f"{statement.tables[0]} is a temporary table: its partitions stay in it.",
-            name="NOT_IMPLEMENTED",
             hint="Name the database of the table if you mean another one, or use INSERT … SELECT.",
         )
     return found

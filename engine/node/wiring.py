@@ -14,7 +14,7 @@ from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
 from engine.env import Env
-from engine.errors import Busy, ConfigError
+from engine.errors import Busy, Code, ConfigError
 from engine.keeper import zookeeper
 from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
@@ -158,7 +158,7 @@ class Wiring:
                 f"Cannot listen on {config.listen_host}, HTTP port {config.http_port}: "
                 f"{(error.strerror or str(error)).lower()}.",
                 holder="another process",
-                code=210,
+                code=Code.NETWORK_ERROR,
                 hint="Stop what uses the port, or set another <http_port>.",
             ) from error
         self._stack.push_async_callback(http.stop, grace_s=STATEMENT_GRACE_S)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from engine.env import Env, SystemEnv
-from engine.errors import Busy, SqlError
+from engine.errors import Busy, Code, SqlError
 from engine.names import TableName, quote_string
 from engine.storage.awaited_values import register
 from engine.storage.chdb_module import load_chdb
@@ -38,7 +38,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-CANNOT_OPEN_FILE = 76
 _MOST_READERS = 256
 """INSERTs whose rows are on their way. Each waits for its client most of the time."""
 
@@ -86,7 +85,7 @@ class ChdbPool:
             pool._threads.shutdown(wait=False)
             pool._readers.shutdown(wait=False)
             pool._control.shutdown(wait=False)
-            if error.code == CANNOT_OPEN_FILE:
+            if error.code == Code.CANNOT_OPEN_FILE:
                 raise Busy(
                     f"The data directory {path} is in use.",
                     holder="another node process",

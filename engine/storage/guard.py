@@ -42,7 +42,7 @@ def check_statement(statement: Statement, sql: str, *, names_peers: bool = False
     once, 497 for this node's own named collections unless it has put them there itself, and as
     `check_text`."""
     if statement.into_outfile is not None:
-        raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
+        raise SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
     if statement.system_command.upper() in ("SHUTDOWN", "KILL"):
         raise SqlError(
             Code.UNSUPPORTED_METHOD,
@@ -108,10 +108,9 @@ def _check(tokens: Sequence[Token]) -> None:
                 raise SqlError(Code.ACCESS_DENIED, "Function Python would read the node's own variables")
             if word == "SOURCE" and words[at + 2 : at + 3] and words[at + 2] in _COMMAND_SOURCES:
                 raise SqlError(
-                    482,
+                    Code.DICTIONARY_ACCESS_DENIED,
                     "Dictionaries with executable dictionary source are not allowed to be created from DDL "
                     "query",
-                    name="DICTIONARY_ACCESS_DENIED",
                 )
             if word == "DISK" and any(literal_value(t) in _LOCAL_DISKS for t in _arguments(tokens[at + 1 :])):
                 raise denied("A disk of the table's own")

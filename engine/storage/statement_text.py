@@ -52,7 +52,7 @@ def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
                 f"Syntax error (Multi-statements are not allowed): failed at position {tokens[at].start + 1}",
             )
         if words[at] == "INTO" and words[at + 1] == "OUTFILE":
-            raise SqlError(358, "INTO OUTFILE is not allowed", name="INTO_OUTFILE_NOT_ALLOWED")
+            raise SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
         is_name = tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
         if words[at] == "FORMAT" and is_name and words[at + 2 : at + 3] in ([], ["SETTINGS"]):
             format_at = at
@@ -122,9 +122,7 @@ def insert_with_rows(text: str) -> InsertText | None:
         if word == "WATCH":
             return None
         if word == "INFILE":
-            raise SqlError(
-                78, "Query has infile and was send directly to server", name="UNKNOWN_TYPE_OF_QUERY"
-            )
+            raise SqlError(Code.UNKNOWN_TYPE_OF_QUERY, "Query has infile and was send directly to server")
         is_after_format = word == "FORMAT"
         format_at = token.start
     return None

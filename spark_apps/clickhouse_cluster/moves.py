@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from engine.errors import OnclusterError, SqlError, UnknownOutcome
+from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
@@ -41,7 +41,7 @@ REMEMBERED_S = 1800
 """So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
 _REMEMBERED = 100
 """And so many: the smallest default window of all versions."""
-_REFUSED_FROM_NOTHING = 36
+_REFUSED_FROM_NOTHING = Code.BAD_ARGUMENTS
 """What newer servers say of REPLACE PARTITION out of a table that is there and has no such partition."""
 _AT_ONCE = 16
 """Partitions whose intents and effects are recorded together."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from engine.distributed.select.deterministic import is_deterministic
 from engine.distributed.sharding import slot_expression
-from engine.errors import OnclusterError, SqlError, UnknownOutcome
+from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.options import Placement
@@ -30,7 +30,6 @@ from spark_apps.clickhouse_cluster.target import Target
 
 log = logging.getLogger(__name__)
 
-_UNKNOWN_FUNCTION = 46
 _TABLES_AT_ONCE = 50
 
 
@@ -79,7 +78,7 @@ def count_strangers(
             for at in range(0, len(counts), _TABLES_AT_ONCE)
         )
     except SqlError as error:
-        if error.code != _UNKNOWN_FUNCTION:
+        if error.code != Code.UNKNOWN_FUNCTION:
             raise
         log.warning("spark.shards_not_checked server=%s error=%s", server, error.message)
         return 0

@@ -15,15 +15,12 @@ from decimal import Decimal
 
 import pyarrow as pa
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.names import TableName
 from engine.sql.tokens import literal_value, tokenize
 from spark_apps.clickhouse_cluster.target import Column
 from spark_apps.clickhouse_cluster.types import ChType
 
-VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE = 321
-CANNOT_INSERT_NULL = 349
-UNKNOWN_ELEMENT_OF_ENUM = 691
 _EPOCH = dt.datetime(1970, 1, 1)
 _Number = int | float | Decimal
 _WHOLE_NUMBERS_OF_DOUBLES = 2**53
@@ -66,7 +63,7 @@ def require_values(rows: pa.Table, columns: Sequence[Column], table: TableName) 
             wrong += [f"{column.name} {column.type} {text}" for text in _out_of_range(kind, values)]
     if wrong:
         raise SqlError(
-            VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
+            Code.VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
             f"Rows do not fit: {'; '.join(dict.fromkeys(wrong))}.",
             hint="Filter them in Spark, or use a type with a wider range.",
         )
@@ -75,7 +72,7 @@ def require_values(rows: pa.Table, columns: Sequence[Column], table: TableName) 
 def _null(column: Column, count: int, table: TableName) -> SqlError:
     where = "rows" if ChType.parse(column.type).name not in ("Array", "Map") else "values"
     return SqlError(
-        CANNOT_INSERT_NULL,
+        Code.CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN,
         f"{column.name} {column.type} of {table} takes no NULL there, and {count} {where} have it.",
         hint="Filter or fill them in Spark, or make the column Nullable.",
     )
@@ -101,7 +98,7 @@ def _require_names(kind: ChType, values: pa.ChunkedArray, column: Column) -> Non
     others = sorted({str(name) for name in values.unique().to_pylist() if name is not None} - names)
     if others:
         raise SqlError(
-            UNKNOWN_ELEMENT_OF_ENUM,
+            Code.UNKNOWN_ELEMENT_OF_ENUM,
             f"{column.name} {column.type} has no name {', '.join(map(repr, others[:5]))}.",
         )
 

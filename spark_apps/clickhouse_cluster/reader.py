@@ -26,7 +26,6 @@ from engine.names import quote_identifier, quote_string
 from spark_apps.clickhouse_cluster.expressions import select_list
 from spark_apps.clickhouse_cluster.http import Answer, Server, first_to_answer
 from spark_apps.clickhouse_cluster.options import Final, Options
-from spark_apps.clickhouse_cluster.ranges import CANNOT_INSERT_NULL
 from spark_apps.clickhouse_cluster.split import chdb_query
 from spark_apps.clickhouse_cluster.target import Column, Target, column_list
 from spark_apps.clickhouse_cluster.types import ChType, has_bytes, require_values_to_read, spark_schema
@@ -154,7 +153,7 @@ def _as_wanted(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
     for field, values in zip(wanted, arrays, strict=True):
         if values.null_count and not field.nullable:
             raise SqlError(
-                CANNOT_INSERT_NULL,
+                Code.CANNOT_INSERT_NULL_IN_ORDINARY_COLUMN,
                 f"{field.name} has NULL in {values.null_count} rows.",
                 hint="Read it with a schema in which it may be NULL.",
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.storage import ChdbPool, QueryResult, Scope
 
 
@@ -27,6 +27,12 @@ async def rows(*chunks: bytes) -> AsyncIterator[bytes]:
 async def test_a_statement_returns_its_whole_result_and_what_it_cost(pool: ChdbPool) -> None:
     result = await pool.query("SELECT number FROM numbers(3)")
     assert (result.text, result.read_rows, result.result_rows) == ("0\n1\n2\n", 3, 3)
+
+
+async def test_error_codes_have_clickhouses_names(pool: ChdbPool) -> None:
+    numbers = ", ".join(str(int(code)) for code in Code)
+    result = await pool.query(f"SELECT errorCodeToName(toInt32(arrayJoin([{numbers}])))", format="TSVRaw")
+    assert result.text.splitlines() == [code.name for code in Code]
 
 
 async def test_an_error_carries_clickhouses_code_name_and_bare_message(pool: ChdbPool) -> None:

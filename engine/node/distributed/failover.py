@@ -44,9 +44,8 @@ PROBE_COUNTS_S = 1.0
 PROBE_COUNTS_ONCE_S = 0.1
 """For what cannot begin anew."""
 
-_POCO_EXCEPTION = 1000
-_BROKEN = frozenset({_POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.SOCKET_TIMEOUT})
-_FROM_REMOTE = 86
+_FROM_REMOTE = Code.RECEIVED_ERROR_FROM_REMOTE_IO_SERVER
+_BROKEN = frozenset({Code.POCO_EXCEPTION, Code.DNS_ERROR, Code.NETWORK_ERROR, Code.SOCKET_TIMEOUT})
 GONE = frozenset(
     {
         Code.UNKNOWN_TABLE,
@@ -211,7 +210,7 @@ class Failover:
             return error
         if error.code == _FROM_REMOTE:
             return self._as_given(error)
-        if error.code != _POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
+        if error.code != Code.POCO_EXCEPTION or _OTHER_SERVERS.search(self.asked.sql):
             return error
         names = ", ".join(sorted({f"{read.peer.name.host}:{read.peer.name.port}" for read in self.reads}))
         code = Code.SOCKET_TIMEOUT if _is_slow(error) else Code.NETWORK_ERROR

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from engine.distributed.select import USUAL, Merging, Spread
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.node.replicated.waiting import number
 from engine.sql.cursor import Cursor
 
@@ -120,7 +120,6 @@ _CLAUSES = frozenset(
         "USING",
     }
 )
-_DENIED = 288
 
 
 def forwarded(settings: Mapping[str, str]) -> str:
@@ -151,10 +150,9 @@ def spread_of(settings: Mapping[str, str], sql: str, starts: Sequence[int], *, s
         mode = ""
     if mode == "deny":
         raise SqlError(
-            _DENIED,
+            Code.DISTRIBUTED_IN_JOIN_SUBQUERY_DENIED,
             "Double-distributed IN/JOIN subqueries is denied (distributed_product_mode = 'deny').",
             hint="Write GLOBAL IN or GLOBAL JOIN, or set distributed_product_mode = 'global'.",
-            name="DISTRIBUTED_IN_JOIN_SUBQUERY_DENIED",
         )
     spread = Spread(merging, is_local=mode == "local")
     return USUAL if spread == USUAL else spread

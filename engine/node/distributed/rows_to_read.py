@@ -71,7 +71,6 @@ async def check_rows_to_read(health: PeerHealth, reads: Collection[ToRead]) -> N
             f"Limit for rows (controlled by 'max_rows_to_read' setting) exceeded, max rows: {most}, "
             f"rows to read on {len(reads)} shards: {rows}",
             hint="Read less by WHERE, or raise max_rows_to_read; max_rows_to_read_leaf is for each shard.",
-            name="TOO_MANY_ROWS",
         )
 
 

@@ -47,8 +47,6 @@ ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer, and may put SETTINGS behind it."""
 _FILTERS = "additional_table_filters"
 _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
-_UNABLE_TO_SKIP = 507
-_TOO_DEEP = 581
 _DEFAULT_DELAY_S = 300
 _HEDGED_MS = 1000
 """ClickHouse's is 50, for a connection that is open; here a node answers a statement, and may be busy."""
@@ -121,9 +119,7 @@ class ShardReader:
 
     async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         if self.depth >= MAX_DEPTH:
-            raise SqlError(
-                _TOO_DEEP, "Maximum distributed depth exceeded", name="TOO_LARGE_DISTRIBUTED_DEPTH"
-            )
+            raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
         shards = await self._needed(select)
         peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
         chosen = [(shard, peer) for shard, peer in zip(shards, peers, strict=True) if peer is not None]
@@ -319,7 +315,7 @@ class ShardReader:
         async with aclosing(asking.answers()) as answers:
             async for peer, delay_s in answers:
                 if isinstance(delay_s, OnclusterError):
-                    if isinstance(delay_s, SqlError) and delay_s.code == _TOO_DEEP:
+                    if isinstance(delay_s, SqlError) and delay_s.code == Code.TOO_LARGE_DISTRIBUTED_DEPTH:
                         raise delay_s
                     if isinstance(delay_s, SqlError) and (refusal is None or refusal.code in GONE):
                         refusal = received_from(peer, delay_s)
@@ -364,7 +360,7 @@ class ShardReader:
                 if numbers is not None:
                     return [shard for at, shard in enumerate(self.shards) if at in numbers]
         if force == 2 or (force == 1 and self.sharding_key):
-            raise SqlError(_UNABLE_TO_SKIP, why, name="UNABLE_TO_SKIP_UNUSED_SHARDS")
+            raise SqlError(Code.UNABLE_TO_SKIP_UNUSED_SHARDS, why)
         return self.shards
 
     async def _shards_of_constants(self, select: RemoteSelect) -> set[int] | None:

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import lz4.block
 import zstandard
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.replication.cityhash import city_hash_128
 
 _LZ4, _ZSTD, _NONE = 0x82, 0x90, 0x02
@@ -36,7 +36,7 @@ def decompress_block(block: bytes) -> bytes:
     """The inverse, of one whole block with its hash. Raises SqlError 40, 89 or 271."""
     digest, body = block[:_HASH_BYTES], block[_HASH_BYTES:]
     if city_hash_128(body) != digest:
-        raise SqlError(40, "Checksum doesn't match: corrupted data.", name="CHECKSUM_DOESNT_MATCH")
+        raise SqlError(Code.CHECKSUM_DOESNT_MATCH, "Checksum doesn't match: corrupted data.")
     method, _, size = _HEADER.unpack_from(body)
     packed = body[_HEADER.size :]
     try:
@@ -51,7 +51,7 @@ def decompress_block(block: bytes) -> bytes:
             case 0x02:
                 data = packed
             case _:
-                raise SqlError(89, f"Unknown compression method: {method}", name="UNKNOWN_COMPRESSION_METHOD")
+                raise SqlError(Code.UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method: {method}")
     except (lz4.block.LZ4BlockError, zstandard.ZstdError) as error:
         raise _cannot_decompress(str(error)) from None
     if len(data) != size:
@@ -60,7 +60,7 @@ def decompress_block(block: bytes) -> bytes:
 
 
 def _cannot_decompress(why: str) -> SqlError:
-    return SqlError(271, f"Cannot decompress: {why}", name="CANNOT_DECOMPRESS")
+    return SqlError(Code.CANNOT_DECOMPRESS, f"Cannot decompress: {why}")
 
 
 async def decompressed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -73,9 +73,8 @@ async def decompressed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             _, size, whole_size = _HEADER.unpack_from(buffer, _HASH_BYTES)
             if not _HEADER.size <= size <= MAX_BLOCK_BYTES or whole_size > MAX_BLOCK_BYTES:
                 raise SqlError(
-                    39,
+                    Code.TOO_LARGE_SIZE_COMPRESSED,
                     f"Too large size_compressed_without_checksum: {size}. Most likely corrupted data.",
-                    name="TOO_LARGE_SIZE_COMPRESSED",
                 )
             if len(buffer) < _HASH_BYTES + size:
                 break
@@ -84,7 +83,6 @@ async def decompressed(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield decompress_block(block)
     if buffer:
         raise SqlError(
-            33,
+            Code.CANNOT_READ_ALL_DATA,
             f"Cannot read all data: a compressed block ends after {len(buffer)} bytes",
-            name="CANNOT_READ_ALL_DATA",
         )

@@ -9,7 +9,7 @@ from typing import Protocol
 import lz4.frame
 import zstandard
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 
 _PREFERENCE = ("zstd", "lz4", "gzip", "deflate")
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
@@ -106,7 +106,8 @@ async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[byte
             unpack = _Decoder(lz4.frame.LZ4FrameDecompressor)
         case other:
             raise SqlError(
-                48, f"Unknown compression method {other}. Only gzip, deflate, zstd, lz4 are supported"
+                Code.NOT_IMPLEMENTED,
+                f"Unknown compression method {other}. Only gzip, deflate, zstd, lz4 are supported",
             )
     try:
         async for chunk in chunks:
@@ -114,12 +115,10 @@ async def decoded(name: str, chunks: AsyncIterator[bytes]) -> AsyncIterator[byte
                 yield data
         if not unpack.is_whole:
             raise SqlError(
-                354, "inflate failed: the compressed request body ends too early", name="ZLIB_INFLATE_FAILED"
+                Code.ZLIB_INFLATE_FAILED, "inflate failed: the compressed request body ends too early"
             )
     except (zlib.error, zstandard.ZstdError, RuntimeError) as error:
-        raise SqlError(
-            354, f"Cannot decompress the request body: {error}", name="ZLIB_INFLATE_FAILED"
-        ) from None
+        raise SqlError(Code.ZLIB_INFLATE_FAILED, f"Cannot decompress the request body: {error}") from None
 
 
 class _Decompressor(Protocol):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import parse_qsl
 
-from engine.errors import SqlError
+from engine.errors import Code, SqlError
 from engine.node.http.formats import checked_format
 
 DEFAULT_FORMAT = "TabSeparated"
@@ -113,9 +113,8 @@ def parse_query(
             params[name.removeprefix("param_")] = _checked_parameter(name, value)
         elif name == "role" and value:
             raise SqlError(
-                512,
+                Code.SET_NON_GRANTED_ROLE,
                 f"Role {value} should be granted to set as a current.",
-                name="SET_NON_GRANTED_ROLE",
                 hint="A node's users are those of its configuration, and have no roles.",
             )
         elif name in _RESERVED:
@@ -158,7 +157,7 @@ def _checked_parameter(name: str, value: str) -> str:
         (name + value).encode()
     except UnicodeEncodeError:
         shown = name.encode("utf-8", "backslashreplace").decode()
-        raise SqlError(457, f"{shown} is no UTF-8", name="BAD_QUERY_PARAMETER") from None
+        raise SqlError(Code.BAD_QUERY_PARAMETER, f"{shown} is no UTF-8") from None
     return value
 
 
@@ -173,15 +172,14 @@ def _session(values: Mapping[str, str]) -> SessionRequest | None:
     if session_id is None:
         return None
     if not session_id:
-        raise SqlError(
-            744, "Session id query parameter was provided, but it was empty", name="SESSION_ID_EMPTY"
-        )
+        raise SqlError(Code.SESSION_ID_EMPTY, "Session id query parameter was provided, but it was empty")
     text = values.get("session_timeout", str(DEFAULT_SESSION_TIMEOUT_S))
     if not _is_number(text):
-        raise SqlError(374, f"Invalid session timeout: '{text}'")
+        raise SqlError(Code.INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text}'")
     if int(text) > MAX_SESSION_TIMEOUT_S:
         raise SqlError(
-            374, f"Session timeout '{text}' is larger than max_session_timeout: {MAX_SESSION_TIMEOUT_S}."
+            Code.INVALID_SESSION_TIMEOUT,
+            f"Session timeout '{text}' is larger than max_session_timeout: {MAX_SESSION_TIMEOUT_S}.",
         )
     return SessionRequest(
         session_id,
@@ -200,7 +198,7 @@ def _number(text: str | None, default: int) -> int:
     if not text:
         return default
     if not _is_number(text):
-        raise SqlError(27, f"Cannot parse '{text}' as a number", name="CANNOT_PARSE_INPUT_ASSERTION_FAILED")
+        raise SqlError(Code.CANNOT_PARSE_INPUT_ASSERTION_FAILED, f"Cannot parse '{text}' as a number")
     return int(text)
 
 

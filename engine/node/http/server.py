@@ -369,7 +369,6 @@ def _as_defect(error: Exception) -> SqlError:
     return SqlError(
         Code.STD_EXCEPTION,
         f"{type(error).__name__}: {error}",
-        name="STD_EXCEPTION",
         hint="This is a defect of the node; its log says where.",
     )
 

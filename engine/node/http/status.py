@@ -2,15 +2,76 @@
 
 from __future__ import annotations
 
-from engine.errors import OnclusterError, SqlError, Unavailable
+from collections.abc import Mapping
+
+from engine.errors import Code, OnclusterError, SqlError, Unavailable
 
 _BAD_REQUEST = frozenset(
-    {6, 8, 15, 25, 26, 27, 36, 37, 38, 41, 44, 53, 62, 72, 117, 123, 167, 168, 223, 321, 376, 427, 441}
-    | {675, 676}
+    {
+        Code.CANNOT_PARSE_TEXT,
+        Code.THERE_IS_NO_COLUMN,
+        Code.DUPLICATE_COLUMN,
+        Code.CANNOT_PARSE_ESCAPE_SEQUENCE,
+        Code.CANNOT_PARSE_QUOTED_STRING,
+        Code.CANNOT_PARSE_INPUT_ASSERTION_FAILED,
+        Code.BAD_ARGUMENTS,
+        Code.UNKNOWN_ELEMENT_IN_AST,
+        Code.CANNOT_PARSE_DATE,
+        Code.CANNOT_PARSE_DATETIME,
+        Code.ILLEGAL_COLUMN,
+        Code.TYPE_MISMATCH,
+        Code.SYNTAX_ERROR,
+        Code.CANNOT_PARSE_NUMBER,
+        Code.INCORRECT_DATA,
+        Code.UNKNOWN_TYPE_OF_AST_NODE,
+        Code.TOO_DEEP_AST,
+        Code.TOO_BIG_AST,
+        Code.UNEXPECTED_AST_STRUCTURE,
+        Code.VALUE_IS_OUT_OF_RANGE_OF_DATA_TYPE,
+        Code.CANNOT_PARSE_UUID,
+        Code.CANNOT_COMPILE_REGEXP,
+        Code.CANNOT_PARSE_DOMAIN_VALUE_FROM_STRING,
+        Code.CANNOT_PARSE_IPV4,
+        Code.CANNOT_PARSE_IPV6,
+    }
 )
-_FORBIDDEN = frozenset({192, 193, 497, 512, 516})
-_NOT_FOUND = frozenset({46, 47, 50, 56, 60, 63, 73, 78, 81, 115, 152, 336, 511})
-_OTHER = {194: 401, 229: 413, 48: 501, 209: 503, 76: 503, 439: 503, 381: 411, 159: 408, 779: 415}
+_FORBIDDEN = frozenset(
+    {
+        Code.UNKNOWN_USER,
+        Code.WRONG_PASSWORD,
+        Code.ACCESS_DENIED,
+        Code.SET_NON_GRANTED_ROLE,
+        Code.AUTHENTICATION_FAILED,
+    }
+)
+_NOT_FOUND = frozenset(
+    {
+        Code.UNKNOWN_FUNCTION,
+        Code.UNKNOWN_IDENTIFIER,
+        Code.UNKNOWN_TYPE,
+        Code.UNKNOWN_STORAGE,
+        Code.UNKNOWN_TABLE,
+        Code.UNKNOWN_AGGREGATE_FUNCTION,
+        Code.UNKNOWN_FORMAT,
+        Code.UNKNOWN_TYPE_OF_QUERY,
+        Code.UNKNOWN_DATABASE,
+        Code.UNKNOWN_SETTING,
+        Code.UNKNOWN_DIRECTION_OF_SORTING,
+        Code.UNKNOWN_DATABASE_ENGINE,
+        Code.UNKNOWN_ROLE,
+    }
+)
+_OTHER: Mapping[int, int] = {
+    Code.REQUIRED_PASSWORD: 401,
+    Code.TIMEOUT_EXCEEDED: 408,
+    Code.HTTP_LENGTH_REQUIRED: 411,
+    Code.QUERY_IS_TOO_LARGE: 413,
+    Code.UNSUPPORTED_MEDIA_TYPE: 415,
+    Code.NOT_IMPLEMENTED: 501,
+    Code.SOCKET_TIMEOUT: 503,
+    Code.CANNOT_OPEN_FILE: 503,
+    Code.CANNOT_SCHEDULE_TASK: 503,
+}
 _INTERNAL_SERVER_ERROR = 500
 _SERVICE_UNAVAILABLE = 503
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity
 from engine.env import Env
-from engine.errors import Busy, OnclusterError
+from engine.errors import Busy, Code, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
 from engine.node.interserver import fetcher_of, server_of
@@ -159,7 +159,7 @@ class ReplicatedNode:
                 f"Cannot listen on interserver port {self._config.interserver_http_port}: "
                 f"{(error.strerror or str(error)).lower()}.",
                 holder="another process",
-                code=210,
+                code=Code.NETWORK_ERROR,
                 hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
             ) from error
         self.life.rollups = await with_own_names(self._config.graphite, self._local)

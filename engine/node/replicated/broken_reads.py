@@ -12,13 +12,25 @@ import logging
 import re
 from pathlib import Path
 
-from engine.errors import OnclusterError
+from engine.errors import Code, OnclusterError
 from engine.node.replicated.runtime import ReplicatedTables
 
 log = logging.getLogger(__name__)
 
 _PART = re.compile(r"while reading from part (/.+?)/? in table ")
-_PASSING = frozenset({159, 160, 202, 209, 210, 241, 243, 394, 412})
+_PASSING = frozenset(
+    {
+        Code.TIMEOUT_EXCEEDED,
+        Code.TOO_SLOW,
+        Code.TOO_MANY_SIMULTANEOUS_QUERIES,
+        Code.SOCKET_TIMEOUT,
+        Code.NETWORK_ERROR,
+        Code.MEMORY_LIMIT_EXCEEDED,
+        Code.NOT_ENOUGH_SPACE,
+        Code.QUERY_WAS_CANCELLED,
+        Code.NETLINK_ERROR,
+    }
+)
 """Time and memory limits, network, a full disk, cancelled."""
 
 

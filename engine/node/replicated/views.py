@@ -48,7 +48,6 @@ from engine.storage import ChdbPool, QueryResult
 
 log = logging.getLogger(__name__)
 
-_TOO_DEEP_RECURSION = 306
 _running: ContextVar[tuple[TableName, ...]] = ContextVar(
     "views that run, each inside the one before", default=()
 )
@@ -307,9 +306,8 @@ class ViewPush:
         chain = _running.get()
         if view.name in chain:
             raise SqlError(
-                _TOO_DEEP_RECURSION,
+                Code.TOO_DEEP_RECURSION,
                 f"Materialized views write in a circle: {' → '.join(map(str, (*chain, view.name)))}",
-                name="TOO_DEEP_RECURSION",
             )
         columns = ", ".join(map(quote_identifier, view.columns))
         select = reading_from(view.select, view.source, stage, condition, computed)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from engine.config.health_model import HealthSettings, TableLimits
 from engine.names import TableName
 from engine.operations.finding import Finding, FindingKind, Severity
+from engine.operations.health.damage import DAMAGED_FILES
 from engine.operations.health.facts import (
     ClusterFacts,
     HostFacts,
@@ -19,8 +20,6 @@ from engine.operations.health.facts import (
 from engine.operations.health.making import about, duration, finding, listed, place, shortened
 from engine.sql import redact
 
-_DAMAGE = frozenset({40, 226, 228, 246, 271, 432, 740})
-"""Codes of damaged files; those that a broken connection gives as well are left out."""
 _MUTATE = "MUTATE_PART"
 _CODE = re.compile(r"Code: (\d+)")
 
@@ -50,7 +49,7 @@ def _queue_of(facts: ClusterFacts, host: HostFacts, settings: HealthSettings) ->
         replica = host.replica(table)
         if replica is None or replica.is_readonly:
             continue  # a queue of a read-only replica stands still; that it is read-only is the finding
-        damaged = [entry for entry in entries if error_code(entry.exception) in _DAMAGE]
+        damaged = [entry for entry in entries if error_code(entry.exception) in DAMAGED_FILES]
         yield _stuck(facts, host, replica, damaged or entries, is_damage=bool(damaged))
 
 

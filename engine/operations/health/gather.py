@@ -18,13 +18,9 @@ from engine.operations.health.ask_ddl import ask_ddl
 from engine.operations.health.ask_host import ask_host
 from engine.operations.health.ask_keeper import ask_keeper
 from engine.operations.health.ask_keeper_servers import ask_keeper_servers
+from engine.operations.health.damage import DAMAGED_WHEN_READ_HERE
 from engine.operations.health.facts import ClusterFacts, DdlFacts, HostFacts, KeeperFacts, Unreadable
 from engine.operations.site import Site
-
-DAMAGE_CODES = frozenset({27, 32, 33, 40, 74, 107, 117, 226, 228, 246, 271, 432, 740})
-"""ClickHouse's codes for files that are not what was written: cannot parse, end of file, cannot read all
-data, checksum does not match, cannot read, file does not exist, incorrect data, no file in a data part, bad
-size, corrupted data, cannot decompress, unknown codec, suspicious broken part."""
 
 
 class Depth(enum.StrEnum):
@@ -103,7 +99,7 @@ async def read_table(site: Site, host: HostId, table: TableName) -> Unreadable |
     try:
         await site.client(host).query_text(f"SELECT * FROM {table.quoted}", format="Null")
     except SqlError as error:
-        return Unreadable(table, error.display_text, is_damage=error.code in DAMAGE_CODES)
+        return Unreadable(table, error.display_text, is_damage=error.code in DAMAGED_WHEN_READ_HERE)
     except OnclusterError as error:
         return Unreadable(table, str(error), is_damage=False)
     return None

@@ -76,9 +76,19 @@ def _why_stopped(ctx: ReplicaContext, action: MergeParts) -> str:
     return ""
 
 
-DAMAGED = frozenset({32, 33, 107, 246, 271, 432, Code.CHECKSUM_DOESNT_MATCH, Code.NO_SUCH_DATA_PART})
-"""ATTEMPT_TO_READ_AFTER_EOF, CANNOT_READ_ALL_DATA, FILE_DOESNT_EXIST, CORRUPTED_DATA, CANNOT_DECOMPRESS and
-UNKNOWN_CODEC: what reading a damaged part may end with."""
+DAMAGED = frozenset(
+    {
+        Code.ATTEMPT_TO_READ_AFTER_EOF,
+        Code.CANNOT_READ_ALL_DATA,
+        Code.CHECKSUM_DOESNT_MATCH,
+        Code.FILE_DOESNT_EXIST,
+        Code.NO_SUCH_DATA_PART,
+        Code.CORRUPTED_DATA,
+        Code.CANNOT_DECOMPRESS,
+        Code.UNKNOWN_CODEC,
+    }
+)
+"""What reading a damaged part may end with."""
 
 
 async def have_already(ctx: ReplicaContext, result: PartName) -> bool:
