@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
 from engine.cli.common import JsonValue, print_table
 from engine.operations.act import ActResult, ActState
 from engine.operations.records import RunRecord
+from engine.wording import moment
 
 Acts = Mapping[str, ActResult]
 """Of one run, by their ids; those that were not begun are missing."""
@@ -21,7 +21,7 @@ def show_runs(runs: Sequence[RunRecord], acts: Mapping[str, Acts]) -> None:
             (
                 run.run_id,
                 run.plan.operation,
-                _when(run.at_ms),
+                moment(run.at_ms),
                 run.requested_by,
                 _count(run, acts[run.run_id]),
             )
@@ -40,7 +40,7 @@ def show_run(run: RunRecord, acts: Acts) -> None:
             for act in run.plan.acts
             for state, detail in [_state(acts, act.act_id)]
         ],
-        title=f"{run.plan.operation} of {run.plan.cluster}, run {run.run_id}, {_when(run.at_ms)}, "
+        title=f"{run.plan.operation} of {run.plan.cluster}, run {run.run_id}, {moment(run.at_ms)}, "
         f"by {run.requested_by}",
         empty="(nothing to do)",
     )
@@ -73,7 +73,3 @@ def _count(run: RunRecord, acts: Acts) -> str:
         state, _ = _state(acts, act.act_id)
         counts[state] = counts.get(state, 0) + 1
     return ", ".join(f"{number} {state}" for state, number in counts.items()) or "none"
-
-
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -13,8 +13,9 @@ from engine.cli.operations_place import site_for, site_options
 from engine.operations.overview import Answer, Cell, ClusterOverview, Level, Part, PartState, look
 from engine.operations.overview.as_json import overview_json
 from engine.operations.overview.queue_grid import counts_by_host
-from engine.operations.overview.words import WORDS_OF_CELLS, words_of
+from engine.operations.overview.words import WORDS_OF_CELLS
 from engine.operations.site import KeeperNeed
+from engine.wording import duration
 
 _COLORS = {Level.CRITICAL: "red", Level.WARNING: "yellow"}
 _MOST_TASKS = 20
@@ -53,7 +54,7 @@ def show(config: Path | None, as_json: bool, **options: Any) -> None:
 def _show_stuck(overview: ClusterOverview) -> None:
     click.secho(f"{overview.cluster}: {_headline(overview)}", bold=True)
     for item in overview.stuck:
-        age = f" ({words_of((overview.at_ms - item.since_ms) / 1000)})" if item.since_ms else ""
+        age = f" ({duration((overview.at_ms - item.since_ms) / 1000)})" if item.since_ms else ""
         click.echo(click.style(item.what, fg=_COLORS.get(item.level)) + age)
         click.echo(f"  {item.why}\n  {item.advice}")
 

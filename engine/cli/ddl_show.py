@@ -9,6 +9,7 @@ from engine.cli import common
 from engine.ddl import CleanedEntry, EntryStatus
 from engine.errors import Refused
 from engine.sql import parse_statement, redact, redact_prose
+from engine.wording import shortened
 
 _QUERY_WIDTH = 70
 
@@ -28,7 +29,7 @@ def entry_row(status: EntryStatus) -> tuple[str, str, str, str]:
     for outcome in status.hosts:
         counts[outcome.state.value] = counts.get(outcome.state.value, 0) + 1
     hosts = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return status.entry, _cluster_of(status.query), hosts, _shorten(redact(status.query))
+    return status.entry, _cluster_of(status.query), hosts, shortened(redact(status.query), most=_QUERY_WIDTH)
 
 
 def _cluster_of(query: str) -> str:
@@ -40,10 +41,6 @@ def _cluster_of(query: str) -> str:
 
 def _first_line(text: str) -> str:
     return text.splitlines()[0] if text else ""
-
-
-def _shorten(text: str) -> str:
-    return text if len(text) <= _QUERY_WIDTH else text[: _QUERY_WIDTH - 1] + "…"
 
 
 def status_as_json(status: EntryStatus) -> dict[str, Any]:

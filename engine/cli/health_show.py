@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import click
 
 from engine.cli import common
 from engine.operations.finding import Finding, Severity
 from engine.operations.health import HealthReport
-from engine.operations.health.making import duration
 from engine.operations.records import FindingRecord, Sample
 from engine.operations.repair import Proof
+from engine.wording import duration, moment
 
 _BARS = "▁▂▃▄▅▆▇█"
 _MOST_POINTS = 60
@@ -78,7 +77,7 @@ def show_report(report: HealthReport) -> None:
     silent = f", {len(facts['silent_hosts'])} silent" if facts["silent_hosts"] else ""
     click.echo(
         f"{report.cluster}: {facts['hosts']} hosts{silent}, {facts['tables']} replicated tables with "
-        f"{facts['replicas']} replicas, {_time(report.at_ms)}"
+        f"{facts['replicas']} replicas, {moment(report.at_ms)}"
     )
     for finding in report.findings:
         show_finding(finding)
@@ -116,7 +115,3 @@ def show_proof(proof: Proof) -> None:
     for table in proof.tables:
         for difference in table.differences[:20]:
             click.echo(f"{table.table}: {difference}")
-
-
-def _time(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import datetime
 import os
 import signal
 import sys
@@ -30,6 +29,7 @@ from engine.keeper.recipes import (
     wait_until_exists,
     wait_until_gone,
 )
+from engine.wording import moment
 
 TREE_LIMIT = 1000
 
@@ -96,7 +96,7 @@ def list_(path: str, is_long: bool, config: Path | None, as_json: bool) -> None:
         common.print_json([{"name": name, **(_stat_json(stat) if stat else {})} for name, stat in found])
     elif is_long:
         rows = [
-            (name, s.version, s.num_children, s.data_length, _owner(s), _time(s.mtime_ms))
+            (name, s.version, s.num_children, s.data_length, _owner(s), moment(s.mtime_ms))
             for name, s in found
             if s
         ]
@@ -144,8 +144,8 @@ def stat(path: str, config: Path | None, as_json: bool) -> None:
         common.print_json({"path": path, **_stat_json(found)})
         return
     facts = _stat_json(found) | {
-        "ctime_ms": f"{found.ctime_ms}  {_time(found.ctime_ms)}",
-        "mtime_ms": f"{found.mtime_ms}  {_time(found.mtime_ms)}",
+        "ctime_ms": f"{found.ctime_ms}  {moment(found.ctime_ms)}",
+        "mtime_ms": f"{found.mtime_ms}  {moment(found.mtime_ms)}",
         "ephemeral_owner": _owner(found),
     }
     common.print_facts(facts)
@@ -356,10 +356,6 @@ def _stat_json(stat: Stat) -> dict[str, int]:
 
 def _owner(stat: Stat) -> str:
     return f"{stat.ephemeral_owner:#x}" if stat.ephemeral_owner else ""
-
-
-def _time(unix_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(unix_ms / 1000, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _value_json(data: bytes) -> dict[str, str | None]:

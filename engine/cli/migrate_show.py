@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
@@ -31,6 +30,7 @@ from engine.migrations.states import (
     untouched,
 )
 from engine.migrations.verdict import Verdict
+from engine.wording import moment, shortened
 
 _RUN = "migrating"
 _MOST_HOST_COLUMNS = 8
@@ -176,7 +176,7 @@ def show_history(runs: Sequence[RunRow], events: Sequence[MigrationEvent], *, as
         ("begun", "run", "direction", "target", "by", "approved by", "state", "note"),
         [
             (
-                *(_when(run.at_ms), run.run_id, run.direction, run.target),
+                *(moment(run.at_ms), run.run_id, run.direction, run.target),
                 *(run.requested_by, run.approved_by, run.state, run.note),
             )
             for run in runs
@@ -187,7 +187,7 @@ def show_history(runs: Sequence[RunRow], events: Sequence[MigrationEvent], *, as
     print_table(
         ("at", "version", "title", "direction", "event", "generation", "by", "note"),
         [
-            (_when(e.at_ms), e.version, e.title, e.direction, e.event, e.generation, e.done_by, e.note)
+            (moment(e.at_ms), e.version, e.title, e.direction, e.event, e.generation, e.done_by, e.note)
             for e in events
         ],
         title="migrations",
@@ -215,7 +215,7 @@ def show_plan(plan: Plan) -> None:
             (
                 f"{migration.version} {migration.title}",
                 statement.line,
-                _short(statement.sql),
+                shortened(statement.sql, most=_SQL_CHARS),
                 f"{statement.where} of {statement.cluster}",
                 _planned_hosts(statement.hosts),
                 _touches(statement.hosts),
@@ -290,11 +290,6 @@ def _show_failures(rows: Sequence[LedgerRow]) -> None:
             click.echo(f"  code {row.code}: {row.error}")
 
 
-def _short(sql: str) -> str:
-    text = " ".join(sql.split())
-    return text if len(text) <= _SQL_CHARS else f"{text[: _SQL_CHARS - 1]}…"
-
-
 def _planned_hosts(hosts: Sequence[PlannedHost]) -> str:
     counts: dict[str, int] = {}
     for host in hosts:
@@ -321,10 +316,6 @@ def _remarks(statement: PlannedStatement) -> str:
         statement.output_mode if statement.output_mode != "throw" else "",
     ]
     return ", ".join(text for text in said if text)
-
-
-def _when(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _record_json(record: MigrationRecord) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from engine.migrations.model import RunRequest
 from engine.migrations.selection import Selected
 from engine.migrations.statements import ADVICE, Surroundings, full_text, needs_approval
 from engine.sql import parse_statement, redact
+from engine.wording import shortened
 
 _SHOWN_CHARS = 100
 
@@ -34,8 +35,7 @@ def preflight(selected: Sequence[Selected], request: RunRequest, surroundings: S
                 )
                 continue
             if not request.approved_by and needs_approval(statement):
-                shown = " ".join(redact(statement.sql).split())
-                shown = shown if len(shown) <= _SHOWN_CHARS else shown[: _SHOWN_CHARS - 1] + "…"
+                shown = shortened(redact(statement.sql), most=_SHOWN_CHARS)
                 unapproved.append(f"{item.script.path.name}:{statement.line}: {shown}")
     if problems:
         folder = str(selected[0].script.path.parent)

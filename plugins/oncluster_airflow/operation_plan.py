@@ -13,6 +13,7 @@ from typing import Any
 from engine.operations.act import Act, ActState, Danger, Plan
 from engine.operations.carrying_out import Report
 from engine.sql import redact_prose
+from engine.wording import count
 from oncluster_airflow.errors import TaskRefused
 from oncluster_airflow.markdown import inline
 from oncluster_airflow.outcomes import table
@@ -87,7 +88,7 @@ def only_safe(plan: Plan) -> Plan:
 
 
 def number_of(acts: Sequence[Act]) -> str:
-    return f"{len(acts)} act{'' if len(acts) == 1 else 's'}"
+    return count(len(acts), "act")
 
 
 def counted(words: Any) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from engine.migrations.model import StatementRef
 from engine.migrations.plan import Action, Plan, PlannedHost, PlannedMigration, PlannedStatement, Presence
 from engine.migrations.rehearse import Rehearsal
+from engine.wording import shortened
 from oncluster_airflow.markdown import fenced, inline
 from oncluster_airflow.outcomes import table
 
@@ -33,7 +34,7 @@ def plan_text(plan: Plan) -> str:
                     (
                         f"{migration.version}_{migration.title}",
                         statement.statement,
-                        shortened(statement.sql),
+                        shortened(statement.sql, most=_SHOWN_CHARS),
                         statement.where,
                         _hosts(statement.hosts),
                         _remarks(statement),
@@ -109,12 +110,6 @@ def rehearsal_text(rehearsal: Rehearsal) -> str:
         )
     ]
     return "\n\n".join(parts + [str(difference) for difference in rehearsal.differences])
-
-
-def shortened(sql: str) -> str:
-    """One line of at most 120 characters."""
-    line = " ".join(sql.split())
-    return line if len(line) <= _SHOWN_CHARS else line[: _SHOWN_CHARS - 1] + "…"
 
 
 def _question(migration: PlannedMigration, statement: PlannedStatement) -> str:

@@ -241,7 +241,7 @@ def test_the_page_says_everything(viewer: Web, reader: FakeReader) -> None:
         *(A, B, C, "Shard 2", "does not answer", "cannot be reached"),
         *("b:9000 has not done query-0000000003", "has not begun"),
         *("ALTER TABLE d.t ADD COLUMN x Int8", "Table d.t exists", "Failed (1)", "Open (1)"),
-        *("d.dist", "2 KiB", "broken header", "make t", "5 done, 1 failed"),
+        *("d.dist", "2.0 KiB", "broken header", "make t", "5 done, 1 failed"),
         *("It lags.", "Wait a little.", "lagging.md", "1 resolved in the last 24 hours"),
         *('href="/dags/cleanup/runs/manual__1"', "2 done", "cli-7"),
         *("<svg", "Replication lag of 2 hosts", 'class="color-1"'),

@@ -26,7 +26,6 @@ from engine.operations.health.facts import (
     Unreadable,
     WaitingHost,
 )
-from engine.operations.health.making import duration, listed, size
 from tests.unit.operations_health_support import (
     NOW_S,
     PAIR,
@@ -401,9 +400,3 @@ def test_the_worst_comes_first():
         )
     )
     assert [f.severity.word for f in check(facts)] == ["critical", "warning", "info"]
-
-
-def test_figures_are_written_for_people():
-    assert [duration(s) for s in (5, 119, 120, 7200, 172800)] == ["5 s", "119 s", "2 min", "2 h", "2 d"]
-    assert [size(b) for b in (5, 2048, 3 << 30)] == ["5 B", "2.0 KiB", "3.0 GiB"]
-    assert listed("abcdefg") == "a, b, c, d, e and 2 more"

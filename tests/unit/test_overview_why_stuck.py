@@ -19,7 +19,6 @@ from engine.operations.overview.model import (
     TaskForm,
 )
 from engine.operations.overview.why_stuck import explain, why_stuck
-from engine.operations.overview.words import words_of
 from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
 
@@ -170,11 +169,3 @@ def test_nothing_is_seen_yet() -> None:
 
 def test_an_unknown_error_gets_an_advice_too() -> None:
     assert "tried again" in explain("what is this")
-
-
-@pytest.mark.parametrize(
-    ("age_s", "words"),
-    [(0, "0 s"), (-5, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (172800, "2 d")],
-)
-def test_ages(age_s: float, words: str) -> None:
-    assert words_of(age_s) == words

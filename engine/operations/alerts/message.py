@@ -14,6 +14,7 @@ from typing import Any
 from engine.operations.alerts.alert import Alert
 from engine.operations.alerts.decide import Item, News
 from engine.operations.finding import Severity
+from engine.wording import listed
 
 # Chat programs refuse longer ones: 3,000 characters a section, 50 blocks (Slack's limits for blocks).
 _SECTION_CHARS = 2900
@@ -80,9 +81,9 @@ class Message:
         """One line."""
         if not self._open:
             over = {item.alert.kind for item in self.items}
-            return f"[oncluster] {self.cluster}: over: {_listed(sorted(over), 3)}"
+            return f"[oncluster] {self.cluster}: over: {listed(sorted(over), most=3)}"
         kinds = list(dict.fromkeys(item.alert.kind for item in self._open))
-        what = self._open[0].alert.what if len(self._open) == 1 else _listed(kinds, 3)
+        what = self._open[0].alert.what if len(self._open) == 1 else listed(kinds, most=3)
         return _cut(_one_line(f"[oncluster] {self.cluster}: {self.severity.word}: {what}"), 200)
 
     @property
@@ -151,7 +152,7 @@ class Message:
             for news in News
             if (count := sum(item.news is news for item in self.items))
         ]
-        hosts = f" on {_listed(self.hosts, 6)}" if self.hosts else ""
+        hosts = f" on {listed(self.hosts, most=6)}" if self.hosts else ""
         return f"Cluster {self.cluster}: {', '.join(counts)}{hosts}."
 
     def _groups(self) -> list[_Group]:
@@ -207,17 +208,11 @@ def _line(item: Item) -> str:
 def _and_more(groups: Iterable[_Group]) -> str:
     rest = list(groups)
     count = sum(len(group.items) for group in rest)
-    return f"And {count} more of {len(rest)} kinds: {_listed([group.first.kind for group in rest], 10)}."
+    return f"And {count} more of {len(rest)} kinds: {listed([group.first.kind for group in rest], most=10)}."
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
-
-
-def _listed(names: Iterable[str], shown: int) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - shown} more" if len(listed) > shown else ""
-    return ", ".join(listed[:shown]) + more
 
 
 def _one_line(text: str) -> str:

@@ -22,8 +22,8 @@ from engine.keeper.base import Node
 from engine.names import HostId, entry_number
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
 from engine.operations.carrying_out import Performer
-from engine.operations.cleanup.words import count, some
 from engine.operations.site import Site
+from engine.wording import count, listed
 
 OPERATION = "abandon"
 ENTRIES_AN_ACT = 100
@@ -61,7 +61,7 @@ async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequen
                 kind=AbandonAct.ABANDON,
                 subject=f"{batch[0]} to {batch[-1]}" if len(batch) > 1 else batch[0],
                 host=host.readable,
-                what=f"Abandon {count(len(batch), 'task', 'tasks')} of {host.readable}: {some(batch, 3)}.",
+                what=f"Abandon {count(len(batch), 'task')} of {host.readable}: {listed(batch, most=3)}.",
                 why=f"{reason.rstrip('.')}. It gives no answer and is not active in the queue. Nobody waits "
                 "for it any more; for ClickHouse it has not answered.",
                 payload={"host": str(host), "entries": batch, "reason": reason},
@@ -69,7 +69,7 @@ async def plan_abandon(site: Site, host: HostId, *, reason: str, entries: Sequen
             )
         )
     unknown = sorted(wanted - {*waiting, *missed})
-    notes = (f"Nothing waits for {host.readable} in {some(unknown)}.",) if unknown else ()
+    notes = (f"Nothing waits for {host.readable} in {listed(unknown)}.",) if unknown else ()
     return Plan(OPERATION, site.cluster, tuple(acts), notes=notes)
 
 

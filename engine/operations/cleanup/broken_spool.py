@@ -25,9 +25,9 @@ from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.asking import told
 from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import BrokenFilesFate, CleanupSettings
-from engine.operations.cleanup.words import count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
+from engine.wording import count, listed, size
 
 
 class SpoolAct(enum.StrEnum):
@@ -61,7 +61,7 @@ async def plan_spool(site: Site, settings: CleanupSettings) -> Found:
         else:
             findings += [_finding(site, host, broken) for broken in answer]
             acts += _acts(host, answer, settings.broken_files)
-    notes = [f"Broken files of {some(hosts)} are not known: {why}." for why, hosts in unknown.items()]
+    notes = [f"Broken files of {listed(hosts)} are not known: {why}." for why, hosts in unknown.items()]
     return Found(tuple(acts), tuple(findings), tuple(notes))
 
 
@@ -87,8 +87,8 @@ async def perform_spool(site: Site, act: Act) -> ActResult:
     after = _total(_counts(await told(site, host, _read), table))
     gone = _total(before) - after
     if act.kind == SpoolAct.DROP:
-        return ActResult(ActState.DONE, f"{count(gone, 'file', 'files')} removed")
-    detail = f"{count(gone, 'file', 'files')} will be sent again, {after} cannot be read"
+        return ActResult(ActState.DONE, f"{count(gone, 'file')} removed")
+    detail = f"{count(gone, 'file')} will be sent again, {after} cannot be read"
     return ActResult(ActState.DONE if gone else ActState.REFUSED, detail)
 
 
@@ -119,7 +119,7 @@ def _acts(host: HostId, found: Sequence[BrokenFiles], fate: BrokenFilesFate) -> 
         return
     for table in sorted({broken.table for broken in found}, key=str):
         counts = _counts(found, table)
-        total = count(_total(counts), "broken file", "broken files")
+        total = count(_total(counts), "broken file")
         bytes_ = sum(broken.size_bytes for broken in found if broken.table == table)
         is_drop = fate is BrokenFilesFate.DROP
         yield Act(
@@ -146,7 +146,7 @@ def _finding(site: Site, host: HostId, broken: BrokenFiles) -> Finding:
         FindingKind.BROKEN_SPOOL,
         Severity.CRITICAL,
         site.cluster,
-        f"{count(broken.files, 'file', 'files')} of {broken.table} on {host.readable}, "
+        f"{count(broken.files, 'file')} of {broken.table} on {host.readable}, "
         f"{size(broken.size_bytes)}, could not be read and {'was' if broken.files == 1 else 'were'} put "
         f"aside: rows that were acknowledged and reached no shard.{because}",
         f"Look into {broken.data_path}broken/ on that host. `oncluster cleanup plan --kind spool "

@@ -27,10 +27,10 @@ from engine.names import HostId
 from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import CleanupSettings
-from engine.operations.cleanup.words import age, count, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
 from engine.sql import redact
+from engine.wording import count, duration, listed
 
 ENTRIES_AN_ACT = 100
 _LANES = 16
@@ -144,7 +144,7 @@ def _expiries(
 ) -> Iterable[Act]:
     for batch in _batches(entries):
         hosts = ", ".join(sorted({host.readable for entry in batch for host in entry.expired}))
-        limit = age(queue.task_max_lifetime_s)
+        limit = duration(queue.task_max_lifetime_s)
         yield Act(
             kind=DdlAct.EXPIRE,
             subject=_span(batch),
@@ -162,7 +162,7 @@ def _presence(names: Sequence[str]) -> Act:
         kind=DdlAct.PRESENCE,
         subject="replicas",
         what=f"Remove {count(len(names), 'directory', 'directories')} of hosts that are not there any more: "
-        f"{some(names)}.",
+        f"{listed(names)}.",
         why="No server was active under these names for a day; a server makes its own again when it starts.",
         payload={"hosts": list(names)},
     )
@@ -178,7 +178,7 @@ def _detail(removed: Sequence[CleanedEntry], left: Mapping[str, Removal], asked:
     """For people: what went, what stays and why, what nobody found, for whom something expired."""
     parts = [f"{len(removed)} removed"]
     for removal, names in sorted(_by_removal(left).items()):
-        parts.append(f"{len(names)} left ({_WORDS[removal]}: {some(names)})")
+        parts.append(f"{len(names)} left ({_WORDS[removal]}: {listed(names)})")
     if others := asked - len(removed) - len(left):
         parts.append(f"{others} were gone, or are not due")
     expired: dict[HostId, list[str]] = defaultdict(list)
@@ -186,7 +186,7 @@ def _detail(removed: Sequence[CleanedEntry], left: Mapping[str, Removal], asked:
         for host in entry.expired:
             expired[host].append(entry.entry)
     parts += [
-        f"expired for {host.readable}: {some(names)}" for host, names in sorted(expired.items(), key=_name)
+        f"expired for {host.readable}: {listed(names)}" for host, names in sorted(expired.items(), key=_name)
     ]
     return "; ".join(parts)
 
@@ -212,13 +212,13 @@ def _notes(by_removal: dict[Removal, list[CleanedEntry]]) -> Iterable[str]:
         names = [entry.entry for entry in by_removal[removal]]
         if names:
             how_many = count(len(names), "entry", "entries")
-            yield f"{how_many} due and left: {_WORDS[removal]} ({some(names)})."
+            yield f"{how_many} due and left: {_WORDS[removal]} ({listed(names)})."
     unfinished = by_removal[Removal.UNFINISHED]
     if unfinished:
         hosts = sorted({host.readable for entry in unfinished for host in entry.expired})
         yield (
             f"{count(len(unfinished), 'entry', 'entries')} over the queue's number and left, because "
-            f"{', '.join(hosts)} did not answer: {some([entry.entry for entry in unfinished])}. They go by "
+            f"{', '.join(hosts)} did not answer: {listed([entry.entry for entry in unfinished])}. They go by "
             "age, or when `oncluster cleanup abandon` says that a host is gone. Servers may be faster."
         )
 

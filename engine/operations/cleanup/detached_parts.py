@@ -27,10 +27,10 @@ from engine.operations.act import Act, ActResult, ActState, Danger
 from engine.operations.cleanup.asking import told
 from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.settings import MAYBE_ONLY_COPIES, CleanupSettings
-from engine.operations.cleanup.words import age, count, size, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
 from engine.replication.part_name import PartName
+from engine.wording import count, duration, listed, size
 
 PARTS_AN_ACT = 50
 _KNOWN = (
@@ -88,16 +88,16 @@ async def plan_detached(site: Site, settings: CleanupSettings) -> Found:
                 acts += _acts(host, table, due, settings)
             if precious:
                 notes.append(
-                    f"{count(len(precious), 'detached part', 'detached parts')} of {table} on "
+                    f"{count(len(precious), 'detached part')} of {table} on "
                     f"{host.readable} stay: they may hold the only copy of their rows "
                     f"({_prefixes(precious)}). See the runbook old-detached-parts."
                 )
             if others:
                 notes.append(
-                    f"{count(others, 'detached part', 'detached parts')} of {table} on {host.readable} stay: "
+                    f"{count(others, 'detached part')} of {table} on {host.readable} stay: "
                     "younger, or detached by a person."
                 )
-    notes += [f"Detached parts of {some(hosts)} are not known: {why}." for why, hosts in unknown.items()]
+    notes += [f"Detached parts of {listed(hosts)} are not known: {why}." for why, hosts in unknown.items()]
     return Found(tuple(acts), tuple(findings), tuple(notes))
 
 
@@ -117,7 +117,7 @@ async def perform_detached(site: Site, act: Act) -> ActResult:
     if gone := len(act.payload["parts"]) - len(due) - len(young):
         detail += f"; {gone} were gone"
     if young:
-        detail += f"; {len(young)} left, not due any more: {some(young)}"
+        detail += f"; {len(young)} left, not due any more: {listed(young)}"
     if due:
         return ActResult(ActState.DONE, detail)
     return ActResult(ActState.REFUSED if young else ActState.NOT_NEEDED, detail)
@@ -222,10 +222,10 @@ def _acts(
             kind=DetachedAct.DROP,
             subject=str(table),
             host=host.readable,
-            what=f"Drop {count(len(batch), 'detached part', 'detached parts')} of {table} on "
-            f"{host.readable}, {size(sum(part.size_bytes for part in batch))}: {some(names, 3)}.",
+            what=f"Drop {count(len(batch), 'detached part')} of {table} on "
+            f"{host.readable}, {size(sum(part.size_bytes for part in batch))}: {listed(names, most=3)}.",
             why=f"Set aside by the server ({_prefixes(batch)}) and older than "
-            f"{age(settings.detached_after_s)}; nobody reads them.",
+            f"{duration(settings.detached_after_s)}; nobody reads them.",
             payload={
                 "host": str(host),
                 "table": [table.database, table.table],
@@ -244,8 +244,8 @@ def _finding(site: Site, host: HostId, table: TableName, due: Sequence[Detached]
         FindingKind.OLD_DETACHED_PARTS,
         Severity.INFO,
         site.cluster,
-        f"{count(len(due), 'part', 'parts')} of {table} that {host.readable} set aside by itself "
-        f"({_prefixes(due)}) lie there for up to {age(oldest_s)}, {size(total)}.",
+        f"{count(len(due), 'part')} of {table} that {host.readable} set aside by itself "
+        f"({_prefixes(due)}) lie there for up to {duration(oldest_s)}, {size(total)}.",
         "Look why they were set aside, then drop them: `oncluster cleanup plan --kind detached`.",
         host=host.readable,
         subject=str(table),

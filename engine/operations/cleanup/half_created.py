@@ -28,10 +28,10 @@ from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.owners import Owners, ask_owners
 from engine.operations.cleanup.settings import CleanupSettings, GoneHost
 from engine.operations.cleanup.table_tree import TableForm, TableInKeeper, Tree, read_table
-from engine.operations.cleanup.words import age, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.site import Site
 from engine.replication.commands.drop import finish_dropping, remove_table_without_replicas
+from engine.wording import duration, listed
 
 _OF_TABLES = frozenset({"replicas", "metadata", "columns"})
 _TEXTS = {"metadata": b"metadata format version:", "columns": b"columns format version:"}
@@ -75,15 +75,15 @@ async def plan_tables(
             continue
         findings.append(_finding(site, table, kind, since_ms))
         if silent := owners.not_asked(settings.gone):
-            notes.append(f"{table.path} stays: {some(silent)} does not answer, and may have a table there.")
+            notes.append(f"{table.path} stays: {listed(silent)} does not answer, and may have a table there.")
             continue
         acts.append(
             Act(
                 kind=kind,
                 subject=table.path,
                 what=_WHAT[kind].format(table.path),
-                why=f"It is so for {age(old_s)}, none of the {len(owners.hosts)} hosts that were asked has a "
-                "table there, and none can be made there.",
+                why=f"It is so for {duration(old_s)}, none of the {len(owners.hosts)} hosts that were asked "
+                "has a table there, and none can be made there.",
                 payload={
                     "table": table.path,
                     "gone": [[word.name, word.reason] for word in settings.gone],
@@ -110,7 +110,7 @@ async def perform_table(site: Site, act: Act) -> ActResult:
         return ActResult(ActState.REFUSED, "A host has a table there.")
     gone = tuple(GoneHost(str(name), str(reason)) for name, reason in act.payload["gone"])
     if silent := owners.not_asked(gone):
-        return ActResult(ActState.REFUSED, f"{some(silent)} does not answer.")
+        return ActResult(ActState.REFUSED, f"{listed(silent)} does not answer.")
     match kind:
         case TableAct.WITHOUT_REPLICAS:
             is_removed = await remove_table_without_replicas(keeper, table.paths)

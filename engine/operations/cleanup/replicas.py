@@ -36,12 +36,12 @@ from engine.operations.cleanup.found import Found
 from engine.operations.cleanup.owners import Owners, answers_anywhere, ask_owners, not_answering, word_about
 from engine.operations.cleanup.settings import CleanupSettings, GoneHost
 from engine.operations.cleanup.table_tree import ReplicaInKeeper, TableInKeeper, Tree, read_table
-from engine.operations.cleanup.words import age, some
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.records import Sample
 from engine.operations.site import Site
 from engine.replication.commands.drop import Dropped, drop_dead_replica
 from engine.replication.host import ReplicaHost
+from engine.wording import duration, listed
 
 METRIC = "inactive_replica_host_zxid"
 """Samples: the transaction that last wrote `host` of a replica that was not active."""
@@ -160,7 +160,7 @@ class _Judge:
                 "Somebody has begun to drop it and did not end: it cannot become active any more, and no "
                 "host has it."
             )
-            young = f"begun {age(old_s)} ago only" if old_s < self.settings.leftover_after_s else ""
+            young = f"begun {duration(old_s)} ago only" if old_s < self.settings.leftover_after_s else ""
             return Case(ReplicaAct.HALF_DROPPED, replica, why, blocked=silent or young, inactive_s=old_s)
         standing = self._standing(address)
         if standing is Standing.ANOTHERS and word is None:
@@ -174,7 +174,8 @@ class _Judge:
         blocked = silent or self._detached(address)
         if not blocked and word is None:
             if not is_long_enough:
-                blocked = f"seen inactive for {age(inactive_s)}, not yet {age(self.settings.gone_after_s)}"
+                limit = duration(self.settings.gone_after_s)
+                blocked = f"seen inactive for {duration(inactive_s)}, not yet {limit}"
             elif standing is Standing.UNKNOWN and address is not None:
                 blocked = await self._alive(address)
         return Case(kind, replica, self._why(standing, word, inactive_s), blocked, inactive_s, word)
@@ -192,7 +193,7 @@ class _Judge:
 
     def _silent(self, gone: Iterable[GoneHost]) -> str:
         waiting = self.owners.not_asked(tuple(gone))
-        return f"not decided while {some(waiting)} does not answer" if waiting else ""
+        return f"not decided while {listed(waiting)} does not answer" if waiting else ""
 
     def _inactive(self, replica: ReplicaInKeeper) -> tuple[float, bool]:
         stat = replica.host_stat
@@ -209,7 +210,9 @@ class _Judge:
         hosts = self.owners.with_detached(TableName(address.database, address.table))
         if not hosts:
             return ""
-        return f"{address.database}.{address.table} is detached on {some([host.readable for host in hosts])}"
+        return (
+            f"{address.database}.{address.table} is detached on {listed([host.readable for host in hosts])}"
+        )
 
     async def _alive(self, address: ReplicaHost) -> str:
         host = HostId(address.host, address.tcp_port)
@@ -224,10 +227,10 @@ class _Judge:
         asked = f"None of the {len(self.owners.hosts)} hosts that were asked has it; it is not active"
         if word is not None:
             return f"{asked}, and {self.site.operator} says that {word.name} is gone: {word.reason}."
-        since = f"{asked} and was not activated for {age(inactive_s)}."
+        since = f"{asked} and was not activated for {duration(inactive_s)}."
         match standing:
             case Standing.OURS:
-                old = some([host.readable for host in self.owners.cannot_say_detached])
+                old = listed([host.readable for host in self.owners.cannot_say_detached])
                 unless = f" {old} cannot say whether the table is detached: look there first." if old else ""
                 return f"{since} Its host answers and has no such table.{unless}"
             case Standing.NAMELESS:
@@ -357,14 +360,14 @@ class ReplicaPerformer:
         gone = tuple(GoneHost(str(name), str(reason)) for name, reason in act.payload["gone"])
         owners = await self._fresh_owners()
         if having := owners.of(table.path, replica.paths.name):
-            return f"{some([host.readable for host in having])} has it."
+            return f"{listed([host.readable for host in having])} has it."
         if silent := owners.not_asked(gone):
-            return f"{some(silent)} does not answer."
+            return f"{listed(silent)} does not answer."
         address = replica.host
         if address is None:
             return ""
         if detached := owners.with_detached(TableName(address.database, address.table)):
-            return f"The table is detached on {some([host.readable for host in detached])}."
+            return f"The table is detached on {listed([host.readable for host in detached])}."
         if act.kind != ReplicaAct.DEAD or act.payload["gone_by_word"] is not None:
             return ""
         host = HostId(address.host, address.tcp_port)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from engine.config.health_model import HealthSettings
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, WaitingHost
-from engine.operations.health.making import duration, finding, listed
+from engine.operations.health.making import finding
+from engine.wording import duration, listed
 
 
 def check_ddl(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from engine.config.health_model import HealthSettings
 from engine.operations.finding import Fact, Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, Gap, HostFacts, Silence
-from engine.operations.health.making import finding, listed, shortened, size
+from engine.operations.health.making import finding
+from engine.wording import listed, shortened, size
 
 
 def check_hosts(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from engine.config.health_model import HealthSettings
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, Gap
-from engine.operations.health.making import finding, listed, shortened
+from engine.operations.health.making import finding
+from engine.wording import listed, shortened
 
 
 def check_keeper(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:

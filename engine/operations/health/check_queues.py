@@ -17,8 +17,9 @@ from engine.operations.health.facts import (
     QueueEntryFacts,
     ReplicaFacts,
 )
-from engine.operations.health.making import about, duration, finding, listed, place, shortened
+from engine.operations.health.making import about, finding, place
 from engine.sql import redact
+from engine.wording import duration, listed, shortened
 
 _MUTATE = "MUTATE_PART"
 _CODE = re.compile(r"Code: (\d+)")

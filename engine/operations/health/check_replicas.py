@@ -13,7 +13,8 @@ from engine.config.health_model import HealthSettings, TableLimits
 from engine.names import TableName
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, HostFacts, ReplicaFacts
-from engine.operations.health.making import about, duration, finding, listed, shortened
+from engine.operations.health.making import about, finding
+from engine.wording import duration, listed, shortened
 
 
 def check_replicas(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:

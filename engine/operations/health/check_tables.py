@@ -13,7 +13,8 @@ from engine.names import HostId, TableName
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.health.facts import ClusterFacts, RegisteredReplica, RegisteredTable
 from engine.operations.health.homes import Homes
-from engine.operations.health.making import finding, listed, place
+from engine.operations.health.making import finding, place
+from engine.wording import listed
 
 
 def check_tables(facts: ClusterFacts, settings: HealthSettings) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from engine.names import HostId, TableName
 from engine.operations.finding import Fact, Finding, FindingKind, Severity
@@ -46,31 +46,3 @@ def about(replica: ReplicaFacts, facts: ClusterFacts, host: HostId) -> dict[str,
 
 def place(table: TableName, path: str, replica: str) -> dict[str, Fact]:
     return {"database": table.database, "table": table.table, "path": path, "replica": replica}
-
-
-def duration(seconds: float) -> str:
-    """In the unit that a person would choose."""
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
-
-
-def size(size_bytes: float) -> str:
-    for unit, of in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if size_bytes >= of:
-            return f"{size_bytes / of:.1f} {unit}"
-    return f"{size_bytes:.0f} B"
-
-
-def listed(names: Iterable[str], *, most: int = 5) -> str:
-    """The first few, and how many more there are."""
-    all_names = list(names)
-    more = f" and {len(all_names) - most} more" if len(all_names) > most else ""
-    return ", ".join(all_names[:most]) + more
-
-
-def shortened(text: str, *, most: int = 300) -> str:
-    """One line of an error."""
-    line = " ".join(text.split())
-    return line if len(line) <= most else f"{line[: most - 1]}…"

@@ -23,7 +23,7 @@ from engine.operations.overview.model import (
     Task,
     TaskForm,
 )
-from engine.operations.overview.words import words_of
+from engine.wording import count, duration, shortened
 
 PATIENCE_S = 15
 """A task that is younger is not stuck but new."""
@@ -108,11 +108,11 @@ def _tasks(overview: ClusterOverview) -> Iterator[Stuck]:
 def _not_done(heads: Sequence[_Head], why: str, advice: str) -> Stuck:
     first = heads[0]
     more = max(head.behind for head in heads)
-    behind = f", and {_number(more, 'task')} behind it" if more else ""
+    behind = f", and {count(more, 'task')} behind it" if more else ""
     names = [head.host for head in heads]
     verb = "has" if len(names) == 1 else "have"
     return Stuck(
-        what=f"{_names(names)} {verb} not done {first.task.name} ({_short(first.task)}){behind}.",
+        what=f"{_names(names)} {verb} not done {first.task.name} ({_query(first.task)}){behind}.",
         why=why,
         advice=advice,
         level=Level.CRITICAL if first.age_s >= LONG_S else Level.WARNING,
@@ -159,7 +159,7 @@ def _why_host_waits(head: _Head) -> tuple[str, str]:
     match head.task.cell(head.index):
         case Cell.RUNNING:
             return (
-                f"It is executing it; the task is {words_of(head.age_s)} old.",
+                f"It is executing it; the task is {duration(head.age_s)} old.",
                 _advice_for_running(head.server),
             )
         case Cell.AWAY if is_down:
@@ -211,12 +211,12 @@ def _advice_for_running(server: HostView | None) -> str:
         if failing:
             return (
                 f"Its mutation {failing[0].mutation_id} of {failing[0].table} fails and is tried again: "
-                f"{_cut(failing[0].fail_reason)}"
+                f"{_said(failing[0].fail_reason)}"
             )
         if server.mutations:
             first = server.mutations[0]
             return (
-                f"A mutation of {first.table} is unfinished ({_number(first.parts_to_do, 'part')} to do); "
+                f"A mutation of {first.table} is unfinished ({count(first.parts_to_do, 'part')} to do); "
                 "an ALTER that waits for it ends with it."
             )
     return "Look at system.processes on that host. The statement goes on, whoever waits for it or not."
@@ -235,7 +235,7 @@ def _odd_forms(view: QueueView, now_ms: int) -> Iterator[Stuck]:
             )
         elif task.form is TaskForm.WITHOUT_DIRECTORIES and age_s >= PATIENCE_S:
             yield Stuck(
-                what=f"No host has looked at {task.name} ({_short(task)}).",
+                what=f"No host has looked at {task.name} ({_query(task)}).",
                 why="Whoever submitted it was interrupted, and no worker has taken it up since.",
                 advice="Check that at least one of its hosts is on line and works on this queue.",
                 task=task.name,
@@ -253,8 +253,8 @@ def _failures(view: QueueView, now_ms: int) -> Iterator[Stuck]:
             by_error.setdefault((failure.code, _without_host(failure.error, host)), []).append(host)
         for (code, error), hosts in by_error.items():
             yield Stuck(
-                what=f"{task.name} ({_short(task)}) failed on {_names(hosts)}.",
-                why=_cut(error) if error.startswith("Code:") else f"Code {code}: {_cut(error)}",
+                what=f"{task.name} ({_query(task)}) failed on {_names(hosts)}.",
+                why=_said(error) if error.startswith("Code:") else f"Code {code}: {_said(error)}",
                 advice="Remove the cause and send it again (run its migration again, if it is one's); other "
                 "hosts keep what they have done.",
                 task=task.name,
@@ -320,8 +320,8 @@ def _replication(host: HostView, now_ms: int) -> Iterator[Stuck]:
         reason = task.last_exception or task.postpone_reason
         yield Stuck(
             what=f"{task.table} on {host.host} is behind: {task.type} {task.part} was tried "
-            f"{_number(task.tries, 'time')}.",
-            why=_cut(reason) or "The server does not say why.",
+            f"{count(task.tries, 'time')}.",
+            why=_said(reason) or "The server does not say why.",
             advice=explain(reason),
             host=host.host,
             since_ms=task.since_ms,
@@ -332,8 +332,8 @@ def _mutations(host: HostView) -> Iterator[Stuck]:
     for mutation in [mutation for mutation in host.mutations if mutation.fail_reason][:_MOST_A_HOST]:
         yield Stuck(
             what=f"Mutation {mutation.mutation_id} of {mutation.table} on {host.host} fails again and again.",
-            why=_cut(mutation.fail_reason),
-            advice=f"Remove the cause, or KILL MUTATION: {_cut(mutation.command)}",
+            why=_said(mutation.fail_reason),
+            advice=f"Remove the cause, or KILL MUTATION: {_said(mutation.command)}",
             host=host.host,
             since_ms=mutation.since_ms,
         )
@@ -343,8 +343,8 @@ def _spool(host: HostView) -> Iterator[Stuck]:
     for row in host.spool:
         if row.broken_files:
             yield Stuck(
-                what=f"{_number(row.broken_files, 'file')} of {row.table} on {host.host} can never be sent.",
-                why=_cut(row.last_exception) or "The files are damaged.",
+                what=f"{count(row.broken_files, 'file')} of {row.table} on {host.host} can never be sent.",
+                why=_said(row.last_exception) or "The files are damaged.",
                 advice="Their rows are in no shard. Look into the files before the cleanup removes them.",
                 level=Level.CRITICAL,
                 host=host.host,
@@ -352,8 +352,8 @@ def _spool(host: HostView) -> Iterator[Stuck]:
         elif row.is_blocked or row.last_exception:
             why = "Sending was stopped (SYSTEM STOP DISTRIBUTED SENDS)." if row.is_blocked else ""
             yield Stuck(
-                what=f"{_number(row.files, 'file')} of {row.table} {_wait(row.files)} on {host.host}.",
-                why=why or _cut(row.last_exception),
+                what=f"{count(row.files, 'file')} of {row.table} {_wait(row.files)} on {host.host}.",
+                why=why or _said(row.last_exception),
                 advice="SYSTEM START DISTRIBUTED SENDS." if row.is_blocked else explain(row.last_exception),
                 host=host.host,
             )
@@ -371,10 +371,6 @@ def explain(exception: str) -> str:
 # --- words ------------------------------------------------------------------------------------------------
 
 
-def _number(number: int, thing: str) -> str:
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
-
-
 def _takes(tables: Sequence[str]) -> str:
     return "takes" if len(tables) == 1 else "take"
 
@@ -390,13 +386,12 @@ def _names(names: Iterable[str]) -> str:
     return " and ".join([", ".join(listed[:-1]), listed[-1]] if len(listed) > 1 else listed)
 
 
-def _short(task: Task) -> str:
-    return task.query if len(task.query) <= _QUERY_CHARS else f"{task.query[: _QUERY_CHARS - 1]}…"
+def _query(task: Task) -> str:
+    return shortened(task.query, most=_QUERY_CHARS)
 
 
-def _cut(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _ERROR_CHARS else f"{flat[: _ERROR_CHARS - 1]}…"
+def _said(error: str) -> str:
+    return shortened(error, most=_ERROR_CHARS)
 
 
 def _without_host(error: str, host: str) -> str:

@@ -1,4 +1,4 @@
-"""Words for states and for lengths of time."""
+"""Words for the states of a task on a host."""
 
 from __future__ import annotations
 
@@ -16,11 +16,3 @@ WORDS_OF_CELLS: Mapping[Cell, str] = {
     Cell.UNREAD: "ended, outcome not read yet",
     Cell.NONE: "not for this host",
 }
-
-
-def words_of(age_s: float) -> str:
-    """An age for people: "12 s", "3 min", "5 h", "2 d"."""
-    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
-        if age_s >= 2 * length_s:
-            return f"{age_s / length_s:.0f} {unit}"
-    return f"{max(0, age_s):.0f} s"

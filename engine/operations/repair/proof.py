@@ -19,9 +19,9 @@ from engine.client import NodeClient
 from engine.errors import Code, OnclusterError, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.names import HostId, TableName, quote_string
-from engine.operations.health.making import listed
 from engine.operations.site import Site
 from engine.replication.paths import TablePaths
+from engine.wording import listed
 
 PAUSE_S = 0.5
 _MOST_DIFFERENCES = 5

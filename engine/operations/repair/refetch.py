@@ -10,8 +10,8 @@ finds what is still broken.
 from __future__ import annotations
 
 from engine.operations.health.gather import read_table
-from engine.operations.health.making import shortened
 from engine.operations.repair.performing import Steps, Work
+from engine.wording import shortened
 
 
 async def _is_damaged(work: Work) -> bool:

@@ -11,10 +11,10 @@ from engine.errors import OperationTimeout, ReplyLost, Unavailable
 from engine.operations.act import Act, ActResult, ActState
 from engine.operations.health.ask_host import ask_host
 from engine.operations.health.facts import HostFacts
-from engine.operations.health.making import listed, shortened
 from engine.operations.repair.performing import PAUSE_S, Steps, Work, host_of
 from engine.operations.repair.proof import prove
 from engine.operations.site import Site
+from engine.wording import listed, shortened
 
 
 async def _has_trouble(work: Work) -> bool:

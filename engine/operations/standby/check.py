@@ -26,6 +26,7 @@ from engine.operations.standby.model import (
     StandbyReport,
     TableData,
 )
+from engine.wording import listed
 
 _OWN_NAME = "its own cluster"
 _MOST_EXTRA = 10
@@ -63,8 +64,7 @@ async def check_standby(
     notes += [data.note for side in (our_data, their_data) for data in side.values() if data.note]
     extra = sorted(_names(theirs) - _names(ours))
     if extra:
-        more = f" and {len(extra) - _MOST_EXTRA} more" if len(extra) > _MOST_EXTRA else ""
-        notes.append(f"The standby also has {', '.join(map(str, extra[:_MOST_EXTRA]))}{more}.")
+        notes.append(f"The standby also has {listed(map(str, extra), most=_MOST_EXTRA)}.")
     return StandbyReport(
         primary.cluster,
         standby.cluster,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from engine.operations.overview.lag import LagSeries
-from engine.operations.overview.words import words_of
+from engine.wording import duration
 
 WIDTH, HEIGHT = 900, 240
 _SVG = "http://www.w3.org/2000/svg"
@@ -46,7 +46,7 @@ def lag_chart(series: Sequence[LagSeries], *, since_ms: int, until_ms: int) -> s
     _strip(tree)
     worst = max((line.greatest_s for line in series), default=0.0)
     tree.set("role", "img")
-    tree.set("aria-label", f"Replication lag of {len(series)} hosts; at most {words_of(worst)}.")
+    tree.set("aria-label", f"Replication lag of {len(series)} hosts; at most {duration(worst)}.")
     return str(etree.tostring(tree, encoding="unicode"))
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,8 +19,9 @@ from engine.operations.overview import Cell, ClusterOverview, GridPage, Level, P
 from engine.operations.overview.lag import lag_series
 from engine.operations.overview.model import Task
 from engine.operations.overview.queue_grid import counts_by_host
-from engine.operations.overview.words import WORDS_OF_CELLS, words_of
+from engine.operations.overview.words import WORDS_OF_CELLS
 from engine.operations.records import Sample
+from engine.wording import duration, moment, shortened, size
 from oncluster_airflow.web.actions import Action, dag_run_of
 from oncluster_airflow.web.lag_chart import lag_chart
 
@@ -151,7 +151,7 @@ def _lag(overview: ClusterOverview, span: str) -> _Lag | None:
 @functools.lru_cache(maxsize=8)
 def _drawn_lag(samples: tuple[Sample, ...], since_ms: int, until_ms: int) -> _Lag:
     series = lag_series(samples, since_ms=since_ms, until_ms=until_ms)
-    legend = tuple((line.host, words_of(line.greatest_s)) for line in series)
+    legend = tuple((line.host, duration(line.greatest_s)) for line in series)
     svg = lag_chart(series, since_ms=since_ms, until_ms=until_ms) if series else ""
     return _Lag(Markup(svg), legend, sum(len(line.points) for line in series))
 
@@ -170,13 +170,13 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "ago": _ago,
-        "bytes": _bytes,
+        "bytes": size,
         "cells": _cells,
         "clock": _clock,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "path": lambda text: quote(str(text), safe=""),
-        "shorten": _shorten,
-        "words": words_of,
+        "shorten": lambda text, most: shortened(text, most=most),
+        "words": duration,
     }
     environment.globals |= {
         "Cell": Cell,
@@ -197,28 +197,14 @@ def _render(template: str, site: Site, **values: Any) -> str:
 @pass_context
 def _ago(context: Context, at_ms: int | None) -> str:
     """An age, by the page's own time."""
-    return "" if at_ms is None else words_of((context["at_ms"] - at_ms) / 1000)
+    return "" if at_ms is None else duration((context["at_ms"] - at_ms) / 1000)
 
 
 def _clock(at_ms: int | None) -> str:
-    if not at_ms:
-        return ""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def _bytes(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} TiB"
+    return moment(at_ms) if at_ms else ""
 
 
 def _cells(task: Task, columns: int) -> Markup:
     """The cells of one row: joined here, because a loop over thousands of them in a template is slow."""
     known = Markup("").join(_CELLS[letter] for letter in task.cells)
     return known + _EMPTY_CELL * (columns - len(task.cells))
-
-
-def _shorten(text: str, length: int = 90) -> str:
-    return text if len(text) <= length else f"{text[: length - 1]}…"
