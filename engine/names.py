@@ -15,7 +15,7 @@ from engine.errors import Code, SqlError
 ENTRY_PREFIX = "query-"
 _ENTRY_NAME = re.compile(r"query-(\d{10})\Z")
 _SPECIAL_BYTE = re.compile(rb"[^A-Za-z0-9_]")
-_STRING_ESCAPES = {
+STRING_ESCAPES = {
     "\\": "\\\\",
     "'": "\\'",
     "\b": "\\b",
@@ -55,13 +55,13 @@ def unescape_for_file_name(text: str) -> str:
 
 def quote_identifier(name: str) -> str:
     """A back-quoted SQL identifier."""
-    body = "".join(_STRING_ESCAPES[c] if c in _STRING_ESCAPES and c != "'" else c for c in name)
+    body = "".join(STRING_ESCAPES[c] if c in STRING_ESCAPES and c != "'" else c for c in name)
     return "`" + body.replace("`", "\\`") + "`"
 
 
 def quote_string(value: str) -> str:
     """A single-quoted SQL string literal."""
-    return "'" + "".join(_STRING_ESCAPES.get(c, c) for c in value) + "'"
+    return "'" + "".join(STRING_ESCAPES.get(c, c) for c in value) + "'"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -106,6 +106,10 @@ class TableName:
 
     def __str__(self) -> str:
         return f"{self.database}.{self.table}" if self.database else self.table
+
+    def within(self, database: str) -> TableName:
+        """The same table, told from a session whose current database is `database`."""
+        return self if self.database else TableName(database, self.table)
 
     @property
     def quoted(self) -> str:

@@ -132,3 +132,13 @@ def is_local_address(address: str, local: frozenset[str]) -> bool:
     if parsed.is_loopback:
         return parsed.version == 6 or all(octet <= 1 for octet in parsed.packed[1:])
     return address in local
+
+
+async def is_own_host(resolver: Resolver, name: str) -> bool:
+    """Whether a host's name is this machine's. One that nobody knows is not."""
+    try:
+        addresses = await resolver.resolve(name)
+    except SqlError:
+        return False
+    local = resolver.local_addresses()
+    return any(is_local_address(address, local) for address in addresses)

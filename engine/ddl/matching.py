@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from engine.config.model import Cluster, Replica, Shard
-from engine.ddl.identity import NodeIdentity, Resolver, is_local_address, is_loopback
+from engine.ddl.identity import NodeIdentity, Resolver, is_local_address, is_loopback, is_own_host
 from engine.errors import Code, SqlError
 from engine.names import HostId
 
@@ -54,7 +54,7 @@ class HostMatcher:
     async def check_host_name(self) -> None:
         """Raises SqlError 198 when the configured `distributed_ddl.host_name` is not this machine's."""
         name = self._host_name
-        if name and name != self._identity.host_name and not await self._is_local(name):
+        if name and name != self._identity.host_name and not await is_own_host(self._resolver, name):
             raise SqlError(
                 Code.DNS_ERROR, f"distributed_ddl.host_name '{name}' is not a local address of this server"
             )
@@ -98,14 +98,6 @@ class HostMatcher:
                 break
             found = host
         return found, tuple(unresolved)
-
-    async def _is_local(self, name: str) -> bool:
-        try:
-            addresses = await self._resolver.resolve(name)
-        except SqlError:
-            return False
-        local = self._resolver.local_addresses()
-        return any(is_local_address(address, local) for address in addresses)
 
 
 @dataclass(frozen=True, slots=True)

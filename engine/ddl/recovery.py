@@ -91,24 +91,7 @@ _REPEATABLE_KINDS = frozenset(
         _K.MOVE_ACCESS,
     }
 )
-_MUTATION_COMMANDS = frozenset(
-    {
-        _A.UPDATE,
-        _A.DELETE,
-        _A.CLEAR_COLUMN,
-        _A.CLEAR_INDEX,
-        _A.CLEAR_PROJECTION,
-        _A.CLEAR_STATISTICS,
-        _A.MATERIALIZE_COLUMN,
-        _A.MATERIALIZE_INDEX,
-        _A.MATERIALIZE_PROJECTION,
-        _A.MATERIALIZE_STATISTICS,
-        _A.MATERIALIZE_TTL,
-        _A.APPLY_DELETED_MASK,
-        _A.APPLY_PATCHES,
-        _A.REWRITE_PARTS,
-    }
-)
+_CLEARINGS = frozenset({_A.CLEAR_COLUMN, _A.CLEAR_INDEX, _A.CLEAR_PROJECTION, _A.CLEAR_STATISTICS})
 _REMOVAL_COMMANDS = frozenset({_A.DROP_PARTITION, _A.DETACH_PARTITION, _A.MOVE_PARTITION_TO_TABLE})
 _REPEATABLE_COMMANDS = frozenset(
     {
@@ -176,7 +159,7 @@ def _family_of_alter(commands: frozenset[AlterCommand]) -> Family:
         return Family.OPAQUE
     if commands <= _REPEATABLE_COMMANDS:
         return Family.REPEATABLE
-    mutating = commands & _MUTATION_COMMANDS
+    mutating = {command for command in commands if command.is_mutation or command in _CLEARINGS}
     removing = commands & _REMOVAL_COMMANDS
     replacing = commands & {_A.REPLACE_PARTITION, _A.ATTACH_PARTITION_FROM}
     defining = commands - mutating - removing - replacing - _REPEATABLE_COMMANDS

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Iterable
 
 from engine.config.model import Topology
-from engine.ddl.identity import NodeIdentity, Resolver, is_local_address
+from engine.ddl.identity import NodeIdentity, Resolver, is_own_host
 from engine.ddl.own_sessions import OwnSessions
 from engine.env import Env
 from engine.errors import MultiFailed, NodeExists, NoNode, SqlError
@@ -118,7 +118,7 @@ class ReplicaMarker:
         )
 
     async def _mark_if_ours(self, host: HostId) -> None:
-        if host.host not in self._own_names and not await self._is_local(host.host):
+        if host.host not in self._own_names and not await is_own_host(self._resolver, host.host):
             return
         if not await self._clear_the_way(host):
             self._refused.add(host)
@@ -145,14 +145,6 @@ class ReplicaMarker:
         self._marked.add(host)
         self._refused.discard(host)
         logger.info("ddl.replica_active host=%s", host)
-
-    async def _is_local(self, name: str) -> bool:
-        try:
-            addresses = await self._resolver.resolve(name)
-        except SqlError:
-            return False
-        local = self._resolver.local_addresses()
-        return any(is_local_address(address, local) for address in addresses)
 
     async def _clear_the_way(self, host: HostId) -> bool:
         """Remove what an earlier session left; False when the id belongs to another server."""

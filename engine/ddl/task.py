@@ -65,7 +65,7 @@ class Task:
     @property
     def tables(self) -> tuple[TableName, ...]:
         """The objects acted on, qualified."""
-        return tuple(TableName(t.database or self.database, t.table) for t in self.statement.tables)
+        return tuple(t.within(self.database) for t in self.statement.tables)
 
     @property
     def executed_text(self) -> str:

@@ -10,19 +10,10 @@ from __future__ import annotations
 import re
 
 from engine.errors import Code, MalformedEntry
+from engine.names import STRING_ESCAPES
 from engine.sql.tokens import ESCAPES
 
 _ESCAPED = re.compile(r"[\b\f\n\r\t\0\\']")
-_ESCAPES = {
-    "\b": "\\b",
-    "\f": "\\f",
-    "\n": "\\n",
-    "\r": "\\r",
-    "\t": "\\t",
-    "\0": "\\0",
-    "\\": "\\\\",
-    "'": "\\'",
-}
 _PLAIN_AFTER_BACKSLASH = frozenset("\\'`\"/")
 _ESCAPE_SEQUENCE = re.compile(r"\\(?:x([0-9A-Fa-f]{2})|(.))", re.DOTALL)
 _QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
@@ -48,7 +39,7 @@ def storable(text: str) -> str:
 
 def escape(text: str) -> str:
     """The escaping of queries and status messages: control characters, backslash and the single quote."""
-    return _ESCAPED.sub(lambda match: _ESCAPES[match.group()], text)
+    return _ESCAPED.sub(lambda match: STRING_ESCAPES[match.group()], text)
 
 
 def unescape(text: str) -> str:

@@ -180,7 +180,7 @@ def argument_name(text: str, what: str, current_database: str) -> str:
         return literal_value(tokens[0])
     if [word.lower() for word in c.words] == ["currentdatabase", "(", ")"]:
         return current_database
-    if len(tokens) == 1 and tokens[0].kind in (TokenKind.WORD, TokenKind.IDENTIFIER):
+    if len(tokens) == 1 and tokens[0].is_name:
         return literal_value(tokens[0])
     raise SqlError(
         Code.BAD_ARGUMENTS,

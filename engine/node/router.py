@@ -20,7 +20,7 @@ from engine.node.kill_query import kill_query
 from engine.node.node_commands import NodeCommands
 from engine.node.replicated.statements import ReplicatedStatements, done
 from engine.node.session_commands import by_our_query_id, settings_of_set
-from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer
+from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WholeAnswer, WriteInput
 from engine.node.system_tables import SystemTables
 from engine.node.temporary_tables import create_temporary, is_about_temporary, note_temporary
 from engine.sql import Statement, StatementKind, parse_statement, with_parameters
@@ -49,7 +49,7 @@ class Replicated(ReplicatedStatements, Protocol):
         asked: Asked,
         insert: InsertText,
         rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+        write_input: WriteInput,
     ) -> Answer | None:
         """Run an INSERT whose rows come as a stream; None when the table is not replicated."""
         ...
@@ -95,7 +95,7 @@ class Distributed(ReplicatedStatements, Protocol):
         asked: Asked,
         insert: InsertText,
         rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+        write_input: WriteInput,
     ) -> Answer | None:
         """Run an INSERT whose rows come as a stream; None when the table is not Distributed."""
         ...

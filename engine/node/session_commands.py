@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.sql.tokens import Token, TokenKind, literal_value, tokenize
+from engine.sql.tokens import Token, TokenKind, literal_value, name_of, tokenize
 
 
 def settings_of_set(sql: str) -> dict[str, str]:
@@ -48,7 +48,7 @@ def trailing_settings(sql: str) -> dict[str, str]:
     tokens = [token for token in tokenize(sql) if token.is_significant and token.text != ";"]
     found: dict[str, str] = {}
     for at, token in enumerate(tokens[:-2]):
-        name = literal_value(token) if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) else ""
+        name = name_of(token)
         if name.startswith("distributed_ddl_") and tokens[at + 1].text == "=":
             value = tokens[at + 2 : at + 4] if tokens[at + 2].text == "-" else tokens[at + 2 : at + 3]
             found[name] = _value(value)
@@ -61,7 +61,7 @@ def by_our_query_id(sql: str) -> str:
     pieces = []
     at = 0
     for token in tokenize(sql):
-        if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) and literal_value(token) == "query_id":
+        if name_of(token) == "query_id":
             pieces += [sql[at : token.start], "Settings['log_comment']"]
             at = token.end
     return "".join([*pieces, sql[at:]])

@@ -12,7 +12,7 @@ import re
 from engine.names import quote_identifier, quote_string
 from engine.sql import Token, TokenKind, tokenize
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import literal_value
+from engine.sql.tokens import literal_value, name_of
 
 _SCHEMA = re.compile(r"\binformation_schema\b", re.IGNORECASE)
 
@@ -86,15 +86,15 @@ def without_information_schema(sql: str, definition: str) -> str:
     pieces: list[str] = []
     at = 0
     for index, token in enumerate(tokens[:-2]):
-        if _name(token).lower() != "information_schema" or tokens[index + 1].text != ".":
+        if name_of(token).lower() != "information_schema" or tokens[index + 1].text != ".":
             continue
         table = tokens[index + 2]
         behind = tokens[index + 3] if index + 3 < len(tokens) else None
-        if _name(table).lower() != "tables" or (behind is not None and behind.text == "."):
+        if name_of(table).lower() != "tables" or (behind is not None and behind.text == "."):
             return sql
         if index == 0 or tokens[index - 1].text.upper() not in ("FROM", "JOIN", ","):
             return sql
-        alias = "" if _is_alias(behind) else f" AS {quote_identifier(_name(table))}"
+        alias = "" if _is_alias(behind) else f" AS {quote_identifier(name_of(table))}"
         pieces += (sql[at : token.start], f"({definition}){alias}")
         at = table.end
     return "".join([*pieces, sql[at:]])
@@ -116,10 +116,6 @@ def _is_alias(token: Token | None) -> bool:
     if token.kind is TokenKind.IDENTIFIER:
         return True
     return token.kind is TokenKind.WORD and token.text.upper() not in _ENDS
-
-
-def _name(token: Token) -> str:
-    return literal_value(token) if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) else ""
 
 
 def _as_literal(token: Token) -> str:

@@ -12,16 +12,13 @@ from dataclasses import replace
 from typing import ClassVar
 
 from engine.node.replicated.insert_sql import InsertSql
-from engine.node.statement import Answer, Asked
+from engine.node.statement import Answer, Asked, WriteInput
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
 from engine.storage.statement_text import InsertText
 
 Write = Callable[[Asked, str], Awaitable[QueryResult]]
 """Runs an INSERT whose text is given, with whatever rows belong to it."""
-
-WriteInput = Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]]
-"""Runs an INSERT that reads its rows from `input()`."""
 
 
 def streaming(*, block_bytes: int, part_bytes: int) -> Mapping[str, str]:

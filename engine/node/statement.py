@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +11,7 @@ from engine.ddl.attempt import Fence
 from engine.names import quote_string
 from engine.sql import StatementKind
 from engine.storage import ChdbSession, QueryResult, Scope
+from engine.storage.statement_text import InsertText
 
 CHANGE_NO_DEFINITION = frozenset({StatementKind.INSERT, StatementKind.SET, StatementKind.USE})
 """Statements that are no queries, and after which every name means what it meant."""
@@ -85,6 +86,10 @@ class Asked:
             )
 
         return await (run(sql) if self.early is None else self.early.run(sql, run))
+
+
+WriteInput = Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]]
+"""Runs an INSERT that reads its rows from `input()`."""
 
 
 class Early(Protocol):

@@ -25,8 +25,8 @@ from engine.node.shown_as_select import (
     without_information_schema,
 )
 from engine.node.statement import Asked
-from engine.sql import AlterCommand, Statement, StatementKind, Token, TokenKind, tokenize
-from engine.sql.tokens import literal_value
+from engine.sql import AlterCommand, Statement, StatementKind, Token, tokenize
+from engine.sql.tokens import literal_value, name_of
 from engine.storage import ChdbSession
 
 _BATCH_BYTES = 1 << 20
@@ -52,7 +52,6 @@ _KEPT = frozenset(
 )
 _MAY_FOLLOW = frozenset({"", ")", ";", "AS", "WHERE", "GROUP", "ORDER", "LIMIT", "FORMAT", "SETTINGS"})
 _READING = frozenset({StatementKind.SELECT, StatementKind.INSERT, StatementKind.CREATE_TABLE})
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _ANY_COLUMN = frozenset({"*", "COLUMNS", "NATURAL", "{"})
 
 Row = Mapping[str, object]
@@ -97,7 +96,7 @@ def words_of_select(tokens: Sequence[Token]) -> frozenset[str] | None:
     texts = {token.text.upper() for token in tokens}
     if tokens[0].text.upper() not in ("SELECT", "WITH") or texts & _ANY_COLUMN:
         return None
-    return frozenset(literal_value(token) for token in tokens if token.kind in _NAMES)
+    return frozenset(literal_value(token) for token in tokens if token.is_name)
 
 
 class SystemTables:
@@ -190,11 +189,11 @@ class SystemTables:
         pieces: list[str] = []
         at = 0
         for index, token in enumerate(tokens):
-            table = self._tables.get(_name(token))
+            table = self._tables.get(name_of(token))
             if table is None or (isinstance(table, SystemView) and not table.is_needed):
                 continue
             before = tokens[max(0, index - 3) : index]
-            if len(before) >= 2 and before[-1].text == "." and _name(before[-2]).lower() == "system":
+            if len(before) >= 2 and before[-1].text == "." and name_of(before[-2]).lower() == "system":
                 if len(before) == 3 and before[0].text == ".":
                     continue
                 pieces += (sql[at : before[-2].start], quote_identifier(table.name))
@@ -216,19 +215,15 @@ def _is_readonly(asked: Asked) -> bool:
 def _only_place(name: str, tokens: list[Token]) -> tuple[int, int, str] | None:
     """Where `system.<name>` stands in a statement (start, end, and the alias that a subquery needs there), if
     it stands there once, behind FROM, and what follows it may follow a subquery."""
-    places = [at for at, token in enumerate(tokens) if _name(token) == name]
+    places = [at for at, token in enumerate(tokens) if name_of(token) == name]
     at = places[0] if len(places) == 1 else 0
-    if at < 3 or tokens[at - 1].text != "." or _name(tokens[at - 2]).lower() != "system":
+    if at < 3 or tokens[at - 1].text != "." or name_of(tokens[at - 2]).lower() != "system":
         return None
     behind = tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""
     if tokens[at - 3].text.upper() != "FROM" or behind not in _MAY_FOLLOW:
         return None
     alias = "" if behind == "AS" else f" AS {quote_identifier(name)}"
     return tokens[at - 2].start, tokens[at].end, alias
-
-
-def _name(token: Token) -> str:
-    return literal_value(token) if token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) else ""
 
 
 async def _as_json(rows: Iterable[Row]) -> AsyncIterator[bytes]:

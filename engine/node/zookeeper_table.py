@@ -17,7 +17,7 @@ from engine.node.keeper_access import KeeperAccess
 from engine.node.statement import Asked
 from engine.node.system_tables import Row
 from engine.sql import Statement, Token, TokenKind, parse_statement
-from engine.sql.tokens import literal_value
+from engine.sql.tokens import name_of
 from engine.storage import ChdbSession, Scope
 
 _WAIT_S = 10.0
@@ -99,7 +99,7 @@ def path_expressions(sql: str, tokens: list[Token]) -> list[PathExpression]:
     """What `path` is compared with: behind `path =`, before `= path`, and in `path IN (…)`."""
     found = []
     for at, token in enumerate(tokens):
-        is_path = token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER) and literal_value(token) == "path"
+        is_path = name_of(token) == "path"
         if not is_path or (at + 1 < len(tokens) and tokens[at + 1].text == "."):
             continue
         following = tokens[at + 1].text.upper() if at + 1 < len(tokens) else ""

@@ -33,7 +33,6 @@ _VERBS = {
 _ALONE = ("UPDATE", "DELETE")
 _IF_EXISTS = re.compile(r"IF\s+EXISTS\s+", re.IGNORECASE)
 _RENAME = re.compile(r"RENAME\s+COLUMN\s+(IF\s+EXISTS\s+)?", re.IGNORECASE)
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 def split_commands(commands: str) -> list[str]:
@@ -239,7 +238,7 @@ def _name_meant(pieces: Sequence[str], old: str, called: Collection[str]) -> str
         name
         for piece in pieces
         for token in tokenize(piece)
-        if token.kind in _NAMES and (name := literal_value(token)) in called
+        if token.is_name and (name := literal_value(token)) in called
     ]
     newer = [name for name in mentioned if name != old]
     # Another column may have the old name by now.

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 
 from engine.errors import Code, SqlError
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 from engine.sql.user_functions import names_in
 
 _OF_THE_NAME = frozenset({"_part", "_block_number", "_part_data_version"})
@@ -65,5 +65,5 @@ def _where_named(text: str) -> Iterator[tuple[str, bool]]:
             within.append(is_subquery or within[-1:] == [True])
         elif word == ")" and within:
             within.pop()
-        elif token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER):
+        elif token.is_name:
             yield literal_value(token), within[-1:] == [True]

@@ -20,7 +20,7 @@ from engine.sql.parse import parse_statement
 from engine.sql.redact import redact, redact_prose
 from engine.sql.split import leading_comments, require_one_statement, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
-from engine.sql.tokens import Token, TokenKind, literal_value, scan, tokenize
+from engine.sql.tokens import Token, TokenKind, literal_value, name_of, scan, tokenize
 from engine.sql.words import mentions_as
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "literal_value",
     "mentions_as",
     "mentions_empty_database",
+    "name_of",
     "one_line",
     "output_settings",
     "parse_and_strip",

@@ -29,7 +29,6 @@ class NameRef:
     role: Role
 
 
-_NAME_KINDS = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _OPENING = frozenset("([{")
 _CLOSING = frozenset(")]}")
 _SHORT = 4096
@@ -101,7 +100,7 @@ class Cursor:
         A parameter's value is not known here, so it stands for itself.
         """
         token = self.token
-        if token.kind in _NAME_KINDS:
+        if token.is_name:
             self.at += 1
             return literal_value(token)
         if self.word == "{":

@@ -196,6 +196,11 @@ class AlterCommand(enum.StrEnum):
         return self in _REWRITES
 
     @property
+    def is_mutation(self) -> bool:
+        """It becomes an entry of `system.mutations`, by which parts are rewritten in the background."""
+        return self in _MUTATIONS
+
+    @property
     def is_allowed_on_cluster(self) -> bool:
         """ClickHouse refuses ATTACH PARTITION and FETCH PARTITION ON CLUSTER (ddl-queue, item 6)."""
         return self not in (AlterCommand.ATTACH_PARTITION, AlterCommand.FETCH_PARTITION)
@@ -245,6 +250,20 @@ _REWRITES = frozenset(
         AlterCommand.CLEAR_STATISTICS,
         AlterCommand.DELETE,
         AlterCommand.UPDATE,
+        AlterCommand.APPLY_DELETED_MASK,
+        AlterCommand.APPLY_PATCHES,
+        AlterCommand.REWRITE_PARTS,
+    }
+)
+_MUTATIONS = frozenset(
+    {
+        AlterCommand.DELETE,
+        AlterCommand.UPDATE,
+        AlterCommand.MATERIALIZE_COLUMN,
+        AlterCommand.MATERIALIZE_INDEX,
+        AlterCommand.MATERIALIZE_PROJECTION,
+        AlterCommand.MATERIALIZE_STATISTICS,
+        AlterCommand.MATERIALIZE_TTL,
         AlterCommand.APPLY_DELETED_MASK,
         AlterCommand.APPLY_PATCHES,
         AlterCommand.REWRITE_PARTS,

@@ -29,7 +29,6 @@ _TWICE = re.compile(rf"(?:{re.escape(HIDDEN)}){{2,}}")
 _STRINGS = frozenset({TokenKind.STRING, TokenKind.HEREDOC})
 _LITERALS = _STRINGS | {TokenKind.NUMBER}
 _QUOTED = _STRINGS | {TokenKind.IDENTIFIER}
-_NAMES = frozenset({TokenKind.WORD, TokenKind.IDENTIFIER})
 _EQUALS = ("=", "==")
 
 _MOST_LEVELS = 4
@@ -259,11 +258,11 @@ class _Finder:
                     self._value(at + 1, words_too=bool(call_ends))
                 elif at + 1 < len(words) and self.tokens[at - 1].kind in _STRINGS:
                     following = self.tokens[at + 1]
-                    if following.kind in _NAMES and is_secret_name(following) and not self._opens(at + 2):
+                    if following.is_name and is_secret_name(following) and not self._opens(at + 2):
                         self.whole.add(at - 1)
-            elif token.kind in _NAMES and is_secret_name(token):
+            elif token.is_name and is_secret_name(token):
                 self._behind_name(at, in_source=at < source_end)
-            if token.kind in _NAMES and self._opens(at + 1):
+            if token.is_name and self._opens(at + 1):
                 is_engine = "ENGINE" in words[max(0, at - 2) : at]
                 if self._call(at, database if is_engine else ""):
                     call_ends.append(self.closing[at + 1])
@@ -307,7 +306,7 @@ class _Finder:
         following = self.tokens[at + 1]
         if following.kind in _LITERALS:
             self._value(at + 1, words_too=False)
-        elif in_source and following.kind in _NAMES:
+        elif in_source and following.is_name:
             self._value(at + 1, words_too=True)
 
     def _value(self, at: int, *, words_too: bool) -> None:
@@ -317,12 +316,12 @@ class _Finder:
             if token.text in ("-", "+") and token.kind is TokenKind.PUNCTUATION:
                 at += 1
                 continue
-            is_call = token.kind in _NAMES and self._opens(at + 1)
+            is_call = token.is_name and self._opens(at + 1)
             if is_call or token.text in ("(", "["):
                 end = self.closing[at + is_call]
                 self._range(at + is_call, end)
                 at = end + 1
-            elif token.kind in _LITERALS or (words_too and token.kind in _NAMES):
+            elif token.kind in _LITERALS or (words_too and token.is_name):
                 self.whole.add(at)
                 at += 1
             elif token.kind is TokenKind.IDENTIFIER and token.text[0] == '"':
@@ -349,7 +348,7 @@ class _Finder:
         return found and takes_words(name)
 
     def _hide(self, argument: Argument, *, words_too: bool) -> None:
-        if len(argument) == 1 and words_too and argument[0][1].kind in _NAMES | _LITERALS:
+        if len(argument) == 1 and words_too and (argument[0][1].is_name or argument[0][1].kind in _LITERALS):
             self.whole.add(argument[0][0])
         elif argument:
             self._range(argument[0][0], argument[-1][0] + 1, numbers_too=words_too)

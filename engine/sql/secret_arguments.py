@@ -182,7 +182,7 @@ def _equals(arguments: list[Argument]) -> list[Argument]:
     return [
         other
         for name, other in (arguments, arguments[::-1])
-        if name and name[-1][1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER) and is_secret_name(name[-1][1])
+        if name and name[-1][1].is_name and is_secret_name(name[-1][1])
     ]
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from engine.names import TableName
 from engine.sql.cursor import Cursor, NameRef, Role
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 
 
 class _From(enum.Enum):
@@ -90,7 +90,7 @@ class _Walk:
         self.aliases = {
             literal_value(self.tokens[at + 1])
             for at in range(begin, len(self.words) - 1)
-            if self.words[at] == "AS" and self.tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+            if self.words[at] == "AS" and self.tokens[at + 1].is_name
         }
 
     def run(self) -> list[NameRef]:
@@ -151,7 +151,7 @@ class _Walk:
 
     def _is_name(self, at: int) -> bool:
         token = self.tokens[at]
-        return token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        return token.is_name
 
     def _table(self, at: int, level: _Level) -> int:
         """A name where a table is expected: a table, or a function if a bracket follows."""
@@ -213,7 +213,7 @@ class _Walk:
             # An expression with an alias, or the rest of a CTE: go on to the next comma.
             cursor.at = begins
             while not cursor.at_end and cursor.word not in (",", "SELECT", "FROM", ")", ";"):
-                if cursor.accept("AS") and cursor.token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER):
+                if cursor.accept("AS") and cursor.token.is_name:
                     level.names.add(literal_value(cursor.token))
                 elif not cursor.skip_brackets():
                     if cursor.word in ("(", "[", "{"):

@@ -56,6 +56,11 @@ class Token(NamedTuple):
         return self.start + len(self.text)
 
     @property
+    def is_name(self) -> bool:
+        """It may name something; a word may be a keyword as well."""
+        return self.kind is TokenKind.WORD or self.kind is TokenKind.IDENTIFIER
+
+    @property
     def is_significant(self) -> bool:
         """Neither white space nor a comment."""
         return self.kind is not TokenKind.WHITESPACE and self.kind is not TokenKind.COMMENT
@@ -216,6 +221,11 @@ ESCAPES = {
 """What a letter after a backslash stands for, in literals of SQL and in escaped text alike."""
 
 _ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|(?s:(.)))|(''|``|\"\")")
+
+
+def name_of(token: Token) -> str:
+    """What a word or a quoted identifier names; empty for any other token."""
+    return literal_value(token) if token.is_name else ""
 
 
 def literal_value(token: Token) -> str:

@@ -9,21 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import TokenKind, literal_value
-
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+from engine.sql.tokens import literal_value
 
 
 def called_in(text: str) -> list[str]:
     """Names that stand in front of a parenthesis: of functions, and a few keywords."""
     c = Cursor(text)
     behind = zip(c.tokens, c.words[1:], strict=False)
-    return [literal_value(token) for token, word in behind if word == "(" and token.kind in _NAMES]
+    return [literal_value(token) for token, word in behind if word == "(" and token.is_name]
 
 
 def names_in(text: str) -> frozenset[str]:
     """All identifiers, quoted or not, and keywords, as they are written."""
-    return frozenset(literal_value(token) for token in Cursor(text).tokens if token.kind in _NAMES)
+    return frozenset(literal_value(token) for token in Cursor(text).tokens if token.is_name)
 
 
 def with_bodies(text: str, functions: Mapping[str, str]) -> list[str]:

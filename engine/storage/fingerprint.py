@@ -51,10 +51,7 @@ async def read_fingerprint(
         return None
     if statement.kind is _K.KILL_MUTATION:
         return Fingerprint(mutations=await _mutations(session, "1"))
-    tables = [
-        TableName(table.database or database, table.table)
-        for table in dict.fromkeys((*statement.tables, *statement.targets))
-    ]
+    tables = [table.within(database) for table in dict.fromkeys((*statement.tables, *statement.targets))]
     objects = []
     for table in tables:
         digest = definition_on_disk(path, table)
@@ -90,7 +87,7 @@ def definitions_of(statement: Statement, database: str) -> tuple[TableName, ...]
     """
     if statement.kind not in _DEFINITIONS_ONLY or statement.targets or not statement.tables:
         return None
-    return tuple(TableName(t.database or database, t.table) for t in dict.fromkeys(statement.tables))
+    return tuple(t.within(database) for t in dict.fromkeys(statement.tables))
 
 
 def fingerprint_now(connection: Any, tables: Sequence[TableName], *, path: Path) -> Fingerprint:

@@ -32,9 +32,8 @@ _BEFORE_NAMES = frozenset(
     {"INTO", "TABLE", "EXISTS", "VIEW", "DICTIONARY", "INDEX", "PROJECTION", "CONSTRAINT", "."}
 )
 """What follows is a name and no function, also where a bracket comes next."""
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _STRINGS = (TokenKind.STRING, TokenKind.HEREDOC)
-_VALUES = (*_NAMES, *_STRINGS)
+_VALUES = (TokenKind.WORD, TokenKind.IDENTIFIER, *_STRINGS)
 
 
 def check_statement(statement: Statement, sql: str, *, names_peers: bool = False) -> None:
@@ -90,7 +89,7 @@ def _check_peers(tokens: Sequence[Token]) -> None:
 
 
 def _check(tokens: Sequence[Token]) -> None:
-    names = [literal_value(token) if token.kind in _NAMES else token.text for token in tokens]
+    names = [literal_value(token) if token.is_name else token.text for token in tokens]
     words = [name.upper() for name in names]
     for at, word in enumerate(words):
         if word == "FILE":
@@ -136,7 +135,7 @@ def _is_function(words: Sequence[str], at: int) -> bool:
 
 def _check_engine(tokens: Sequence[Token]) -> None:
     """`tokens` begin with the engine's name."""
-    name = literal_value(tokens[0]) if tokens and tokens[0].kind in _NAMES else ""
+    name = literal_value(tokens[0]) if tokens and tokens[0].is_name else ""
     strings = [token for token in _arguments(tokens[1:]) if token.kind in _STRINGS]
     has_path = (name == "URL" and any(map(_is_file_url, strings))) or (name == "EmbeddedRocksDB" and strings)
     if name in _FILE_ENGINES or has_path:

@@ -53,7 +53,7 @@ def select_into(sql: str, file: str, *, default_format: str) -> SelectText:
             )
         if words[at] == "INTO" and words[at + 1] == "OUTFILE":
             raise SqlError(Code.INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
-        is_name = tokens[at + 1].kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        is_name = tokens[at + 1].is_name
         if words[at] == "FORMAT" and is_name and words[at + 2 : at + 3] in ([], ["SETTINGS"]):
             format_at = at
     clause = f"\nINTO OUTFILE {quote_string(file)} TRUNCATE "
@@ -109,7 +109,7 @@ def insert_with_rows(text: str) -> InsertText | None:
     for token in _behind_name(tokens):
         if token.kind is TokenKind.PUNCTUATION:
             depth += (token.text in _OPEN) - (token.text in _CLOSE)
-        if depth or token.kind not in (TokenKind.WORD, TokenKind.IDENTIFIER):
+        if depth or not token.is_name:
             is_after_format = False
             continue
         if is_after_format:
@@ -142,7 +142,7 @@ def _select_from_input(text: str, select: Token, tokens: Iterator[Token]) -> Ins
             structure = literal_value(recent[2])
             head += text[copied : recent[0].start] + INPUT_TABLE
             copied = token.end
-        is_name = token.kind in (TokenKind.WORD, TokenKind.IDENTIFIER)
+        is_name = token.is_name
         if structure and depth == 0 and is_name and words[-2:-1] == ["format"]:
             head += text[copied : recent[-2].start]
             return InsertText(head, token.text.strip('`"'), _after_format(text, token.end), structure)

@@ -13,7 +13,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.initiator import PreparedStatement, prepare
 from engine.errors import OnclusterError, Refused
 from engine.keeper.base import Create, Keeper
-from engine.names import HostId, TableName
+from engine.names import HostId
 from engine.sql import StatementKind, runs_once_per_shard
 from engine.testing.ddl_cluster import CLUSTER, PORT, SESSION_TIMEOUT_S, SimulatedCluster, topology_of
 from engine.testing.ddl_history import Acknowledged, Expectation
@@ -154,7 +154,7 @@ class Workload:
         statement = prepared.statement
         is_conditional = statement.if_exists or statement.if_not_exists
         empties = statement.kind is StatementKind.TRUNCATE_TABLE
-        tables = [TableName(t.database or "default", t.table) for t in statement.tables]
+        tables = [t.within("default") for t in statement.tables]
         self._history.expectations[entry] = Expectation(
             hosts=tuple(str(host) for host in prepared.hosts),
             objects=tuple(str(table) for table in tables),

@@ -10,11 +10,10 @@ import re
 
 from engine.errors import ConfigError
 from engine.names import quote_identifier
-from engine.sql.tokens import TokenKind, literal_value, tokenize
+from engine.sql.tokens import literal_value, tokenize
 from spark_apps.clickhouse_cluster.options import Placement
 from spark_apps.clickhouse_cluster.target import Target
 
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _LOW_CARDINALITY = re.compile(r"^LowCardinality\((.*)\)$")
 
 
@@ -22,7 +21,7 @@ def require_types_of_key(target: Target) -> None:
     """Raises ConfigError where a column of the key has another type in the local tables."""
     if target.placement is not Placement.BY_KEY or len(target.shards) == 1:
         return
-    in_key = {literal_value(token) for token in tokenize(target.sharding_key) if token.kind in _NAMES}
+    in_key = {literal_value(token) for token in tokenize(target.sharding_key) if token.is_name}
     for declared in target.columns_of_distributed:
         stored = target.column(declared.name)
         if declared.name not in in_key or stored is None or _hashed(declared.type) == _hashed(stored.type):

@@ -47,7 +47,6 @@ FUNCTIONS_OF_ANY_CASE = names(
 )
 _BEFORE_A_BRACKET = names("AND OR NOT IN CASE WHEN THEN ELSE BETWEEN LIKE DIV MOD")
 _KEYWORDS = _BEFORE_A_BRACKET | names("AS IS NULL END TRUE FALSE")
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 def is_deterministic(key: str, columns: Collection[str]) -> bool:
@@ -55,7 +54,7 @@ def is_deterministic(key: str, columns: Collection[str]) -> bool:
     cursor = Cursor(key)
     words = ["", *cursor.words, ""]
     for at, token in enumerate(cursor.tokens, start=1):
-        if token.kind not in _NAMES:
+        if not token.is_name:
             continue
         name = literal_value(token)
         is_word = token.kind is TokenKind.WORD

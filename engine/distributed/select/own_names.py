@@ -11,9 +11,7 @@ from collections.abc import Collection, Sequence
 from engine.names import TableName
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
-from engine.sql.tokens import TokenKind, literal_value
-
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
+from engine.sql.tokens import literal_value
 
 
 def own_name_edits(
@@ -26,7 +24,7 @@ def own_name_edits(
     tokens, words = cursor.tokens, cursor.words
     edits = []
     for at, token in enumerate(tokens):
-        if at in table or token.kind not in _NAMES or literal_value(token) != name.table:
+        if at in table or not token.is_name or literal_value(token) != name.table:
             continue
         if words[at + 1 : at + 2] != ["."] or not _is_table(cursor, at, name):
             return []
@@ -39,7 +37,7 @@ def _is_table(cursor: Cursor, at: int, name: TableName) -> bool:
     tokens, words = cursor.tokens, cursor.words
     if at == 0 or words[at - 1] != ".":
         return True
-    is_whole = at >= 2 and tokens[at - 2].kind in _NAMES and literal_value(tokens[at - 2]) == name.database
+    is_whole = at >= 2 and tokens[at - 2].is_name and literal_value(tokens[at - 2]) == name.database
     return is_whole and (at == 2 or words[at - 3] != ".")
 
 
@@ -53,7 +51,7 @@ def database_edits(
     for at in range(len(tokens) - 3):
         if words[at + 1] != "." or words[at + 3] != "." or (at and words[at - 1] == "."):
             continue
-        if tokens[at].kind not in _NAMES or tokens[at + 2].kind not in _NAMES:
+        if not tokens[at].is_name or not tokens[at + 2].is_name:
             continue
         if (literal_value(tokens[at]), literal_value(tokens[at + 2])) not in whole:
             continue

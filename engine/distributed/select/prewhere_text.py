@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from engine.distributed.select.model import names
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 
 CLAUSE_ENDS = names(
     "WHERE GROUP HAVING ORDER LIMIT OFFSET FETCH UNION EXCEPT INTERSECT SETTINGS FORMAT INTO WINDOW QUALIFY "
     "PREWHERE"
 )
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _OPERATORS = names("AND OR NOT IN IS NULL LIKE ILIKE BETWEEN TRUE FALSE DIV MOD")
 _MOVED = re.compile("\x02(\\d+)\x02(.*?)\x03\\1\x03", re.DOTALL)
 
@@ -67,11 +66,11 @@ class Prewhere:
         aliases = {
             literal_value(cursor.tokens[at])
             for at in range(1, len(cursor.tokens))
-            if cursor.words[at - 1] == "AS" and cursor.tokens[at].kind in _NAMES
+            if cursor.words[at - 1] == "AS" and cursor.tokens[at].is_name
         }
         for at in range(self.at + 1, self.end):
             token, word = cursor.tokens[at], cursor.words[at]
-            if token.kind not in _NAMES or word in _OPERATORS or cursor.words[at - 1] == ".":
+            if not token.is_name or word in _OPERATORS or cursor.words[at - 1] == ".":
                 continue
             if word == "SELECT" or cursor.words[at + 1 : at + 2] == ["->"]:
                 return ""
@@ -103,7 +102,7 @@ def _meant(cursor: Cursor, condition: range, tables: Sequence[Candidate]) -> int
     qualifiers: set[str] = set()
     columns: set[str] = set()
     for at in condition:
-        if cursor.tokens[at].kind in _NAMES and cursor.words[at - 1] != ".":
+        if cursor.tokens[at].is_name and cursor.words[at - 1] != ".":
             name = literal_value(cursor.tokens[at])
             columns.add(name)
             if cursor.words[at + 1 : at + 2] == ["."]:

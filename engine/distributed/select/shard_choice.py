@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from engine.distributed.select import clauses
 from engine.names import quote_identifier, quote_string
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 
 IS_EXACT = "__is_exact"
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 def key_columns(key: str, columns: Mapping[str, str]) -> tuple[str, ...]:
     """The columns that a sharding key uses."""
-    found = {literal_value(t) for t in Cursor(key).tokens if t.kind in _NAMES}
+    found = {literal_value(t) for t in Cursor(key).tokens if t.is_name}
     return tuple(name for name in columns if name in found)
 
 

@@ -34,7 +34,7 @@ from engine.names import TableName, quote_identifier
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.sources import read_tables
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 
 _NO_ALIAS = CLAUSE_ENDS | frozenset(
     [
@@ -81,7 +81,6 @@ _NO_ALIAS = CLAUSE_ENDS | frozenset(
 )
 
 _PLACE = re.compile("\x01(\\d+)\x01")
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +172,7 @@ def make_template(
     cursor = Cursor(sql)
     tokens, words = cursor.tokens, cursor.words
     by_start = {token.start: at for at, token in enumerate(tokens)}
-    mentioned = {literal_value(token) for token in tokens if token.kind in _NAMES}
+    mentioned = {literal_value(token) for token in tokens if token.is_name}
     edits: list[Edit] = []
     slots: list[Slot] = []
     with_final: dict[int, int] = {}
@@ -257,7 +256,7 @@ def _alias(cursor: Cursor, at: int, own: str) -> tuple[int, str]:
     tokens, words = cursor.tokens, cursor.words
     if at < len(tokens) and words[at] == "AS":
         return at + 2, ""
-    if at < len(tokens) and tokens[at].kind in _NAMES and words[at] not in _NO_ALIAS:
+    if at < len(tokens) and tokens[at].is_name and words[at] not in _NO_ALIAS:
         return at + 1, ""
     return at, f" AS {quote_identifier(own)}" if own else ""
 

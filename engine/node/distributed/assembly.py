@@ -43,10 +43,10 @@ from engine.node.replicated.name_locks import NameLocks
 from engine.node.replicated.statements import StatementHandlers
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import number
-from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked
+from engine.node.statement import CHANGE_NO_DEFINITION, Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.sql import Statement, StatementKind, parse_statement
-from engine.storage import ChdbPool, QueryResult
+from engine.storage import ChdbPool
 from engine.storage.layout import private_directory
 from engine.storage.statement_text import InsertText
 
@@ -205,7 +205,7 @@ class DistributedNode:
         target = InsertSql(asked.sql).table
         if target is None or not (given := self.tables.given_since(failover.version)):
             return False
-        name = TableName(target.database or asked.current_database, target.table)
+        name = target.within(asked.current_database)
         await self.tables.name_changes.settled(name)
         return is_among(name, given)
 
@@ -231,7 +231,7 @@ class DistributedNode:
         asked: Asked,
         insert: InsertText,
         rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+        write_input: WriteInput,
     ) -> Answer | None:
         return await self._inserts.insert(asked, insert, rows, write_input)
 

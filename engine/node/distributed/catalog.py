@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from uuid import UUID
 from engine.distributed.definition import DistributedDefinition
 from engine.errors import Corrupt, SqlError, disk_error
 from engine.names import TableName
+from engine.node.whole_files import force_directory, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -99,37 +99,20 @@ class DistributedCatalog:
     def put(self, record: DistributedRecord) -> None:
         """Durable when this returns. Raises SqlError 243 or 1001 when the disk does not take it."""
         try:
-            self._write(record)
+            write_whole(self._file(record.uuid), record.to_bytes())
         except OSError as error:
             raise disk_error(error, f"Cannot write down that {record.name} is a Distributed table") from error
         self._records[record.uuid] = record
 
-    def _write(self, record: DistributedRecord) -> None:
-        file = self._file(record.uuid)
-        temporary = file.with_suffix(".tmp")
-        with temporary.open("wb") as out:
-            out.write(record.to_bytes())
-            out.flush()
-            os.fsync(out.fileno())
-        temporary.replace(file)
-        self._force()
-
     def remove(self, uuid: UUID) -> None:
         """Durable when this returns; nothing if there is no such record."""
         self._file(uuid).unlink(missing_ok=True)
-        self._force()
+        force_directory(self._directory)
         self._records.pop(uuid, None)
         self._damaged.pop(uuid, None)
 
     def _file(self, uuid: UUID) -> Path:
         return self._directory / f"{uuid}.json"
-
-    def _force(self) -> None:
-        descriptor = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _content(file: Path) -> bytes:

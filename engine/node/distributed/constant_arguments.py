@@ -15,7 +15,7 @@ from engine.node.distributed.table_functions import arguments_of, calls_of
 from engine.node.statement import Asked
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
-from engine.sql.tokens import Token, TokenKind
+from engine.sql.tokens import Token
 
 _SINGLE = 1
 _WHOLE_NAME = 3
@@ -55,7 +55,7 @@ def _names_table(sql: str, argument: Sequence[Token], edits: Sequence[Edit]) -> 
 
 
 async def _is_table_function(asked: Asked, argument: Sequence[Token]) -> bool:
-    if argument[1].text != "(" or argument[0].kind not in (TokenKind.WORD, TokenKind.IDENTIFIER):
+    if argument[1].text != "(" or not argument[0].is_name:
         return False
     # What chDB does not know at all may be a table function of the shards' version.
     found = await _ask(

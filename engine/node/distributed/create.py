@@ -89,7 +89,7 @@ class CreateDistributed:
         if statement.temporary:
             raise SqlError(Code.INCORRECT_QUERY, "Temporary tables cannot have the engine Distributed")
         named = statement.tables[0]
-        name = TableName(named.database or asked.current_database, named.table)
+        name = named.within(asked.current_database)
         async with self._names.hold([name]):
             await self._create(asked, statement, name)
         return done(asked)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import quote_identifier, quote_string
 from engine.node.distributed.replacing import RunOther
 from engine.node.distributed.tables import DistributedTables
 from engine.node.statement import Asked
@@ -67,7 +67,7 @@ class CreateViews:
 
     async def _fill(self, asked: Asked, statement: Statement, filling: _Filling) -> None:
         first = statement.tables[0]
-        name = TableName(first.database or asked.current_database, first.table)
+        name = first.within(asked.current_database)
         was_there = await self._tables.local.named(name) is not None
         await self._run_other(replace(asked, sql=filling.create))
         if was_there:

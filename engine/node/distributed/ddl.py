@@ -15,7 +15,6 @@ from uuid import UUID
 
 from engine.distributed.definition import ENGINE
 from engine.errors import Code, OnclusterError, SqlError
-from engine.names import TableName
 from engine.node.distributed.alter import AlterDistributed
 from engine.node.distributed.create_views import CreateViews
 from engine.node.distributed.replacing import Replacing, RunOther
@@ -76,7 +75,7 @@ class DistributedDdl:
         return done(asked) if is_ours else None
 
     async def _drop_or_detach(self, asked: Asked, statement: Statement) -> bool:
-        names = [TableName(t.database or asked.current_database, t.table) for t in statement.tables]
+        names = [t.within(asked.current_database) for t in statement.tables]
         words = [token.text.upper() for token in tokenize(asked.sql) if token.is_significant]
         if statement.kind is _K.DROP_TABLE and not statement.temporary and len(names) == 1:
             uuid = (await self._tables.damaged()).get(names[0])

@@ -108,7 +108,7 @@ class DistributedExecutor:
 
     async def table_engine(self, table: TableName) -> str | None:
         engine = await self._inner.table_engine(table)
-        name = TableName(table.database or "default", table.table)
+        name = table.within("default")
         return ENGINE if engine and await self._node.tables.find(name) is not None else engine
 
     def supports_replication(self, engine: str) -> bool:
@@ -161,7 +161,7 @@ class DistributedExecutor:
         if statement.kind is _K.SYSTEM and "DISTRIBUTED" in statement.system_command:
             return True
         for name in (*statement.tables, *statement.targets):
-            whole = TableName(name.database or database or "default", name.table)
+            whole = name.within(database or "default")
             if await self._node.tables.find(whole) is not None:
                 return True
         return False

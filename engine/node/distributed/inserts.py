@@ -39,8 +39,7 @@ from engine.node.distributed.tables import DistributedTable, DistributedTables
 from engine.node.replicated.insert_sql import InsertSql
 from engine.node.replicated.views import ViewPush
 from engine.node.replicated.waiting import flag, number
-from engine.node.staged_insert import WriteInput
-from engine.node.statement import Answer, Asked, WholeAnswer
+from engine.node.statement import Answer, Asked, WholeAnswer, WriteInput
 from engine.node.temporary_tables import is_temporary
 from engine.sql import Statement, StatementKind
 from engine.storage import QueryResult
@@ -141,7 +140,7 @@ class DistributedInserts:
         """Of a materialized view what it writes to."""
         if self._views is None or await is_temporary(asked, name):
             return name
-        whole = TableName(name.database or asked.current_database, name.table)
+        whole = name.within(asked.current_database)
         return await self._views.target_of(whole) or name
 
     async def _insert(

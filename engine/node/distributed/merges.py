@@ -109,7 +109,7 @@ class Merges:
     async def reads(self, select: str, database: str) -> bool:
         """Whether a SELECT reads something merged that reads a Distributed table."""
         merges = [call.merge for call in merge_calls(select)]
-        names = [TableName(n.database or database, n.table) for n in self._views.names_in(select)]
+        names = [n.within(database) for n in self._views.names_in(select)]
         merges += [one for one in (await self.named(names)).values() if one is not None]
         return any([await self._is_distributed(one, database, 0) for one in merges])
 

@@ -25,7 +25,7 @@ MAX_WAIT_S = 10.0
 def names_given(asked: Asked, statement: Statement) -> frozenset[TableName]:
     """The names that the statement may give to another table; an empty table stands for a whole database."""
     if statement.kind in _OF_TABLES:
-        return frozenset(TableName(t.database or asked.current_database, t.table) for t in statement.tables)
+        return frozenset(t.within(asked.current_database) for t in statement.tables)
     if statement.kind in _OF_DATABASES:
         return frozenset(TableName(name, "") for name in (statement.database, statement.new_database) if name)
     return frozenset()

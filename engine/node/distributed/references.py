@@ -139,7 +139,7 @@ class References:
             for ref in table_names(sql)
             if not is_target(sql, ref) and not await is_temporary(asked, ref.name)
         ]
-        named = [TableName(ref.name.database or current, ref.name.table) for ref in found]
+        named = [ref.name.within(current) for ref in found]
         merges = await self._merges.named(named)
         for ref, name in zip(found, named, strict=True):
             if (merge := merges[name]) is not None:

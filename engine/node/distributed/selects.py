@@ -314,7 +314,7 @@ class DistributedSelects:
     def _name_of(self, asked: Asked, sql: str, ref: Reference) -> TableName:
         """The whole name of a reference that is a name in the text."""
         name = next(one.name for one in table_names(sql) if one.start == ref.start)
-        return TableName(name.database or asked.current_database, name.table)
+        return name.within(asked.current_database)
 
     async def _checked(self, asked: Asked, sql: str) -> str:
         """The text for chDB. Raises SqlError 48 if it names Distributed tables except for their types."""

@@ -229,7 +229,7 @@ class ShardReader:
 
     def _table_at(self, peer: Peer) -> TableName:
         table = self.place.table
-        return TableName(table.database or peer.default_database or self.current_database, table.table)
+        return table.within(peer.default_database or self.current_database)
 
     def _choice(self, shard: PeerShard) -> asyncio.Task[Peer | None]:
         if shard.number not in self._choices:

@@ -18,7 +18,6 @@ from engine.sql.tokens import Token, TokenKind, literal_value
 
 _FUNCTIONS = frozenset({"CLUSTER", "CLUSTERALLREPLICAS", "REMOTE", "REMOTESECURE"})
 _BEFORE = frozenset({"FROM", "JOIN", ",", "(", "TABLE", "DESCRIBE", "DESC"})
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _LITERALS = (TokenKind.STRING, TokenKind.HEREDOC)
 _RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _MAX_PORT = 65535
@@ -107,7 +106,7 @@ def inner_function(cursor: Cursor, at: int) -> Sequence[Token]:
     cursor.skip_brackets()
     arguments = _arguments(cursor, at + 2, cursor.at - 1)
     table = arguments[1] if len(arguments) > 1 else ()
-    if [token.text for token in table[1:2]] != ["("] or table[0].kind not in _NAMES:
+    if [token.text for token in table[1:2]] != ["("] or not table[0].is_name:
         return ()
     return () if _source(cursor.sql, table).lower() == "currentdatabase()" else table
 

@@ -126,7 +126,7 @@ class DistributedTables:
 
     async def find_for(self, asked: Asked, name: TableName) -> DistributedTable | None:
         """The table that `name` means in a statement."""
-        table = await self.find(TableName(name.database or asked.current_database, name.table))
+        table = await self.find(name.within(asked.current_database))
         return None if table is not None and await is_temporary(asked, name) else table
 
     async def names(self) -> Collection[TableName]:

@@ -58,14 +58,12 @@ class DistributedViews:
     async def all_names(self, sql: str, database: str) -> frozenset[TableName]:
         """What a text reads by name, in a database, and what the views among that read."""
         found: set[TableName] = set()
-        new = {TableName(ref.name.database or database, ref.name.table) for ref in table_names(sql)}
+        new = {ref.name.within(database) for ref in table_names(sql)}
         while new and len(found) < _MAX_REMEMBERED:
             found |= new
             selects = await self._selects(sorted(new))
             new = {
-                TableName(ref.name.database or inner, ref.name.table)
-                for inner, _, select in selects
-                for ref in table_names(select)
+                ref.name.within(inner) for inner, _, select in selects for ref in table_names(select)
             } - found
         return frozenset(found)
 
@@ -75,7 +73,7 @@ class DistributedViews:
         for _ in range(_MAX_VIEWS):
             refs = [ref for ref in table_names(sql) if not is_target(sql, ref)]
             others = [
-                (ref, TableName(ref.name.database or asked.current_database, ref.name.table))
+                (ref, ref.name.within(asked.current_database))
                 for ref in refs
                 if await self._tables.find_for(asked, ref.name) is None
                 and not await is_temporary(asked, ref.name)
@@ -104,10 +102,7 @@ class DistributedViews:
 
     async def _called(self, asked: Asked, sql: str) -> Sequence[Edit]:
         """Views with parameters."""
-        calls = {
-            call: TableName(call.name.database or asked.current_database, call.name.table)
-            for call in view_calls(sql)
-        }
+        calls = {call: call.name.within(asked.current_database) for call in view_calls(sql)}
         views = await self._views(list(calls.values()))
         settings = settings_of_statement(asked, sql)
         taken = [(call.start, call.end) for call in calls]
@@ -182,7 +177,7 @@ class DistributedViews:
         return found
 
     async def _reads_distributed(self, select: str, database: str, depth: int) -> bool:
-        names = [TableName(ref.name.database or database, ref.name.table) for ref in table_names(select)]
+        names = [ref.name.within(database) for ref in table_names(select)]
         for name in names:
             if await self._tables.find(name) is not None:
                 return True

@@ -51,7 +51,7 @@ from engine.node.replicated.undrop import UndropStatements
 from engine.node.replicated.view_catalog import read_links
 from engine.node.replicated.views import ViewGraph, ViewPush
 from engine.node.start_flags import is_forced
-from engine.node.statement import Answer, Asked
+from engine.node.statement import Answer, Asked, WriteInput
 from engine.node.system_tables import SystemTable, SystemView
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore, open_plain, settings_of
 from engine.replication.fetching import PartFetcher
@@ -62,7 +62,7 @@ from engine.replication.replica.queue import ReplicaQueue
 from engine.replication.replicated_table import ReplicatedTable
 from engine.replication.settings import ReplicatedSettings
 from engine.sql import Statement, StatementKind, parse_statement
-from engine.storage import ChdbPool, DiskReserve, QueryResult
+from engine.storage import ChdbPool, DiskReserve
 from engine.storage.layout import private_directory
 from engine.storage.local_executor import ChdbExecutor
 from engine.storage.statement_text import InsertText
@@ -191,7 +191,7 @@ class ReplicatedNode:
         asked: Asked,
         insert: InsertText,
         rows: AsyncIterator[bytes],
-        write_input: Callable[[Asked, InsertText, AsyncIterator[bytes]], Awaitable[QueryResult]],
+        write_input: WriteInput,
     ) -> Answer | None:
         return await self._inserts.insert(asked, insert, rows, write_input)
 

@@ -8,7 +8,6 @@ Source: ClickHouse's InterpreterCreateQuery::convertMergeTreeTableIfPossible.
 
 from __future__ import annotations
 
-from engine.names import TableName
 from engine.node.replicated.convert import Converter
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.statements import done
@@ -38,7 +37,7 @@ class AttachAsStatements:
         else:
             return None
         table = statement.tables[0]
-        name = TableName(table.database or asked.current_database, table.table)
+        name = table.within(asked.current_database)
         async with self._life.names.hold([name]):
             await attach(name)
         return done(asked)

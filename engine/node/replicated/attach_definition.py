@@ -47,7 +47,7 @@ class AttachDefinitionStatements:
         definition = Definition(asked.sql)
         refuse_old_syntax(asked, definition)
         table = statement.tables[0]
-        name = TableName(table.database or asked.current_database, table.table)
+        name = table.within(asked.current_database)
         if statement.uuid is None:
             raise SqlError(
                 Code.INCORRECT_QUERY,

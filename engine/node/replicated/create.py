@@ -84,7 +84,7 @@ class CreateStatements:
         refuse_unsupported(statement)
         refuse_old_syntax(asked, definition)
         table = statement.tables[0]
-        name = TableName(table.database or asked.current_database, table.table)
+        name = table.within(asked.current_database)
         async with self._life.names.hold([name]):
             if statement.or_replace:
                 await self._replace(asked, statement, definition, name)

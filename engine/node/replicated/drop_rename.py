@@ -66,7 +66,7 @@ class DropRenameStatements:
 
     async def _on_tables(self, asked: Asked, statement: Statement) -> bool:
         """One or several tables; those that are not replicated are chDB's, one by one."""
-        names = [_whole(asked, table) for table in statement.tables]
+        names = [table.within(asked.current_database) for table in statement.tables]
         if statement.temporary or not any(self._record(name) for name in names):
             return False
         words = _words(asked.sql)
@@ -132,7 +132,7 @@ class DropRenameStatements:
     # -- ATTACH ----------------------------------------------------------------------------------------------
 
     async def _attach(self, asked: Asked, statement: Statement) -> bool:
-        name = _whole(asked, statement.tables[0])
+        name = statement.tables[0].within(asked.current_database)
         record = self._record(name)
         if record is None or self._life.tables.by_uuid(record.uuid) is not None:
             return False
@@ -144,7 +144,7 @@ class DropRenameStatements:
     # -- RENAME, EXCHANGE ------------------------------------------------------------------------------------
 
     async def _rename(self, asked: Asked, statement: Statement) -> bool:
-        names = [_whole(asked, table) for table in statement.tables]
+        names = [table.within(asked.current_database) for table in statement.tables]
         if not any(self._life.tables.find(name) for name in names):
             return False
         async with self._life.names.hold(names):
@@ -238,7 +238,7 @@ class DropRenameStatements:
     async def _undrop(self, asked: Asked, statement: Statement) -> bool:
         """Of a table of which nothing is kept (`undrop` does the others). Refused: its replica in Keeper is
         gone, and as a plain table it would never merge."""
-        name = _whole(asked, statement.tables[0])
+        name = statement.tables[0].within(asked.current_database)
         for text in await self._life.local.dropped_definitions(name):
             if all(f"{setting} = {HIDDEN_SETTINGS[setting]}" in text for setting in _MARKS):
                 raise SqlError(
@@ -260,10 +260,6 @@ class DropRenameStatements:
 
     async def _in_chdb(self, asked: Asked, sql: str) -> None:
         await asked.session.query(sql, format="Null", params=asked.params, scope=asked.scope, multi=False)
-
-
-def _whole(asked: Asked, name: TableName) -> TableName:
-    return TableName(name.database or asked.current_database, name.table)
 
 
 def _words(sql: str) -> list[str]:

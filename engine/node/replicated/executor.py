@@ -223,4 +223,4 @@ async def _own_mutations(table: RunningTable) -> tuple[str, ...]:
 
 
 def _whole(name: TableName, database: str) -> TableName:
-    return TableName(name.database or database or "default", name.table)
+    return name.within(database or "default")

@@ -71,7 +71,7 @@ class FeederGuard:
         if not self._tables.has_any:
             return None
         if statement.kind is _K.ATTACH_TABLE and statement.engine is None and statement.tables:
-            name = _whole(asked, statement.tables[0])
+            name = statement.tables[0].within(asked.current_database)
             text = await _detached_definition(asked, name)
             if text is None:
                 return None
@@ -97,7 +97,7 @@ class FeederGuard:
             )
 
     async def _check_view(self, asked: Asked, statement: Statement) -> None:
-        target = _whole(asked, statement.targets[0])
+        target = statement.targets[0].within(asked.current_database)
         cursor = Cursor(asked.sql)
         cursor.skip_to("REFRESH", "AS")
         if cursor.word == "REFRESH":
@@ -105,7 +105,7 @@ class FeederGuard:
             return
         at = next((at for at, word in enumerate(cursor.words) if word == "AS"), len(cursor.words))
         for source in read_tables(cursor, at):
-            feeder = await self._graph.feeding(_whole(asked, source.name))
+            feeder = await self._graph.feeding(source.name.within(asked.current_database))
             if feeder is not None:
                 await self._check_target(target, f"A view of {source.name}, into which {feeder} writes,")
 
@@ -168,7 +168,3 @@ def _name(text: str) -> str | None:
     ):
         return literal_value(cursor.tokens[0])
     return None
-
-
-def _whole(asked: Asked, name: TableName) -> TableName:
-    return TableName(name.database or asked.current_database, name.table)

@@ -55,7 +55,7 @@ class ReplicatedGuard:
             if table is not None:
                 raise _unsupported(str(statement.kind), table)
             if statement.kind in _PASSED_ON:
-                self._tables.find_to_write(TableName(name.database or asked.current_database, name.table))
+                self._tables.find_to_write(name.within(asked.current_database))
             if statement.kind in _PASSED_ON and not _OF_THE_VIEW.issuperset(
                 statement.alter_commands or [_A.OTHER]
             ):
@@ -63,7 +63,7 @@ class ReplicatedGuard:
         return None
 
     async def _check_view(self, asked: Asked, statement: Statement, name: TableName) -> None:
-        whole = TableName(name.database or asked.current_database, name.table)
+        whole = name.within(asked.current_database)
         target = await self._views.target_of(whole)
         table = None if target is None else self._tables.find_to_write(target)
         if table is not None:

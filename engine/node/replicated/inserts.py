@@ -52,7 +52,7 @@ class ReplicatedInserts(StagedInserts):
     async def insert_into_stage(self, asked: Asked, text: InsertSql, write: Write) -> Answer | None:
         if text.table is None:
             return None
-        name = TableName(text.table.database or asked.current_database, text.table.table)
+        name = text.table.within(asked.current_database)
         table = self._tables.find_to_write(name)
         if table is None:
             table = self._tables.find_to_write(await self._views.written_by(name))

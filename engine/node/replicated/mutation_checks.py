@@ -25,11 +25,10 @@ from engine.node.statement import Asked
 from engine.part_storage.part_columns import refuse_untellable
 from engine.sql import AlterCommand
 from engine.sql.cursor import Cursor
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import literal_value
 from engine.sql.user_functions import called_in, with_bodies
 
 _EXPRESSIONS = frozenset({AlterCommand.DELETE, AlterCommand.UPDATE})
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _NO_FUNCTIONS = frozenset(
     {"and", "or", "not", "in", "where", "like", "between", "case", "when", "then", "else"}
 )
@@ -99,7 +98,7 @@ def refuse_fickle(text: str, functions: Functions, columns: Collection[str]) -> 
         if words[at] == "AS" or words[at + 2] == "->"
     }
     for at, token in enumerate(c.tokens):
-        if token.kind not in _NAMES:
+        if not token.is_name:
             continue
         name, before, behind = literal_value(token), words[at], words[at + 2]
         if behind == "(":

@@ -16,19 +16,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from engine.errors import SqlError
-from engine.names import TableName, quote_identifier, quote_string
+from engine.names import quote_identifier, quote_string
 from engine.node.replicated.runtime import ReplicatedTables, RunningTable
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.cursor import Cursor
 from engine.sql.sources import read_tables
-from engine.sql.tokens import TokenKind, literal_value
+from engine.sql.tokens import TokenKind, literal_value, name_of
 
 _COLUMN = "_part"
 _READING = frozenset(
     {StatementKind.SELECT, StatementKind.EXPLAIN, StatementKind.INSERT, StatementKind.CREATE_TABLE}
 )
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _BITS = "reinterpretAsUInt128(reverse(UUIDToNum(_part_uuid)))"
 _MARK = 0x0C
 _BEHIND_TABLE = frozenset(
@@ -92,7 +91,7 @@ class PartNames:
         if len(read) != 1:
             return None
         (ref,) = read
-        table = self._tables.find(TableName(ref.name.database or database, ref.name.table))
+        table = self._tables.find(ref.name.within(database))
         if table is None:
             return None
         words = [*c.words, "", "", ""]
@@ -101,7 +100,7 @@ class PartNames:
         if words[behind] == "AS":
             behind += 1
         if behind < len(c.tokens) and words[behind] not in _BEHIND_TABLE:
-            if c.tokens[behind].kind not in _NAMES:
+            if not c.tokens[behind].is_name:
                 return None
             alias = literal_value(c.tokens[behind])
             behind += 1
@@ -138,7 +137,7 @@ def _selects_naming_it(c: Cursor) -> list[_Select]:
             is_query = c.words[at + 1 : at + 2] in (["SELECT"], ["WITH"])
             # Brackets of an expression belong to the SELECT that they stand in.
             levels.append(_Select() if is_query else here)
-        if token.kind in _NAMES and literal_value(token) == _COLUMN and here not in naming:
+        if name_of(token) == _COLUMN and here not in naming:
             naming.append(here)
     return [each for each in naming if each.select_at >= 0 and not _is_something_else(c, each)]
 
@@ -155,7 +154,7 @@ def _is_something_else(c: Cursor, select: _Select) -> bool:
     """Whether `_part` is an alias in it."""
     for at in select.own:
         token = c.tokens[at]
-        if token.kind not in _NAMES or literal_value(token) != _COLUMN or at == 0:
+        if not token.is_name or literal_value(token) != _COLUMN or at == 0:
             continue
         before, word = c.tokens[at - 1], c.words[at - 1]
         if word in (")", "]") or (before.kind is not TokenKind.PUNCTUATION and word not in _BEFORE_COLUMN):
@@ -176,7 +175,7 @@ def _edits(c: Cursor, select: _Select, table: RunningTable, alias: str) -> list[
         start = c.tokens[select.select_at].start
         edits = [(start, start, f"WITH {name} AS {_COLUMN} ")]
     for at in select.own:
-        if c.tokens[at].kind in _NAMES and literal_value(c.tokens[at]) == _COLUMN and c.words[at - 1] == ".":
+        if name_of(c.tokens[at]) == _COLUMN and c.words[at - 1] == ".":
             first = at
             while first >= 2 and c.words[first - 1] == ".":
                 first -= 2

@@ -235,7 +235,7 @@ class PartitionCommands:
 
     def _other(self, asked: Asked, command: PartitionCommand) -> TableName:
         other = command.other or TableName("", "")
-        return TableName(other.database or asked.current_database, other.table)
+        return other.within(asked.current_database)
 
     async def _all_of_other(
         self, ctx: ReplicaContext, source: TableName, command: PartitionCommand

@@ -36,20 +36,6 @@ class Family(enum.Enum):
 
 
 _A = AlterCommand
-_MUTATIONS = frozenset(
-    {
-        _A.DELETE,
-        _A.UPDATE,
-        _A.MATERIALIZE_COLUMN,
-        _A.MATERIALIZE_INDEX,
-        _A.MATERIALIZE_PROJECTION,
-        _A.MATERIALIZE_STATISTICS,
-        _A.MATERIALIZE_TTL,
-        _A.APPLY_DELETED_MASK,
-        _A.APPLY_PATCHES,
-        _A.REWRITE_PARTS,
-    }
-)
 _PARTITIONS = frozenset(
     {
         _A.ATTACH_PARTITION,
@@ -72,7 +58,7 @@ _PARTITIONS = frozenset(
 
 def family_of(piece: AlterPiece) -> Family:
     """CLEAR … IN PARTITION writes parts anew and leaves the table as it is: a mutation."""
-    if piece.command in _MUTATIONS or (piece.command in _CLEARS and partition_of_mutation(piece.text)):
+    if piece.command.is_mutation or (piece.command in _CLEARS and partition_of_mutation(piece.text)):
         return Family.MUTATION
     return Family.PARTITION if piece.command in _PARTITIONS else Family.METADATA
 

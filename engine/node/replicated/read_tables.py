@@ -120,4 +120,4 @@ def _in_text(sql: str, database: str) -> tuple[set[TableName], list[Merge]]:
     """The tables and views that a text reads, and what it merges. Names have a database."""
     names = [ref.name for ref in read_tables(Cursor(sql), 0)] + [call.name for call in view_calls(sql)]
     merges = [call.merge for call in merge_calls(sql)]
-    return {TableName(name.database or database, name.table) for name in names}, merges
+    return {name.within(database) for name in names}, merges

@@ -204,7 +204,7 @@ class ReplicatedTables:
 
     def find_for(self, asked: Asked, name: TableName) -> RunningTable | None:
         """The table that `name` means in a statement."""
-        return self.find(TableName(name.database or asked.current_database, name.table))
+        return self.find(name.within(asked.current_database))
 
     def by_uuid(self, uuid: UUID) -> RunningTable | None:
         return self._by_uuid.get(uuid)

@@ -70,7 +70,7 @@ class ShowStatements:
         table = self._life.tables.find_for(asked, name)
         if table is not None:
             return table.record
-        return self._life.catalog.named(TableName(name.database or asked.current_database, name.table))
+        return self._life.catalog.named(name.within(asked.current_database))
 
 
 def _show_databases(sql: str) -> str:

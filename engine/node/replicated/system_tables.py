@@ -28,11 +28,10 @@ from engine.replication.replica.queue_view import (
     local_status,
     queue_rows,
 )
-from engine.sql import Token, TokenKind, literal_value
+from engine.sql import Token, name_of
 
 _KEEPER_WAIT_S = 5.0
 """Who watches a cluster wants an answer most of all while something is wrong."""
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 _FROM_KEEPER = frozenset(
     {
         "log_max_index",
@@ -175,7 +174,7 @@ def asks_keeper(tokens: Iterable[Token]) -> bool:
     before = ""
     brackets = ""
     for token in tokens:
-        if token.kind in _NAMES and literal_value(token) in _FROM_KEEPER:
+        if name_of(token) in _FROM_KEEPER:
             return True
         is_column = token.text == "*" and before not in (")", "]") and not before.isdigit()
         if is_column and not (before == "(" and brackets.upper() == "COUNT"):

@@ -25,7 +25,6 @@ from uuid import UUID
 from engine.env import Env
 from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Unavailable, UnknownOutcome
 from engine.lifetime import end_if_cancelled
-from engine.names import TableName
 from engine.node.replicated.catalog import TableRecord, TableState
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTable
@@ -54,7 +53,7 @@ class UndropStatements:
         if statement.kind is not StatementKind.UNDROP_TABLE:
             return None
         table = statement.tables[0]
-        name = TableName(table.database or asked.current_database, table.table)
+        name = table.within(asked.current_database)
         uuid = await self._life.local.last_dropped(name, statement.uuid)
         dropped = self._life.dropped.get(uuid) if uuid is not None else None
         if dropped is None:

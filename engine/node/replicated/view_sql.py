@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from engine.names import TableName, quote_identifier
-from engine.sql import Token, TokenKind, literal_value
+from engine.sql import Token, literal_value, name_of
 from engine.sql.cursor import Cursor
 from engine.sql.edit import Edit, apply_edits
 from engine.sql.sources import read_tables
-
-_NAMES = (TokenKind.WORD, TokenKind.IDENTIFIER)
 
 
 def reading_from(
@@ -25,7 +23,7 @@ def reading_from(
     refs = [ref for ref in read_tables(cursor, 0) if ref.name == source]
     rows = stage.quoted
     if condition:
-        named = {literal_value(token) for token in cursor.tokens if token.kind in _NAMES}
+        named = {literal_value(token) for token in cursor.tokens if token.is_name}
         columns = ", ".join(["*", *map(quote_identifier, sorted(named & set(computed)))])
         rows = f"(SELECT {columns} FROM {stage.quoted} WHERE {condition})"
     edits = []
@@ -53,4 +51,4 @@ def _quoted(source: TableName) -> str:
 
 
 def _is(token: Token, name: str) -> bool:
-    return token.kind in _NAMES and literal_value(token) == name
+    return name_of(token) == name
