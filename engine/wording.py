@@ -21,6 +21,14 @@ def listed(names: Iterable[str], *, most: int = 5) -> str:
     return ", ".join(all_names[:most]) + more
 
 
+def enumerated(names: Iterable[str], *, most: int = 3) -> str:
+    """As in a sentence: `a`, `a and b`, `a, b and c`, `a, b, c and 4 more`."""
+    all_names = list(names)
+    if len(all_names) > most:
+        return listed(all_names, most=most)
+    return " and ".join([", ".join(all_names[:-1]), all_names[-1]] if len(all_names) > 1 else all_names)
+
+
 def shortened(text: str, *, most: int = 300) -> str:
     """On one line of at most `most` characters."""
     line = " ".join(text.split())

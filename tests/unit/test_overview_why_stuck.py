@@ -18,7 +18,8 @@ from engine.operations.overview.model import (
     Stuck,
     TaskForm,
 )
-from engine.operations.overview.why_stuck import explain, why_stuck
+from engine.operations.overview.stuck_servers import explain
+from engine.operations.overview.why_stuck import why_stuck
 from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
 

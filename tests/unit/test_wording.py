@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.wording import count, duration, listed, moment, shortened, size
+from engine.wording import count, duration, enumerated, listed, moment, shortened, size
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,11 @@ def test_one_thing_has_no_plural() -> None:
 def test_of_many_names_the_first_few_are_listed() -> None:
     assert listed("abcdefg") == "a, b, c, d, e and 2 more"
     assert listed(["a", "b"], most=2) == "a, b"
+
+
+def test_a_few_names_are_enumerated_as_in_a_sentence() -> None:
+    assert [enumerated(names) for names in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
+    assert enumerated("abcde") == "a, b, c and 2 more"
 
 
 def test_a_text_is_shortened_to_one_line() -> None:

@@ -1,10 +1,11 @@
-"""Words for the states of a task on a host."""
+"""Words for the states of a task on a host, and for errors."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from engine.operations.overview.model import Cell
+from engine.wording import shortened
 
 WORDS_OF_CELLS: Mapping[Cell, str] = {
     Cell.DONE: "done",
@@ -16,3 +17,8 @@ WORDS_OF_CELLS: Mapping[Cell, str] = {
     Cell.UNREAD: "ended, outcome not read yet",
     Cell.NONE: "not for this host",
 }
+
+
+def said(error: str) -> str:
+    """What a server says, as far as there is room for it."""
+    return shortened(error, most=400)
