@@ -31,6 +31,7 @@ from engine.node.http.query import (
     parse_query,
 )
 from engine.node.http.response import ResultSender, error_response
+from engine.node.http.running import RunningStatements
 from engine.node.http.sessions import HttpSessions
 from engine.node.router import StatementRouter
 from engine.node.statement import Asked
@@ -77,14 +78,6 @@ class HttpConfig:
     profiles: Mapping[str, Mapping[str, str]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Running:
-    """A statement of one user."""
-
-    task: asyncio.Task[Any]
-    user: str
-
-
 class HttpServer:
     """Serves until `stop`."""
 
@@ -98,7 +91,6 @@ class HttpServer:
         replicas_status: Callable[[], Awaitable[str]],
         waits: ClusterWaits | None = None,
     ) -> None:
-        self._waits = waits
         self._config = config
         self._pool = pool
         self._router = router
@@ -106,7 +98,7 @@ class HttpServer:
         self._replicas_status = replicas_status
         self._sessions = HttpSessions(env)
         self._runner: web.AppRunner | None = None
-        self._running: dict[str, _Running] = {}
+        self._running = RunningStatements(pool, waits)
         self.http_port = 0
         self.https_port = 0
 
@@ -151,13 +143,7 @@ class HttpServer:
             return
         for site in list(self._runner.sites):
             await site.stop()
-        running = {each.task for each in self._running.values() if not each.task.done()}
-        if running:
-            log.info("node.finishing statements=%d grace_s=%g", len(running), grace_s)
-            _, late = await asyncio.wait(running, timeout=grace_s)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        await self._running.finish(grace_s=grace_s)
         await self._sessions.close()
         await self._runner.cleanup()
 
@@ -198,7 +184,7 @@ class HttpServer:
                 new_query_id=str(self._env.new_uuid()),
                 has_external_data=is_form,
             )
-            await self._make_way(query, user)
+            await self._running.make_way(query, user)
         except OnclusterError as error:
             return error_response(error, self._pool.version, headers=self._own_headers())
         except (ValueError, LookupError) as error:  # of what a client has sent, and nobody thought of
@@ -206,30 +192,11 @@ class HttpServer:
             return error_response(_as_defect(error), self._pool.version, headers=self._own_headers())
         task = asyncio.current_task()
         assert task is not None
-        mine = self._running[query.query_id] = _Running(task, user.name)
+        mine = self._running.begin(query.query_id, user, task)
         try:
             return await self._answer(request, user, query, tables, has_body=not is_form)
         finally:
-            self._has_ended(query.query_id, mine)
-
-    async def _make_way(self, query: HttpQuery, user: User) -> None:
-        """Raises SqlError 216 while another statement has this id, unless it is the same user's and shall be
-        replaced (`replace_running_query`), and ends in time."""
-        other = self._running.get(query.query_id)
-        if other is not None and query.replace_wait_s is not None and other.user == user.name:
-            await self._pool.kill(query.query_id)
-            if self._waits is not None:
-                self._waits.kill(query.query_id)
-            await asyncio.wait({other.task}, timeout=query.replace_wait_s)
-        if query.query_id in self._running:
-            raise SqlError(
-                Code.QUERY_WITH_SAME_ID_IS_ALREADY_RUNNING,
-                f"Query with id = {query.query_id} is already running.",
-            )
-
-    def _has_ended(self, query_id: str, running: _Running) -> None:
-        if self._running.get(query_id) is running:
-            del self._running[query_id]
+            self._running.end(query.query_id, mine)
 
     # -- one request ---------------------------------------------------------------------------------------
 
@@ -275,8 +242,8 @@ class HttpServer:
                 return await answering
 
         task = asyncio.get_running_loop().create_task(answer())
-        mine = self._running[query_id] = _Running(task, user.name)
-        task.add_done_callback(lambda _: self._has_ended(query_id, mine))
+        mine = self._running.begin(query_id, user, task)
+        task.add_done_callback(lambda _: self._running.end(query_id, mine))
         task.add_done_callback(partial(_note_if_gone, query_id))
         audience.waits_for(task)
         try:
