@@ -138,6 +138,38 @@ class ZooKeeper:
 
 
 @dataclass(frozen=True, slots=True)
+class Etcd:
+    """The `etcd` section, which stands in the place of `zookeeper`: how to reach Keeper's tree in an etcd.
+
+    `root` and `identity` are what they are for ZooKeeper; `user` and `password` are those of etcd itself.
+    Every key in etcd begins with `key_prefix`. `max_txn_ops` is what etcd was started with
+    (`--max-txn-ops`).
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    session_timeout_ms: int = 30_000
+    operation_timeout_ms: int = 10_000
+    root: str = ""
+    identity: str = field(default="", repr=False)
+    user: str = ""
+    password: str = field(default="", repr=False)
+    secure: bool = False
+    ca_file: str = ""
+    certificate_file: str = ""
+    private_key_file: str = ""
+    key_prefix: str = "oncluster/"
+    max_txn_ops: int = 128
+
+    @property
+    def connect_string(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+
+
+KeeperSection = ZooKeeper | Etcd
+"""Where the tree is kept."""
+
+
+@dataclass(frozen=True, slots=True)
 class User:
     """One entry of `users`. An empty digest means that no password is asked. Digests are lower-case hex."""
 

@@ -171,12 +171,7 @@ class Tree:
         if is_permitted(node.acl, ADMIN, caller.identities):
             return node.acl
         self._permit(node, READ, caller, path)
-        return tuple(
-            Acl(entry.perms, entry.scheme, entry.id.partition(":")[0] + ":x")
-            if entry.scheme == "digest"
-            else entry
-            for entry in node.acl
-        )
+        return blotted(node.acl)
 
     # --- writes -------------------------------------------------------------------------------------------
 
@@ -366,6 +361,16 @@ def is_permitted(acl: tuple[Acl, ...], perm: int, identities: frozenset[Identity
     """Whether any entry of the ACL gives one of the identities, or the world, this permission."""
     return acl is OPEN_ACL or any(
         entry.perms & perm and ((entry.scheme, entry.id) == _WORLD or (entry.scheme, entry.id) in identities)
+        for entry in acl
+    )
+
+
+def blotted(acl: tuple[Acl, ...]) -> tuple[Acl, ...]:
+    """The ACL as it is shown to whoever has no ADMIN permission: without digests."""
+    return tuple(
+        Acl(entry.perms, entry.scheme, entry.id.partition(":")[0] + ":x")
+        if entry.scheme == "digest"
+        else entry
         for entry in acl
     )
 

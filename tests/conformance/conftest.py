@@ -1,4 +1,4 @@
-"""One suite for every Keeper: each test runs on the memory Keeper and on a real ZooKeeper.
+"""One suite for every Keeper: each test runs on the memory Keeper, on a real ZooKeeper and on a real etcd.
 
 `backend` opens sessions below a root of the test's own, so that all tests share one server.
 """
@@ -16,8 +16,12 @@ from kazoo.client import KazooClient
 
 from engine.config.model import ZooKeeper
 from engine.env import SystemEnv
-from engine.keeper import Keeper, zookeeper
+from engine.errors import ConfigError
+from engine.keeper import Keeper, etcd, zookeeper
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper
+from engine.keeper.etcd import messages
+from engine.keeper.etcd.channel import EtcdChannel
+from engine.keeper.etcd.embedded import EmbeddedEtcd, find_etcd
 from engine.keeper.link import LinkState
 from engine.keeper.memory import MemoryKeeperServer
 from engine.testing.proxy import TcpProxy
@@ -40,6 +44,9 @@ class Link(Protocol):
 
 class Backend(Protocol):
     """What a test needs of a Keeper."""
+
+    grants_s: tuple[float, float]
+    """The shortest and the longest timeout that its sessions get."""
 
     async def open(self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "") -> Keeper:
         """Another session; `root` is below the test's own root."""
@@ -70,6 +77,8 @@ async def _heard_of_the_end(keeper: Keeper) -> None:
 
 
 class MemoryBackend:
+    grants_s = (1.0, 200.0)
+
     def __init__(self) -> None:
         self.server = MemoryKeeperServer(
             SystemEnv(), min_session_timeout_s=1.0, max_session_timeout_s=200.0, reconnect_delay_s=(0.0, 0.01)
@@ -117,6 +126,8 @@ class MemoryLink:
 
 
 class ZooKeeperBackend:
+    grants_s = (1.0, 200.0)
+
     def __init__(self, server: EmbeddedZooKeeper, root: str) -> None:
         self.config = server.config
         self.root = root
@@ -147,7 +158,7 @@ class ZooKeeperBackend:
         proxy = TcpProxy(*self.config.hosts[0])
         await proxy.start()
         self.proxies.append(proxy)
-        return ZooKeeperLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
+        return ProxiedLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
 
     async def end_session(self, keeper: Keeper) -> None:
         """Another connection takes the session over and closes it; the first one is told by the server."""
@@ -166,8 +177,64 @@ class ZooKeeperBackend:
             await proxy.stop()
 
 
+class EtcdBackend:
+    grants_s = (2.0, 9e9)
+
+    def __init__(self, server: EmbeddedEtcd, root: str) -> None:
+        self.config = server.config
+        self.root = root
+        self.opened: list[Keeper] = []
+        self.proxies: list[TcpProxy] = []
+
+    async def open(
+        self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "", through: int = 0
+    ) -> Keeper:
+        """`through` is the port of a proxy."""
+        config = dataclasses.replace(
+            self.config,
+            hosts=((HOST, through),) if through else self.config.hosts,
+            session_timeout_ms=int(session_timeout_s * 1000),
+            identity=identity,
+            root=self.root + root,
+        )
+        keeper = await etcd.connect(config, SystemEnv())
+        self.opened.append(keeper)
+        return keeper
+
+    async def open_at_the_top(self) -> Keeper:
+        keeper = await etcd.connect(self.config, SystemEnv())
+        self.opened.append(keeper)
+        return keeper
+
+    async def open_on_a_link(self) -> Link:
+        proxy = TcpProxy(*self.config.hosts[0])
+        await proxy.start()
+        self.proxies.append(proxy)
+        return ProxiedLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
+
+    async def end_session(self, keeper: Keeper) -> None:
+        """The session's lease is revoked. What it leaves is removed by a living session, or by the next one
+        that begins."""
+        channel = EtcdChannel(self.config, *self.config.hosts[0])
+        await channel.call(messages.LEASE_REVOKE, messages.LeaseRevokeRequest(ID=keeper.session_id))
+        await channel.close()
+        await (await etcd.connect(self.config, SystemEnv())).close()
+
+    async def expire(self, keeper: Keeper) -> None:
+        await self.end_session(keeper)
+        await _heard_of_the_end(keeper)
+
+    async def close(self) -> None:
+        for proxy in self.proxies:
+            proxy.release()
+        for keeper in self.opened:
+            await keeper.close()
+        for proxy in self.proxies:
+            await proxy.stop()
+
+
 @dataclasses.dataclass
-class ZooKeeperLink:
+class ProxiedLink:
     proxy: TcpProxy
     keeper: Keeper
 
@@ -197,10 +264,28 @@ def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embed
     server.stop_blocking()
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.slow)])
-def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | None:
+@pytest.fixture(scope="session")
+def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEtcd]:
+    try:
+        find_etcd()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    server = EmbeddedEtcd(tmp_path_factory.mktemp("etcd"), is_durable=False, ends_with_parent=True)
+    server.start_blocking()
+    yield server
+    server.stop_blocking()
+
+
+@pytest.fixture(
+    params=[
+        "memory",
+        pytest.param("zookeeper", marks=pytest.mark.slow),
+        pytest.param("etcd", marks=pytest.mark.slow),
+    ]
+)
+def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | EmbeddedEtcd | None:
     """The server to test against, None for the memory Keeper. Not async: it starts before any event loop."""
-    return request.getfixturevalue("zookeeper_server") if request.param == "zookeeper" else None
+    return None if request.param == "memory" else request.getfixturevalue(f"{request.param}_server")
 
 
 async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
@@ -212,9 +297,25 @@ async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
     return ZooKeeperBackend(server, root)
 
 
+async def make_etcd_backend(server: EmbeddedEtcd) -> EtcdBackend:
+    """Below a root of its own."""
+    root = f"/test-{next(_roots)}"
+    maker = await etcd.connect(server.config, SystemEnv())
+    await maker.create(root)
+    await maker.close()
+    return EtcdBackend(server, root)
+
+
 @pytest.fixture
-async def backend(real_server: EmbeddedZooKeeper | None) -> AsyncIterator[Backend]:
-    made = MemoryBackend() if real_server is None else await make_zookeeper_backend(real_server)
+async def backend(real_server: EmbeddedZooKeeper | EmbeddedEtcd | None) -> AsyncIterator[Backend]:
+    made: MemoryBackend | ZooKeeperBackend | EtcdBackend
+    match real_server:
+        case None:
+            made = MemoryBackend()
+        case EmbeddedEtcd():
+            made = await make_etcd_backend(real_server)
+        case _:
+            made = await make_zookeeper_backend(real_server)
     yield made
     await made.close()
 
@@ -240,5 +341,13 @@ async def link(backend: Backend) -> Link:
 async def zookeeper_backend(zookeeper_server: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperBackend]:
     """For tests of ZooKeeper alone."""
     made = await make_zookeeper_backend(zookeeper_server)
+    yield made
+    await made.close()
+
+
+@pytest.fixture
+async def etcd_backend(etcd_server: EmbeddedEtcd) -> AsyncIterator[EtcdBackend]:
+    """For tests of etcd alone."""
+    made = await make_etcd_backend(etcd_server)
     yield made
     await made.close()

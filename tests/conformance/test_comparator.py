@@ -1,5 +1,5 @@
-"""The same random operations go to the memory Keeper and to ZooKeeper; every answer and the whole tree must
-agree.
+"""The same random operations go to the memory Keeper and to ZooKeeper, or to etcd; every answer and the whole
+tree must agree.
 
 Transaction ids and times are different by nature and left out; everything else of a Stat is compared.
 """
@@ -169,6 +169,14 @@ async def test_memory_answers_as_zookeeper_does(zookeeper_backend, seed):
     of_memory = await play(seed, MemoryKeeperServer(SystemEnv()).connect)
     of_zookeeper = await play(seed, zookeeper_backend.open)
     for ours, theirs in zip(of_memory, of_zookeeper, strict=True):
+        assert ours == theirs
+
+
+@pytest.mark.parametrize("seed", SEEDS[:12])
+async def test_etcd_answers_as_memory_does(etcd_backend, seed):
+    of_memory = await play(seed, MemoryKeeperServer(SystemEnv()).connect)
+    of_etcd = await play(seed, etcd_backend.open)
+    for ours, theirs in zip(of_memory, of_etcd, strict=True):
         assert ours == theirs
 
 

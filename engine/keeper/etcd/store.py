@@ -1,0 +1,323 @@
+"""Reads and writes of one session over one connection, each at one instant of etcd.
+
+**A read** is one read-only transaction: linearizable, all of it of one revision. With it comes the session's
+own key (no key: the session is over) and the revision of the last write of anybody, up to which watches have
+to be told before the result is given out.
+
+**A write** runs on what was read before or is remembered (`overlay`), and is one transaction that compares
+what the outcome depends on (`plan`). When a comparison fails nothing was done; the same answer brings what is
+there now, and the write is prepared anew. An error, too, is an answer about the tree: it is given out only if
+everything it depends on was read at one revision, never on what is remembered.
+
+Every write compares the session's key with the revision at which this connection wrote it. So after the end
+of the session nothing of it can be written any more, and nothing of an earlier connection that was still
+under way once a later one has begun: a session's requests are executed in their order.
+
+Writers that meet on one node wait at random before they try again, longer the more of them there have been;
+who has failed often goes ahead at once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.env import Env
+from engine.errors import BadArguments, KeeperAnswer, NoAuth
+from engine.keeper.base import Create, OpResult, Remove
+from engine.keeper.etcd import messages
+from engine.keeper.etcd.changes import pack_changes
+from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses, LinkLost
+from engine.keeper.etcd.layout import Layout
+from engine.keeper.etcd.overlay import EndSession, NotRead, Overlay, PendingStat, Request
+from engine.keeper.etcd.plan import Guard, Plan, TooLarge, parent_of
+from engine.keeper.etcd.record import Family, read_family
+from engine.keeper.tree import Caller
+
+_REMEMBERED = 2000
+_REMEMBERED_BYTES = 4096
+_PATIENT_TRIES = 8
+"""So often a writer waits before it tries again."""
+_BUSY_PAUSE_S = 0.05
+
+
+class SessionOver(Exception):
+    """etcd knows the session no longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a write came to. `event_revision`: watches are to be told up to there first. `error` is the tree's
+    answer in place of results."""
+
+    results: list[OpResult]
+    event_revision: int
+    error: KeeperAnswer | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What a read came to: the keys of each range, as of `revision`."""
+
+    ranges: list[Sequence[Any]]
+    revision: int
+    event_revision: int
+
+
+class Remembered:
+    """What was last seen of nodes; a place to begin, never an answer."""
+
+    def __init__(self) -> None:
+        self._families: OrderedDict[str, Family] = OrderedDict()
+
+    def get(self, path: str) -> Family | None:
+        return self._families.get(path)
+
+    def keep(self, families: Iterable[tuple[str, Family]]) -> None:
+        for path, family in families:
+            if family.record is None or len(family.record.data) > _REMEMBERED_BYTES:
+                self._families.pop(path, None)
+            else:
+                self._families[path] = family
+                self._families.move_to_end(path)
+        while len(self._families) > _REMEMBERED:
+            self._families.popitem(last=False)
+
+
+class Store:
+    """Of one session over one connection, whose key was written at revision `epoch`.
+
+    Methods raise LinkLost, SessionOver.
+    """
+
+    def __init__(
+        self,
+        channel: EtcdChannel,
+        layout: Layout,
+        env: Env,
+        *,
+        session_id: int,
+        epoch: int,
+        max_txn_ops: int,
+        remembered: Remembered,
+    ) -> None:
+        self._channel = channel
+        self._layout = layout
+        self._env = env
+        self._key = layout.session(session_id)
+        self._epoch = epoch
+        self._max_ops = max_txn_ops
+        self._remembered = remembered
+        self._crowd = 0.0
+        self.retries = 0
+        """How often a write was prepared anew because somebody else came first."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """So many ranges fit into one `read`."""
+        return self._max_ops - 2
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    async def read(self, ranges: Sequence[Any]) -> Answers:
+        """At most `reads_at_once` ranges, of one instant."""
+        request = messages.TxnRequest(success=[*self._guard_reads(), *ranges])
+        answer = await self._call(request)
+        event_revision = self._look_at_guard(answer.responses)
+        found = [each.response_range.kvs for each in answer.responses[2:]]
+        return Answers(found, answer.header.revision, event_revision)
+
+    async def read_families(self, paths: Collection[str]) -> tuple[dict[str, Family], int]:
+        """Any number of nodes of one instant, and the revision of the last write before."""
+        wanted = [path for path in paths if "\0" not in path]
+        families: dict[str, Family] = {}
+        revision = event_revision = 0
+        for start in range(0, max(len(wanted), 1), self.reads_at_once):
+            part = wanted[start : start + self.reads_at_once]
+            answers = await self.read([self._layout.family_op(path, revision=revision) for path in part])
+            if not revision:
+                revision, event_revision = answers.revision, answers.event_revision
+            for path, kvs in zip(part, answers.ranges, strict=True):
+                families[path] = read_family(kvs, self._layout.node(path), revision)
+        self._remembered.keep(families.items())
+        return families, event_revision
+
+    def _guard_reads(self) -> list[Any]:
+        return [messages.range_op(self._key), messages.range_op(self._layout.event, keys_only=True)]
+
+    def _look_at_guard(self, responses: Sequence[Any]) -> int:
+        """The revision of the last write. Raises SessionOver, LinkLost."""
+        own, event = responses[0].response_range.kvs, responses[1].response_range.kvs
+        if not own:
+            raise SessionOver
+        if own[0].mod_revision != self._epoch:
+            raise LinkLost("the session goes on over another connection")
+        return event[0].mod_revision if event else 0
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    async def write(
+        self, requests: Sequence[Request], caller: Callable[[], Caller], *, is_multi: bool = False
+    ) -> Written:
+        """Carry the requests out as one. `caller` is asked for the time of each attempt."""
+        paths = _paths_of(requests)
+        families: dict[str, Family] = {}
+        event_revision = -1  # of the moment at which all families were read; -1: there is no such moment
+        must_read = len(paths) > self._max_ops // 4 or any(isinstance(r, EndSession) for r in requests)
+        if not must_read:
+            families = {path: known for path in paths if (known := self._remembered.get(path)) is not None}
+        tries = 0
+        while True:
+            if must_read:
+                families, event_revision = await self.read_families(paths)
+                must_read = False
+            overlay = Overlay(families, caller())
+            try:
+                results = overlay.run(requests, is_multi=is_multi)
+            except (NotRead, KeeperAnswer) as error:
+                if isinstance(error, KeeperAnswer) and event_revision >= 0 and not overlay.assumed:
+                    return Written([], event_revision, error)
+                paths |= dict.fromkeys(overlay.nodes)
+                must_read = True
+                continue
+            if overlay.assumed:
+                event_revision = -1
+            ending = [each.session_id for each in requests if isinstance(each, EndSession)]
+            if not overlay.changes and not overlay.ephemerals and not ending and not _writes(overlay):
+                if event_revision >= 0:
+                    return Written([_settled(each) for each in results], event_revision)
+                paths |= dict.fromkeys(overlay.nodes)
+                must_read = True
+                continue
+            plan = Plan(self._layout, overlay, self._max_ops)
+            try:
+                request = self._request(plan, overlay, results, event_revision, ending)
+            except TooLarge:
+                paths |= dict.fromkeys(overlay.nodes) | dict.fromkeys(map(parent_of, overlay.nodes))
+                must_read = True
+                continue
+            except BadArguments as error:
+                return Written([], max(event_revision, 0), error)
+            began_s = self._env.monotonic_s()
+            try:
+                answer = await self._call(request)
+            except EtcdRefuses as refused:
+                return Written([], max(event_revision, 0), as_answer(refused, requests[0].path))
+            if answer.succeeded:
+                self._crowd += (tries - self._crowd) / 8
+                revision = answer.header.revision
+                self._remembered.keep(plan.families_after(revision).items())
+                return Written(self._settle(results, answer, revision), revision)
+            tries += 1
+            self.retries += 1
+            event_revision = self._look_at_guard(answer.responses)
+            paths |= dict.fromkeys(overlay.nodes)
+            fresh = answer.responses[2:]
+            if fresh:
+                revision = answer.header.revision
+                families = {
+                    path: read_family(each.response_range.kvs, self._layout.node(path), revision)
+                    for path, each in zip(overlay.nodes, fresh, strict=True)
+                }
+                self._remembered.keep(families.items())
+            else:
+                must_read = True
+            if tries < _PATIENT_TRIES and self._crowd + tries > 1:
+                took_s = self._env.monotonic_s() - began_s
+                await self._env.sleep(took_s * self._env.rng.uniform(0, min(self._crowd + 1, 8)))
+
+    def _request(
+        self,
+        plan: Plan,
+        overlay: Overlay,
+        results: Sequence[object],
+        event_revision: int,
+        ending: Sequence[int],
+    ) -> Any:
+        reads: list[Any] = self._guard_reads()
+        if len(overlay.nodes) <= self._max_ops // 2 - len(reads):
+            reads += [self._layout.family_op(path) for path in overlay.nodes]
+        compares = [messages.compare_mod(self._key, self._epoch)]
+        extra: list[Any] = []
+        for session_id in ending:
+            key = self._layout.session(session_id)
+            if key == self._key:
+                extra.append(messages.delete_op(key))
+            else:
+                compares.append(messages.compare_mod(key, 0))  # it has ended, and nothing of it can be added
+        guard = Guard(tuple(compares), tuple(reads), event_revision)
+        value = pack_changes(overlay.changes, overlay.caller.now_ms)
+        return plan.request(guard, value, results, extra)
+
+    def _settle(self, results: Sequence[object], answer: Any, revision: int) -> list[OpResult]:
+        reads = _flat(answer.responses)
+        settled: list[OpResult] = []
+        for result in results:
+            if isinstance(result, PendingStat):
+                kvs = next(reads).response_range.kvs
+                before = read_family(kvs, self._layout.node(result.path), revision)
+                settled.append(result.resolve(revision, before))
+            else:
+                settled.append(result)  # type: ignore[arg-type]
+        return settled
+
+    async def _call(self, request: Any) -> Any:
+        while True:
+            try:
+                return await self._channel.call(messages.TXN, request)
+            except EtcdRefuses as refused:
+                if not refused.is_busy:
+                    raise
+            await self._env.sleep(_BUSY_PAUSE_S * self._env.rng.uniform(0.5, 1.5))
+
+
+def _paths_of(requests: Iterable[Request]) -> dict[str, None]:
+    """The nodes that the requests will look at, as far as it can be said beforehand."""
+    paths: dict[str, None] = {}
+    for request in requests:
+        if isinstance(request, EndSession):
+            for path in request.paths:
+                paths[path] = paths[parent_of(path)] = None
+            continue
+        if isinstance(request, Create | Remove) and request.path != "/":
+            paths[parent_of(request.path)] = None
+        if not (isinstance(request, Create) and request.mode.is_sequential):
+            paths[request.path] = None
+    return paths
+
+
+def _writes(overlay: Overlay) -> bool:
+    return any(node.is_written for node in overlay.nodes.values())
+
+
+def _settled(result: object) -> OpResult:
+    assert result is None  # of a check; everything else writes
+    return None
+
+
+def _flat(responses: Iterable[Any]) -> Iterator[Any]:
+    """The answers of the operations in their order, whether folded or not."""
+    for each in responses:
+        if each.HasField("response_txn"):
+            yield from _flat(each.response_txn.responses)
+        else:
+            yield each
+
+
+def as_answer(refused: EtcdRefuses, path: str) -> KeeperAnswer:
+    """etcd's no to a request of the session, in the words of the tree."""
+    if refused.is_full:
+        return BadArguments(
+            path, f"etcd is full ({refused.text}): compact and defragment it, then disarm its alarm"
+        )
+    if "permission denied" in refused.text:
+        return NoAuth(path, "etcd gives its user no permission")
+    if "too many operations" in refused.text:
+        return BadArguments(
+            path, "etcd takes fewer operations at once than <max_txn_ops> says (--max-txn-ops)"
+        )
+    if "too large" in refused.text:
+        return BadArguments(path, "The request is longer than etcd accepts (--max-request-bytes)")
+    return BadArguments(path, f"etcd refuses: {refused.text}")
