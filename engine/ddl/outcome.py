@@ -22,12 +22,22 @@ class HostState(enum.StrEnum):
     """Not started, and away: the host does not show itself in Keeper, although others do or it once did."""
     EXPIRED = "expired"
     """The entry was removed, by age or number, before the host had an outcome."""
+    UNKNOWN = "unknown"
+    """The entry is not in the queue any more and nothing was recorded about it: Keeper has lost its data, or
+    a cleaner that keeps no records removed it. The host may have done it. Only who remembers the entry says
+    so, such as the ledger of migrations."""
     ABANDONED = "abandoned"
     """A person said, with a reason, that the host will never do it; nobody has to wait for it."""
 
     @property
     def is_final(self) -> bool:
-        return self in (HostState.DONE, HostState.FAILED, HostState.EXPIRED, HostState.ABANDONED)
+        """Nothing has to be waited for. `is_given_up` may still turn into what the host says of itself."""
+        return self.is_reported or self.is_given_up
+
+    @property
+    def is_given_up(self) -> bool:
+        """Others have said so, not the host: it may have done it, or come back and do it."""
+        return self in (HostState.EXPIRED, HostState.UNKNOWN, HostState.ABANDONED)
 
     @property
     def is_reported(self) -> bool:

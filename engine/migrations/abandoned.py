@@ -1,7 +1,6 @@
 """A host that was abandoned may do its task after all: before it is sent again the queue is asked.
 
-The ledger keeps what the person said. So a repetition would be a second time for a host that came back, and
-for one whose first task still stands in the queue it might become that.
+For one whose first task still stands in the queue a repetition might become a second time.
 """
 
 from __future__ import annotations
@@ -9,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.ddl.client import DDLQueueClient
-from engine.ddl.outcome import HostState
 from engine.errors import SqlError
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.states import CellState, LedgerRow
 
 
-async def require_not_done_after_all(client: DDLQueueClient, rows: Sequence[LedgerRow]) -> None:
-    """Raises MigrationRefused if a host of the abandoned `rows` has done its task, or may do it yet; Keeper's
-    errors."""
+async def require_gone(client: DDLQueueClient, rows: Sequence[LedgerRow]) -> None:
+    """Raises MigrationRefused if a host of the abandoned `rows` may do its task yet; Keeper's errors."""
     for row in rows:
         if row.state is not CellState.ABANDONED or not row.entry:
             continue
@@ -26,12 +23,7 @@ async def require_not_done_after_all(client: DDLQueueClient, rows: Sequence[Ledg
         except SqlError:
             continue  # gone, and nothing is known of it
         host, what = row.host.readable, f"{row.version}_{row.title} statement {row.statement}"
-        if status.outcome(row.host).state is HostState.DONE:
-            raise MigrationRefused(
-                f"{what} was abandoned on {host}, which has done it after all.",
-                hint=f"If nothing else is missing: `oncluster migrate mark {row.version} … --reason …`.",
-            )
-        if not status.is_gone:
+        if not status.is_gone or status.outcome(row.host).state.is_reported:
             raise MigrationRefused(
                 f"{what} was abandoned on {host}, and its task still stands in the queue as {row.entry}: "
                 "sent again, a host that comes back would do it twice.",

@@ -8,6 +8,7 @@ from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction, Script, ScriptStatement
 from engine.migrations.ledger_writer import Attempt
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
+from engine.migrations.repeating import takes_effect_again
 from engine.migrations.states import CellState, LedgerRow, MigrationRecord, MigrationState, RunState
 from engine.migrations.tokens import token_for
 from engine.migrations.verdict import Verdict
@@ -75,8 +76,9 @@ def attempts_to_send(
     """Those under way, which may not have reached the queue; the first; or the repetition that was asked for.
 
     A repetition goes to the hosts that failed and to no other, once per run: a run that is tried again does
-    not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more, and when
-    another replica of a host's shard may have done the statement for it: `shards` are the cluster's.
+    not repeat its own failure. Raises MigrationRefused when none of them is in the cluster any more, when
+    another replica of a host's shard may have done the statement for it (`shards` are the cluster's), and
+    when a host may have done it itself and nobody would notice the second time.
     """
 
     def attempt(number: int, where: Sequence[HostId]) -> Attempt:
@@ -116,6 +118,7 @@ def attempts_to_send(
         if not there:
             raise _nowhere_to_retry(step, failed, cluster)
         _check_not_done_for_shard(step, statement, failed, rows, shards)
+        _check_repeatable(step, statement, failed)
         result.append(attempt(earlier[-1].attempt + 1, there))
     return result
 
@@ -137,7 +140,7 @@ def _check_not_done_for_shard(
     done = {row.host for row in rows if row.state is CellState.DONE}
     for row in failed:
         others = {host for shard in shards if row.host in shard for host in shard if host in done}
-        if others and row.state in (CellState.EXPIRED, CellState.ABANDONED):
+        if others and row.state.is_given_up:
             host, names = row.host.readable, ", ".join(sorted(each.readable for each in others))
             raise MigrationRefused(
                 f"{step.version}_{step.title} statement {statement.index} is {row.state} on {host} and done "
@@ -146,6 +149,19 @@ def _check_not_done_for_shard(
                 hint=f"A replicated table: when {host} has caught up, `oncluster migrate mark {step.version} "
                 f"{_state_of(step)} --reason …`. One that is not: execute the statement there by hand first.",
             )
+
+
+def _check_repeatable(step: Step, statement: ScriptStatement, failed: Sequence[LedgerRow]) -> None:
+    """Where nobody knows whether a host has done it, only that is sent again of which the second time
+    shows."""
+    unknown = ", ".join(row.host.readable for row in failed if row.state is CellState.UNKNOWN)
+    if unknown and takes_effect_again(parse_statement(statement.sql)):
+        raise MigrationRefused(
+            f"{step.version}_{step.title} statement {statement.index} is unknown on {unknown}: if it was "
+            "done there before the queue lost it, to send it again would do it twice.",
+            hint="Look there. Where it is not done, execute it by hand; then `oncluster migrate mark "
+            f"{step.version} {_state_of(step)} --reason …`, when nothing else is missing.",
+        )
 
 
 def _state_of(step: Step) -> str:

@@ -17,9 +17,11 @@ What the database itself refuses, so that no program can do it by mistake:
     OC003  a fence that is not greater than those before it (M3)
     OC004  `applied` or `rolled_back` while a required host lacks its `done` (M6)
 
-An outcome that arrives after a final one for the same attempt and host is left out. In PostgreSQL a writer
-and a new holder of the lock exclude each other by an advisory lock per cluster, because under READ COMMITTED
-a writer would not see a fence that is committed after its check; in SQLite every writer excludes every other.
+An outcome that arrives after the host's own word, `done` or `failed`, for the same attempt and host is left
+out; what others have said of it (`expired`, `unknown`, `abandoned`) may be followed by that. In PostgreSQL a
+writer and a new holder of the lock exclude each other by an advisory lock per cluster, because under READ
+COMMITTED a writer would not see a fence that is committed after its check; in SQLite every writer excludes
+every other.
 
 Versions are unsigned 64-bit integers: NUMERIC(20) in PostgreSQL; in SQLite, whose integers are signed, those
 from 2^63 on are text of twenty digits, which sorts after every integer.
@@ -49,8 +51,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
-SCHEMA_VERSION = 1
-FINAL_STATES = ("done", "failed", "expired", "abandoned")
+SCHEMA_VERSION = 2
+"""1: `expired` and `abandoned` could not be followed by what the host said later."""
+FINAL_STATES = ("done", "failed")
 _INT64_MAX = 2**63 - 1
 
 
@@ -271,6 +274,15 @@ _HAS_FINAL = f"""EXISTS (
     SELECT 1 FROM oncluster_outcomes f
     WHERE f.token = NEW.token AND f.host = NEW.host AND f.port = NEW.port AND f.state IN {FINAL_STATES})"""
 
+_SQLITE_FINAL = (
+    "CREATE TRIGGER oncluster_outcomes_final BEFORE INSERT ON oncluster_outcomes "
+    f"WHEN {_HAS_FINAL} BEGIN SELECT RAISE(IGNORE); END"
+)
+_POSTGRESQL_FINAL = (
+    "CREATE FUNCTION oncluster_skip_after_final() RETURNS trigger LANGUAGE plpgsql AS $body$ BEGIN "
+    f"IF {_HAS_FINAL} THEN RETURN NULL; END IF; RETURN NEW; END $body$"
+)
+
 _STALE = "the fence is not the one in force: another run holds this cluster's lock"
 _NOT_GREATER = "the fence is not greater than those before it"
 _APPEND_ONLY = "the ledger is append-only"
@@ -285,6 +297,20 @@ def create_schema(connection: Connection, *, ledger_id: str, at_ms: int) -> None
     connection.execute(text(LEDGER_VIEW))
     for statement in _triggers(connection.dialect.name):
         connection.exec_driver_sql(statement)
+    connection.execute(schema_table.insert().values(version=SCHEMA_VERSION, ledger_id=ledger_id, at_ms=at_ms))
+
+
+def upgrade_schema(connection: Connection, *, ledger_id: str, at_ms: int) -> None:
+    """From version 1. Adds, and changes no row. The caller holds the writers' lock and has looked."""
+    is_sqlite = connection.dialect.name == "sqlite"
+    connection.exec_driver_sql("DROP INDEX oncluster_one_final_outcome")
+    one_final = next(index for index in outcomes.indexes if index.name == "oncluster_one_final_outcome")
+    one_final.create(connection)
+    if is_sqlite:
+        connection.exec_driver_sql("DROP TRIGGER oncluster_outcomes_final")
+        connection.exec_driver_sql(_SQLITE_FINAL)
+    else:
+        connection.exec_driver_sql(_POSTGRESQL_FINAL.replace("CREATE", "CREATE OR REPLACE", 1))
     connection.execute(schema_table.insert().values(version=SCHEMA_VERSION, ledger_id=ledger_id, at_ms=at_ms))
 
 
@@ -331,10 +357,7 @@ def _sqlite_triggers() -> list[str]:
         f"WHEN NEW.event IN ('applied', 'rolled_back') AND {_INCOMPLETE} "
         f"BEGIN SELECT RAISE(ABORT, 'OC004: {_NOT_DONE}'); END"
     )
-    result.append(
-        "CREATE TRIGGER oncluster_outcomes_final BEFORE INSERT ON oncluster_outcomes "
-        f"WHEN {_HAS_FINAL} BEGIN SELECT RAISE(IGNORE); END"
-    )
+    result.append(_SQLITE_FINAL)
     return result
 
 
@@ -364,9 +387,7 @@ def _postgresql_triggers() -> list[str]:
             f"IF NEW.event IN ('applied', 'rolled_back') AND {_INCOMPLETE} THEN "
             f"RAISE EXCEPTION 'OC004: {_NOT_DONE}' USING ERRCODE = 'OC004'; END IF; RETURN NEW;",
         ),
-        _postgresql_function(
-            "oncluster_skip_after_final", f"IF {_HAS_FINAL} THEN RETURN NULL; END IF; RETURN NEW;"
-        ),
+        _POSTGRESQL_FINAL,
     ]
     for table in metadata.sorted_tables:
         result.append(

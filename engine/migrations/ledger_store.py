@@ -19,7 +19,7 @@ from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, Migration
 
 
 class LedgerStore:
-    """Opening makes the tables where there are none.
+    """Opening makes the tables where there are none, and brings older ones up to date.
 
     Raises ConfigError (the URL), LedgerUnavailable, MigrationRefused (a newer schema).
     """
@@ -52,7 +52,7 @@ class LedgerStore:
     def _open(self) -> str:
         with self.reading() as connection:
             state = schema.schema_state(connection)
-        if state is None:
+        if state is None or state[0] < schema.SCHEMA_VERSION:
             with self.writing() as connection:
                 if connection.dialect.name == "postgresql":
                     connection.execute(
@@ -60,6 +60,9 @@ class LedgerStore:
                     )
                 schema.create_schema(connection, ledger_id=str(self._env.new_uuid()), at_ms=self.now_ms())
                 state = schema.schema_state(connection)
+                if state is not None and state[0] < schema.SCHEMA_VERSION:
+                    schema.upgrade_schema(connection, ledger_id=state[1], at_ms=self.now_ms())
+                    state = schema.schema_state(connection)
         assert state is not None
         version, ledger_id = state
         if version > schema.SCHEMA_VERSION:

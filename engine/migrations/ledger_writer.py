@@ -163,7 +163,8 @@ class LedgerWriter:
     def record_outcomes(self, token: str, seen: Sequence[HostOutcome]) -> list[HostId]:
         """Appends what had changed and returns the hosts concerned.
 
-        A host's final state is never followed by another. Raises LedgerCorrupt when it is contradicted.
+        What a host has said itself is never followed by anything; what others said of it (it expired, it was
+        abandoned) is followed by that alone. Raises LedgerCorrupt when a host contradicts itself.
         """
         column = schema.outcomes.c
         changed: list[HostId] = []
@@ -178,7 +179,7 @@ class LedgerWriter:
             for outcome in seen:
                 state = CellState(outcome.state.value)
                 before = known.get(outcome.host)
-                if before is not None and (before[0].is_final or before[0] is state):
+                if before is not None and not _is_news(before[0], state):
                     _check_not_contradicted(token, outcome, state, before)
                     continue
                 self._insert(
@@ -212,6 +213,14 @@ class LedgerWriter:
             row["at_ms"] = self.store.now_ms()
         dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
         connection.execute(dialect.insert(table).values(**row).on_conflict_do_nothing())
+
+
+def _is_news(before: CellState, now: CellState) -> bool:
+    if before is now or before.is_reported:
+        return False
+    if before.is_given_up:
+        return now.is_reported or now is CellState.ABANDONED
+    return True
 
 
 def _check_not_contradicted(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.ddl.client import DDLQueueClient
@@ -30,10 +30,18 @@ class Target:
 
 def targets_of(rows: Sequence[LedgerRow]) -> list[Target]:
     """The attempts behind the rows that are not final, with the hosts for which they count."""
+    return _by_token(row for row in rows if not row.state.is_final)
+
+
+def given_up_targets(rows: Sequence[LedgerRow]) -> list[Target]:
+    """Those of hosts that were given up by others, and may have done it after all."""
+    return _by_token(row for row in rows if row.state.is_given_up)
+
+
+def _by_token(rows: Iterable[LedgerRow]) -> list[Target]:
     found: dict[str, list[LedgerRow]] = {}
     for row in rows:
-        if not row.state.is_final:
-            found.setdefault(row.token, []).append(row)
+        found.setdefault(row.token, []).append(row)
     return [Target(token, mine[0].entry, tuple(row.host for row in mine)) for token, mine in found.items()]
 
 
@@ -59,7 +67,7 @@ class Observer:
 
     async def look(self, target: Target) -> None:
         """One look. An entry that is gone without a record, or whose name is another's by now, makes its open
-        hosts `expired`."""
+        hosts `unknown`."""
         entry = target.entry or await self._find(target)
         if not entry:
             return
@@ -109,7 +117,7 @@ class Observer:
                         running -= 1
                         continue
                     case OnclusterError() if _is_gone(seen):
-                        self._record_gone(target)
+                        await self.look(target)  # who removed it may have recorded what became of it
                     case OnclusterError():
                         raise seen
                     case EntryStatus():
@@ -158,9 +166,10 @@ class Observer:
             [
                 HostOutcome(
                     host,
-                    HostState.EXPIRED,
+                    HostState.UNKNOWN,
                     Code.UNFINISHED,
-                    "The entry was removed from the queue and its outcome on this host is not known.",
+                    "The entry is not in the queue any more and nothing was recorded about it: whether this "
+                    "host has done it is not known.",
                 )
                 for host in target.hosts
             ],

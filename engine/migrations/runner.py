@@ -37,7 +37,7 @@ to hosts on which it failed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from engine.config.model import DistributedDdl, Topology
@@ -46,7 +46,7 @@ from engine.env import Env
 from engine.errors import OnclusterError
 from engine.keeper.base import Keeper
 from engine.migrations import lock
-from engine.migrations.abandoned import require_not_done_after_all
+from engine.migrations.abandoned import require_gone
 from engine.migrations.decide import (
     attempts_to_send,
     check_unchanged,
@@ -63,12 +63,12 @@ from engine.migrations.ledger_writer import Attempt, LedgerWriter
 from engine.migrations.lock import Binding, Lease
 from engine.migrations.locked_ledger import LockedLedger
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
-from engine.migrations.observe import targets_of
+from engine.migrations.observe import given_up_targets, targets_of
 from engine.migrations.order import check_order, creations_before, require_made
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
-from engine.migrations.states import Event, MigrationRecord, RunState
+from engine.migrations.states import Event, LedgerRow, MigrationRecord, RunState
 from engine.migrations.verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -110,6 +110,8 @@ class MigrationRunner:
         """
         lease = await self.locked.acquire(request)
         try:
+            opened = [record for record in self.ledger.records(self.cluster).values() if record.state.is_open]
+            await self._look_again(request, lease, [row for record in opened for row in record.rows])
             selected = select(
                 self.migrations,
                 self.ledger.records(self.cluster),
@@ -202,8 +204,10 @@ class MigrationRunner:
             self._record_empty(run, passed, writer)
         statement = script.statements[ref.statement - 1]
         if run.request.leniency.retry_failed:
+            await self._look_again(run.request, lease, record.rows_of(ref.statement))
+            record = self.locked.record(step.version)
             queue = DDLQueueClient(self.keeper, self.env, self.queue.paths)
-            await require_not_done_after_all(queue, record.rows_of(ref.statement))
+            await require_gone(queue, record.rows_of(ref.statement))
         if not is_begun(record, step):
             writer.record_step(Event.STARTED, step, script.checksum, run.request.requested_by)
         for attempt in self._attempts(run, step, script, statement):
@@ -274,6 +278,12 @@ class MigrationRunner:
         return self.locked.record(version)
 
     # --- inside -------------------------------------------------------------------------------------------
+
+    async def _look_again(self, request: RunRequest, lease: Lease, rows: Sequence[LedgerRow]) -> None:
+        """At hosts that were given up: one that did its task after all is recorded, and not asked again."""
+        observer = self.locked.observer(request.run_id, lease)
+        for target in given_up_targets(rows):
+            await observer.look(target)
 
     def _lease(self, run: Run) -> Lease:
         if run.lease is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
 from engine.migrations.files import GAP_RULE, Direction, Migration, MigrationSet, Script, gaps
 from engine.migrations.states import (
+    CellState,
     Event,
     LedgerRow,
     MigrationEvent,
@@ -183,9 +184,15 @@ def _refuse_failed(migration: Migration, record: MigrationRecord, leniency: Leni
     raise MigrationRefused(
         f"{migration.name} failed {record.direction}:\n  {lines}",
         code=next((row.code for row in failed if row.code), None),
-        hint="Remove the cause and repeat with --retry-failed, which sends what failed to the hosts where it "
-        f"failed; {_OTHERWISE[record.direction]}.",
+        hint=f"{_given_up(failed)}Remove the cause and repeat with --retry-failed, which sends what failed "
+        f"to the hosts where it failed; {_OTHERWISE[record.direction]}.",
     )
+
+
+def _given_up(failed: Sequence[LedgerRow]) -> str:
+    if not any(row.state.is_given_up for row in failed):
+        return ""
+    return "A host that came back may have done it since: `oncluster migrate status` looks. "
 
 
 def _unknown_target(migrations: MigrationSet, target: int) -> MigrationRefused:
@@ -279,4 +286,4 @@ def _changed_statements(script: Script, record: MigrationRecord) -> list[Problem
 
 
 def _failed_everywhere(rows: Sequence[LedgerRow]) -> bool:
-    return all(row.state.is_failure for row in rows)
+    return all(row.state.is_failure and row.state is not CellState.UNKNOWN for row in rows)

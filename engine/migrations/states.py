@@ -1,14 +1,11 @@
 """What the ledger's rows add up to. Pure: rows in, states out.
 
-    pending      nothing was sent
-    running      sent, not finished; hosts are at work or statements are still to be sent
-    waiting      everything was sent, and only hosts that are off line are missing; they catch up by
-    themselves
-    failed       a host failed, or its task expired before it came back, or was abandoned by a person; nothing
-                 further is sent
-    applied      every required host is done (M6)
-    marked       a person declared it applied, with a reason; no host proves it
-    rolled_back  the down file is done on every required host; as good as pending
+    pending      nothing was sent running      sent, not finished; hosts are at work or statements are still
+    to be sent waiting      everything was sent, and only hosts that are off line are missing; they catch up
+    by themselves failed       a host failed, or its task expired before it came back, or was abandoned by a
+    person, or nobody knows what became of it; nothing further is sent applied      every required host is
+    done (M6) marked       a person declared it applied, with a reason; no host proves it rolled_back  the
+    down file is done on every required host; as good as pending
 
 `running`, `waiting` and `failed` are of the direction that the record names.
 """
@@ -33,6 +30,9 @@ class CellState(enum.StrEnum):
     DONE = "done"
     FAILED = "failed"
     EXPIRED = "expired"
+    """It was removed from the queue before the host had done it."""
+    UNKNOWN = "unknown"
+    """The queue has lost it, and nobody knows whether the host has done it."""
     ABANDONED = "abandoned"
 
     @property
@@ -41,9 +41,20 @@ class CellState(enum.StrEnum):
 
     @property
     def is_failure(self) -> bool:
-        """The host has not done it and will not by itself. Abandoned is one: no migration is applied that a
-        required host lacks, whatever a person knows about the host; they may mark it applied."""
-        return self in (CellState.FAILED, CellState.EXPIRED, CellState.ABANDONED)
+        """The host is not known to have done it and is not waited for. Abandoned is one: no migration is
+        applied that a required host lacks, whatever a person knows about the host; they may mark it applied.
+        """
+        return self is CellState.FAILED or self.is_given_up
+
+    @property
+    def is_given_up(self) -> bool:
+        """Not by the host's own word: should it have done it after all, or do it yet, that is recorded."""
+        return self in (CellState.EXPIRED, CellState.UNKNOWN, CellState.ABANDONED)
+
+    @property
+    def is_reported(self) -> bool:
+        """By the host's own word, which is never followed by another."""
+        return self in (CellState.DONE, CellState.FAILED)
 
 
 class MigrationState(enum.StrEnum):

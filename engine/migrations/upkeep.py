@@ -9,7 +9,7 @@ from engine.migrations.decide import is_complete
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction
 from engine.migrations.model import RunRequest
-from engine.migrations.observe import targets_of
+from engine.migrations.observe import given_up_targets, targets_of
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import Event, MigrationRecord, MigrationState
 
@@ -19,14 +19,16 @@ async def refresh(runner: MigrationRunner, request: RunRequest) -> list[Migratio
     back.
 
     This is how a host that was off line during a run and caught up later comes into the ledger, also when the
-    migration was rolled back meanwhile. Returns the records that were open before. Raises Busy when a run is
-    at work, which records by itself, and MigrationRefused when the cluster's migrations are recorded in
-    another ledger: in this one all of them look as if nothing had ever been sent.
+    migration was rolled back meanwhile, or when it had been given up and the migration is still open. Returns
+    the records that were open before. Raises Busy when a run is at work, which records by itself, and
+    MigrationRefused when the cluster's migrations are recorded in another ledger: in this one all of them
+    look as if nothing had ever been sent.
     """
     locked = runner.locked
     await locked.check()
     opened = [r for r in runner.ledger.records(runner.cluster).values() if r.state.is_open]
     targets = targets_of(runner.ledger.rows(runner.cluster))
+    targets += given_up_targets([row for record in opened for row in record.rows])
     if not opened and not targets:
         return []
     lease = await locked.acquire(request)

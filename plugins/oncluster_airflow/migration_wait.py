@@ -118,14 +118,21 @@ async def _finish(
     step = run.step(ref.version)
     if verdict.goes_on and step is not None and ref.statement == step.statements:
         await runner.finish_migration(run, ref.version)
+    return result_of(progress, verdict, at_limit=at_limit)
+
+
+def result_of(progress: Progress, verdict: Verdict, *, at_limit: bool = False) -> WaitResult:
+    """How it ended, in Airflow's words; GONE where no host failed, and the queue has lost some."""
     state = _STATES[verdict]
     bad = {row.state for row in progress.rows if row.state.is_failure}
-    if state is WaitState.FAILED and bad == {CellState.ABANDONED}:
-        state = WaitState.ABANDONED
+    if state is WaitState.FAILED and CellState.FAILED not in bad:
+        state = WaitState.ABANDONED if bad == {CellState.ABANDONED} else WaitState.GONE
+    lost = ", ".join(row.host.readable for row in progress.rows if row.state is CellState.UNKNOWN)
     return WaitResult(
         state,
-        ", ".join(sorted({row.entry for row in progress.rows if row.entry})) or str(ref),
+        ", ".join(sorted({row.entry for row in progress.rows if row.entry})) or str(progress.ref),
         tuple(outcome_of(row) for row in progress.rows),
+        note=f"Whether it was done on {lost} is not known." if lost else "",
         at_limit=at_limit,
     )
 

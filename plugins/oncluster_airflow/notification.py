@@ -170,8 +170,9 @@ def kind_and_advice(error: object) -> tuple[str, str]:
             )
         case DDLGone():
             return "gone", (
-                "the queue's cleaner removed the entry. `oncluster migrate status` shows what each host was "
-                "seen to do; compare the schema of the hosts that are missing there, then run the DAG again."
+                "the queue's cleaner removed the entry, or Keeper has lost it. `oncluster migrate status` "
+                "shows what each host was seen to do: `expired` has not done it, of `unknown` nobody can "
+                "say. Compare the schema of those hosts, then run the DAG again with `retry_failed`."
             )
         case DDLWaitError():
             return "failed", (

@@ -7,7 +7,8 @@ partial           a migration goes on although hosts are missing; they take it u
 failed            a host refused it; the others' outcomes are known too
 timeout           the time is over and hosts are still at it; the queue goes on, anybody can attach again
 abandoned         a person said that some hosts will never do it; every other host has done it
-gone              the entry was removed from the queue before every host had answered
+gone              the entry left the queue before every host had answered: those hosts are `expired`, or
+                  `unknown` where nothing was recorded of them
 not_waited        nobody waited, as asked (timeout 0)
 """
 

@@ -9,8 +9,13 @@ import pytest
 
 from engine.ddl.outcome import EntryStatus, HostOutcome, HostState
 from engine.ddl.output import OutputMode
+from engine.migrations.files import Direction
+from engine.migrations.model import Progress, StatementRef
+from engine.migrations.states import CellState
+from engine.migrations.verdict import Verdict
 from engine.names import HostId
 from tests.unit.ddl_support import Bench, host, run
+from tests.unit.test_migrations_decisions import rows as ledger_rows
 
 DONE, FAILED, WAITING = HostState.DONE, HostState.FAILED, HostState.WAITING
 ABANDONED, EXPIRED = HostState.ABANDONED, HostState.EXPIRED
@@ -84,6 +89,27 @@ def test_who_gave_a_host_up_and_why_is_in_the_error_the_table_and_the_advice() -
     assert WORD in hosts_table(result.hosts)
     kind, advice = kind_and_advice(error)
     assert kind == "abandoned" and "migrate mark" in advice
+
+
+@pytest.mark.parametrize(
+    ("states", "ended", "told"),
+    [
+        ("done expired", "gone", "1 expired"),
+        ("done unknown", "gone", "Whether it was done on n2:9000 is not known. "),
+        ("failed unknown", "failed", "1 unknown"),
+        ("done abandoned", "abandoned", "1 abandoned"),
+    ],
+)
+def test_what_expired_and_what_nobody_knows_of_a_migration_are_told_apart(
+    states: str, ended: str, told: str
+) -> None:
+    from oncluster_airflow.errors import error_of
+    from oncluster_airflow.migration_wait import result_of
+
+    rows = tuple(ledger_rows(*map(CellState, states.split())))
+    progress = Progress(StatementRef(1, Direction.UP, 1), Verdict.FAILED, rows)
+    result = result_of(progress, Verdict.FAILED)
+    assert result.state.value == ended and told in str(error_of(result))
 
 
 def test_an_error_that_is_no_text_can_stand_in_every_database_and_log() -> None:

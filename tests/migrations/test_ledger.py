@@ -72,6 +72,32 @@ def seen(host: HostId, state: HostState, code: int = 0) -> HostOutcome:
     return HostOutcome(host, state, code, "boom" if code else "", 1, 2, 1)
 
 
+def as_in_version_1(url: str) -> None:
+    """Back to the format in which `expired` and `abandoned` were the last word."""
+    then = "('done', 'failed', 'expired', 'abandoned')"
+    now = str(schema.FINAL_STATES)
+    engine = sa.create_engine(url.replace("postgresql:", "postgresql+psycopg2:"))
+    with engine.begin() as connection:
+
+        def run(sql: str) -> None:
+            connection.exec_driver_sql(sql)
+
+        if engine.dialect.name == "sqlite":
+            run("DROP TRIGGER oncluster_schema_no_update")
+            run("DROP TRIGGER oncluster_outcomes_final")
+            run(schema._SQLITE_FINAL.replace(now, then))
+        else:
+            run("DROP TRIGGER oncluster_schema_no_change ON oncluster_schema")
+            run(schema._POSTGRESQL_FINAL.replace(now, then).replace("CREATE", "CREATE OR REPLACE", 1))
+        run("DROP INDEX oncluster_one_final_outcome")
+        run(
+            "CREATE UNIQUE INDEX oncluster_one_final_outcome ON oncluster_outcomes (token, host, port) "
+            f"WHERE state IN {then}"
+        )
+        run("UPDATE oncluster_schema SET version = 1")
+    engine.dispose()
+
+
 def table_rows(ledger: Ledger) -> dict[str, list[tuple[object, ...]]]:
     with ledger._store.reading() as connection:
         return {
@@ -239,6 +265,42 @@ def test_a_final_outcome_is_followed_by_none_and_its_contradiction_is_told(ledge
     assert [row.state for row in ledger.rows("c")] == [CellState.DONE]
 
 
+@pytest.mark.parametrize("given_up", [HostState.EXPIRED, HostState.UNKNOWN, HostState.ABANDONED])
+@pytest.mark.parametrize("said", [HostState.DONE, HostState.FAILED])
+def test_what_others_said_of_a_host_is_followed_by_its_own_word_and_by_nothing_else(
+    ledger_url: str, given_up: HostState, said: HostState
+) -> None:
+    ledger = open_ledger(ledger_url)
+    writer = holding(ledger)
+    event(writer, Event.STARTED)
+    writer.record_attempt(attempt(1, A))
+    assert writer.record_outcomes("token-1-1", [seen(A, given_up)]) == [A]
+    for state in (HostState.RUNNING, HostState.EXPIRED, HostState.UNKNOWN, given_up):
+        assert writer.record_outcomes("token-1-1", [seen(A, state)]) == []
+    assert writer.record_outcomes("token-1-1", [seen(A, said)]) == [A]
+    assert writer.record_outcomes("token-1-1", [seen(A, HostState.ABANDONED)]) == []
+    assert [row.state.value for row in ledger.rows("c")] == [said.value]
+    assert len(table_rows(ledger)["oncluster_outcomes"]) == 2
+
+
+def test_a_ledger_of_the_first_format_takes_a_late_word_once_it_was_opened(ledger_url: str) -> None:
+    ledger = open_ledger(ledger_url)
+    writer = holding(ledger)
+    event(writer, Event.STARTED)
+    writer.record_attempt(attempt(1, A))
+    writer.record_outcomes("token-1-1", [seen(A, HostState.ABANDONED)])
+    as_in_version_1(ledger_url)
+    assert [row.state for row in ledger.rows("c")] == [CellState.ABANDONED]
+
+    again = open_ledger(ledger_url)
+    assert again.ledger_id == ledger.ledger_id
+    writer = again.writer("c", run_id="run", fence=ledger.max_fence("c"))
+    assert writer.record_outcomes("token-1-1", [seen(A, HostState.DONE)]) == [A]
+    assert [row.state for row in again.rows("c")] == [CellState.DONE]
+    writer.record_outcomes("token-1-1", [seen(A, HostState.EXPIRED)])
+    assert len(table_rows(again)["oncluster_outcomes"]) == 2
+
+
 def test_an_error_that_is_no_text_is_recorded_as_far_as_it_is(ledger_url: str) -> None:
     """Hosts put values into their errors, and those may be any bytes."""
     ledger = open_ledger(ledger_url)
@@ -265,7 +327,7 @@ def test_a_token_stands_for_one_attempt_and_one_entry(ledger_url: str) -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.sampled_from(list(HostState))), max_size=12))
-def test_the_view_shows_the_first_final_state_or_else_the_last_one(
+def test_the_view_shows_a_hosts_own_word_or_else_the_last_that_others_said(
     tmp_path_factory: pytest.TempPathFactory, history: list[tuple[HostId, HostState]]
 ) -> None:
     ledger = open_ledger(tmp_path_factory.mktemp("l") / "ledger.sqlite")
@@ -278,7 +340,8 @@ def test_the_view_shows_the_first_final_state_or_else_the_last_one(
             writer.record_outcomes("token-1-1", [seen(host, state, 1 if state is HostState.FAILED else 0)])
         except LedgerCorrupt:
             assert expected[host].is_final
-        if not expected[host].is_final:
+        is_news = state.is_reported or state is HostState.ABANDONED
+        if not expected[host].is_final or (expected[host].is_given_up and is_news):
             expected[host] = CellState(state.value)
     assert {row.host: row.state for row in ledger.rows("c")} == expected
 

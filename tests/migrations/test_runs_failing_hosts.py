@@ -9,8 +9,11 @@ import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.abandonment import Abandonment, abandon
+from engine.ddl.cleaner import DDLCleaner
 from engine.ddl.client import DDLQueueClient
 from engine.ddl.initiator import prepare
+from engine.ddl.outcome import HostOutcome, HostState
+from engine.ddl.outcome_record import correct_outcome_record, read_outcome_record
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
     ChangedMigration,
@@ -185,7 +188,7 @@ def test_a_failed_migration_can_be_rolled_back(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
-def test_an_entry_that_was_cleaned_up_before_a_host_came_back_is_expired_and_can_be_sent_again(
+def test_an_entry_that_is_gone_without_a_record_is_unknown_and_can_be_sent_again_where_it_would_show(
     tmp_path: Path,
 ) -> None:
     async def scenario(world: World) -> None:
@@ -201,7 +204,7 @@ def test_an_entry_that_was_cleaned_up_before_a_host_came_back_is_expired_and_can
             await drive(await world.runner(), world.request())
         assert world.states() == {1: "failed"}
         rows = world.ledger.rows("shop")
-        assert {row.host: row.state for row in rows} == {NODE1: CellState.DONE, NODE2: CellState.EXPIRED}
+        assert {row.host: row.state for row in rows} == {NODE1: CellState.DONE, NODE2: CellState.UNKNOWN}
         assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
         assert len(set(world.schemas().values())) == 1
         assert sum("s.a (x" in sql for sql in world.hosts[NODE1].executed) == 1
@@ -233,7 +236,10 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
     in_world(tmp_path, scenario)
 
 
-def test_an_abandoned_host_that_may_do_its_task_or_has_done_it_is_not_sent_it_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("who", ["status", "a run", "a retry"])
+def test_an_abandoned_host_is_not_sent_again_what_it_may_do_yet_and_has_done_what_it_did(
+    tmp_path: Path, who: str
+) -> None:
     async def scenario(world: World) -> None:
         await world.start()
         assert (await drive(await world.runner(), world.request())).state is RunState.DONE
@@ -245,15 +251,95 @@ def test_an_abandoned_host_that_may_do_its_task_or_has_done_it_is_not_sent_it_ag
         await refresh(await world.runner(), world.request())
         with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
             await drive(await world.runner(), world.request(leniency=RETRY))
+        assert world.states()[4] == "failed"
         await world.hosts[NODE2].start()
         while not any("s.z" in sql for sql in world.hosts[NODE2].executed):
             await world.env.sleep(0.1)
         await world.env.sleep(1)
-        with pytest.raises(MigrationRefused, match="which has done it after all"):
-            await drive(await world.runner(), world.request(leniency=RETRY))
+        looked = await look(world)
+        assert (looked, world.states()[4]) == (True, "applied")
         assert sum("s.z" in sql for sql in world.hosts[NODE2].executed) == 1
+        world.check()
+
+    async def look(world: World) -> bool:
+        match who:
+            case "status":
+                await refresh(await world.runner(), world.request())
+                return True
+            case "a run":
+                return (await drive(await world.runner(), world.request())).state is RunState.DONE
+            case _:
+                again = world.request(leniency=RETRY)
+                return (await drive(await world.runner(), again)).state is RunState.DONE
 
     in_world(tmp_path, scenario)
+
+
+def test_an_entry_that_the_cleaner_removed_is_expired_until_its_host_has_done_it_after_all(
+    tmp_path: Path,
+) -> None:
+    """1. node02 is away for longer than the queue keeps entries. 2. It had begun the entry, and says so."""
+
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+        await drive(await world.runner(), world.request(target=1))
+        keeper, paths = await world.server.connect(), world.queue.paths
+        await world.env.sleep(8 * 86_400)
+        await DDLCleaner(keeper, world.env, world.queue).clean()
+        await refresh(await world.runner(), world.request())
+        rows = world.ledger.rows("shop")
+        assert {row.host: row.state for row in rows} == {NODE1: CellState.DONE, NODE2: CellState.EXPIRED}
+        entry = rows[0].entry
+        record = await read_outcome_record(keeper, paths, entry)
+        assert record is not None
+        late = HostOutcome(NODE2, HostState.DONE)
+        assert await correct_outcome_record(keeper, paths, entry, record.czxid, late)
+        await refresh(await world.runner(), world.request())
+        assert {row.state for row in world.ledger.rows("shop")} == {CellState.DONE}
+
+    in_world(tmp_path, scenario)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_sent_again"),
+    [
+        ("ALTER TABLE s.a UPDATE x = x + 1 WHERE 1", False),
+        ("EXCHANGE TABLES s.a AND s.b", False),
+        ("TRUNCATE TABLE s.a", False),
+        ("ALTER TABLE s.a DROP COLUMN y", True),
+        ("DROP TABLE s.b", True),
+    ],
+)
+def test_what_nobody_would_notice_the_second_time_is_not_sent_where_it_may_have_been_done(
+    tmp_path: Path, statement: str, is_sent_again: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        await world.start()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        write(world.folder, {"4_more.up.sql": statement})
+        await world.hosts[NODE2].stop()
+        await drive(await world.runner(), world.request(timeout_s=1))
+        keeper = await world.server.connect()
+        last = world.queue.paths.entry(f"query-{len(world.entries()) - 1:010}")
+        for path in sorted((p for p in world.server.tree.nodes if p.startswith(last)), reverse=True):
+            await keeper.remove(path)
+        await world.hosts[NODE2].start()
+        await refresh(await world.runner(), world.request())
+        sent = len(world.entries())
+        retry = world.request(leniency=RETRY)
+        if is_sent_again:
+            await drive(await world.runner(), retry)
+            assert len(world.entries()) == sent + 1
+            return
+        with pytest.raises(MigrationRefused, match="statement 1 is unknown on node02:9000") as refused:
+            await drive(await world.runner(), retry)
+        assert "migrate mark 4 applied" in refused.value.hint
+        assert len(world.entries()) == sent
+        write(world.folder, {"4_more.up.sql": "SYSTEM RELOAD DICTIONARIES"})
+        with pytest.raises(ChangedMigration):
+            await drive(await world.runner(), world.request(leniency=RETRY))
+
+    in_world(tmp_path, scenario, replicas=1, shards=2)
 
 
 @pytest.mark.parametrize("applied_before", [0, 1])
@@ -280,7 +366,7 @@ def test_a_keeper_that_lost_its_data_says_nothing_of_what_was_sent_before(
         states = {
             row.host: row.state for row in world.ledger.rows("shop") if row.version == late.rows[0].version
         }
-        assert states == {NODE1: CellState.DONE, NODE2: CellState.EXPIRED}
+        assert states == {NODE1: CellState.DONE, NODE2: CellState.UNKNOWN}
         assert (await drive(await world.runner(), world.request(leniency=RETRY))).state is RunState.DONE
         assert len(set(world.schemas().values())) == 1
 
