@@ -14,6 +14,14 @@ from engine.node.system_tables import Row
 from engine.sql import Token
 
 
+class ReplicaFacts(Protocol):
+    """Columns of replicas of Replicated databases."""
+
+    async def of(self, cluster: str) -> Mapping[tuple[int, int], Mapping[str, object]]:
+        """By the numbers of shard and replica; empty for a cluster of the configuration."""
+        ...
+
+
 class ClustersTable:
     """Columns are chDB's. `host_address` is filled where the configuration has addresses; names are not
     resolved for it, because a name that DNS does not know would hold up the query."""
@@ -26,15 +34,23 @@ class ClustersTable:
         topology: Callable[[], Topology],
         is_local: Callable[[HostId], bool],
         failures_of: Callable[[HostId], tuple[int, int]] = lambda _: (0, 0),
+        facts: ReplicaFacts | None = None,
     ) -> None:
-        """`failures_of` says how many failures of a host count, and the seconds until none does."""
+        """`failures_of` says how many failures of a host count, and the seconds until none does; `facts` what
+        is known of the replicas of a Replicated database."""
+        self._facts = facts
         self._topology = topology
         self._is_local = is_local
         self._failures_of = failures_of
 
     async def rows(self, asked: Asked, tokens: list[Token]) -> Iterable[Row]:
+        clusters = self._topology().clusters.values()
+        facts = {}
+        if self._facts is not None:
+            facts = {cluster.name: await self._facts.of(cluster.name) for cluster in clusters}
         return [
             {
+                **facts.get(cluster.name, {}).get((shard.number, number), {}),
                 "errors_count": failures,
                 "estimated_recovery_time": recovery_s,
                 "cluster": cluster.name,
@@ -49,7 +65,7 @@ class ClustersTable:
                 "user": replica.user,
                 "default_database": replica.default_database,
             }
-            for cluster in self._topology().clusters.values()
+            for cluster in clusters
             for shard in cluster.shards
             for number, replica in enumerate(shard.replicas, start=1)
             for failures, recovery_s in [self._failures_of(replica.host_id)]

@@ -109,6 +109,18 @@ class Distributed(ReplicatedStatements, Protocol):
         ...
 
 
+class Databases(ReplicatedStatements, Protocol):
+    """The node's Replicated databases, as far as statements go (`engine.node.databases.statements`)."""
+
+    def concerns(self, asked: Asked, statement: Statement) -> bool:
+        """False: the statement has nothing to do with them."""
+        ...
+
+    def without_cluster(self, asked: Asked, statement: Statement) -> tuple[Asked, Statement]:
+        """Without ON CLUSTER where that says nothing. Raises SqlError 80."""
+        ...
+
+
 class StatementRouter:
     """All statements of all clients pass here."""
 
@@ -121,8 +133,10 @@ class StatementRouter:
         replicated: Replicated | None = None,
         distributed: Distributed | None = None,
         waits: ClusterWaits | None = None,
+        databases: Databases | None = None,
     ) -> None:
         self._waits = waits
+        self._databases = databases
         self._tables = tables
         self._run_on_cluster = run_on_cluster
         self._commands = commands
@@ -145,6 +159,9 @@ class StatementRouter:
         if sql != asked.sql:
             asked, statement = replace(asked, sql=sql), parse_statement(sql)
         await self._check(asked, statement)
+        is_of_database = self._databases is not None and self._databases.concerns(asked, statement)
+        if self._databases is not None and is_of_database:
+            asked, statement = self._databases.without_cluster(asked, statement)
         if statement.on_cluster is not None:
             if self._waits is None:
                 yield await self._run_on_cluster(asked, statement)
@@ -152,6 +169,12 @@ class StatementRouter:
             with self._waits.enter(asked, statement) as wait:
                 yield await self._run_on_cluster(replace(asked, wait=wait), statement)
             return
+        if self._databases is not None and self._waits is not None and is_of_database:
+            with self._waits.enter(asked, statement) as wait:
+                answer = await self._databases.run(replace(asked, wait=wait), statement)
+                if answer is not None:
+                    yield answer
+                    return
         if self._commands is not None and self._commands.takes(statement):
             self._commands.run(statement)
             yield done(asked)
@@ -162,6 +185,19 @@ class StatementRouter:
                 yield answer
         finally:
             # Also of a statement that was cancelled: chDB may have carried it out.
+            if self._distributed is not None:
+                self._distributed.forget_views(statement)
+
+    async def run_here(self, asked: Asked) -> None:
+        """Run a statement of a Replicated database's log, or of the node's own making, on this node only, as
+        a client's. Raises SqlError."""
+        statement = parse_statement(asked.sql)
+        try:
+            async with self._run_here(asked, statement) as answer:
+                while await answer.read():
+                    pass
+                await answer.finish()
+        finally:
             if self._distributed is not None:
                 self._distributed.forget_views(statement)
 

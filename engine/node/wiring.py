@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ssl
+from dataclasses import replace
 
 from engine.config.load import ConfigFile
 from engine.config.model import NodeConfig, Topology
@@ -22,6 +23,9 @@ from engine.names import HostId
 from engine.node.cluster_tables import ClustersTable, MacrosTable, QueueTable
 from engine.node.cluster_waits import ClusterWaits
 from engine.node.config_reload import ConfigReload
+from engine.node.databases.assembly import DatabasesNode
+from engine.node.databases.queue_executor import DatabasesExecutor
+from engine.node.databases.running import ReplicatedDatabases
 from engine.node.directory import NodeDirectory
 from engine.node.distributed.assembly import DistributedNode
 from engine.node.distributed.executor import DistributedExecutor
@@ -63,6 +67,7 @@ class Wiring:
         self._queues: NodeQueues | None = None
         self._tables: SystemTables | None = None
         self._waits = ClusterWaits(env)
+        self._databases: ReplicatedDatabases | None = None
         self._config_reload = ConfigReload(config_file, env=env, on_change=self._topology_changed)
         self._commands = NodeCommands(self._config_reload)
 
@@ -99,9 +104,21 @@ class Wiring:
             replicated.into_distributed = distributed.run_insert
         self._stack.push_async_callback(distributed.stop)
         await distributed.start()
+        databases = None
         if config.zookeeper is not None and replicated is not None:
+            databases = DatabasesNode(
+                env=env,
+                pool=pool,
+                holder=holder,
+                identity=identity,
+                topology=lambda: self._config_file.topology,
+                replicated=replicated,
+                distributed=distributed,
+            )
+            await databases.load()
+            self._databases = databases.databases
             queues = await self._open_queues(
-                directory, pool, identity, factory, holder, replicated, distributed
+                directory, pool, identity, factory, holder, replicated, distributed, databases
             )
             self._stack.push_async_callback(queues.stop, grace_s=QUEUE_GRACE_S)
             self._queues = queues
@@ -121,7 +138,10 @@ class Wiring:
         tables = SystemTables(
             [
                 ClustersTable(
-                    self._topology, lambda host: _is_local(identity, host), distributed.failures_of
+                    self._topology,
+                    lambda host: _is_local(identity, host),
+                    distributed.failures_of,
+                    None if databases is None else databases.cluster_facts,
                 ),
                 MacrosTable(self._topology),
                 QueueTable(queues or NoQueues()),
@@ -129,6 +149,7 @@ class Wiring:
                 waits,
                 *own_tables,
                 *distributed.system_tables(shown_tables),
+                *([] if databases is None else databases.system_tables()),
             ]
         )
         zookeeper_table.provide = tables.provide
@@ -140,6 +161,7 @@ class Wiring:
             replicated=replicated,
             distributed=distributed,
             waits=waits,
+            databases=None if databases is None else databases.statements,
         )
         distributed.deliver_here_with(router)
         timezone = (await pool.query("SELECT timezone()", format="TSVRaw")).text.strip()
@@ -164,6 +186,9 @@ class Wiring:
         self._stack.push_async_callback(http.stop, grace_s=STATEMENT_GRACE_S)
         if queues is not None:
             queues.start()
+        if databases is not None:
+            databases.start(router.run_here)
+            self._stack.push_async_callback(databases.stop, grace_s=QUEUE_GRACE_S)
         self._config_reload.start()
         self._stack.push_async_callback(self._config_reload.stop)
         return http
@@ -177,6 +202,7 @@ class Wiring:
         holder: SessionHolder,
         replicated: ReplicatedNode,
         distributed: DistributedNode,
+        databases: DatabasesNode,
     ) -> NodeQueues:
         config = self._config
         executor = QueueExecutor(
@@ -193,11 +219,15 @@ class Wiring:
             factory=factory,
             holder=holder,
             env=self._env,
-            executor=DistributedExecutor(
-                replicated.executor(executor),
-                node=distributed,
+            executor=DatabasesExecutor(
+                DistributedExecutor(
+                    replicated.executor(executor),
+                    node=distributed,
+                    new_session=executor.new_session,
+                    commands=self._commands,
+                ),
+                statements=databases.statements,
                 new_session=executor.new_session,
-                commands=self._commands,
             ),
             intents=intents,
             identity=identity,
@@ -206,7 +236,10 @@ class Wiring:
         )
 
     def _topology(self) -> Topology:
-        return self._config_file.topology
+        """The configuration's, with the Replicated databases as clusters of their replicas."""
+        topology = self._config_file.topology
+        own = {} if self._databases is None else self._databases.clusters()
+        return replace(topology, clusters={**own, **topology.clusters}) if own else topology
 
     def _check_kept(self, sql: str, statement: Statement) -> None:
         if self._tables is not None:

@@ -7,7 +7,7 @@ anybody can read them; Keeper is waited for in the background. Order of stop: ta
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -117,6 +117,7 @@ class ReplicatedNode:
         feeders = FeederGuard(self.tables, self._graph)
         self.life.check_new_name = feeders.check_new_table
         self.views = ViewPush(self._graph, self.tables, pool=pool, env=env, run_insert=self.run_insert)
+        self.on_altered: Callable[[TableName], None] = lambda _: None
         self.into_distributed: Callable[[Asked], Awaitable[Asked | None]] | None = None
         """Runs an INSERT into a Distributed table; gives back any other, its reads of such ones replaced."""
         self._inserts = ReplicatedInserts(self.tables, self.views)
@@ -206,6 +207,11 @@ class ReplicatedNode:
         """A definition may be another one than before: by a statement in chDB, or by an ALTER in the log."""
         self._graph.changed()
 
+    def altered(self, ctx: ReplicaContext) -> None:
+        """A table's own replication has given it another definition."""
+        self.changed()
+        self.on_altered(ctx.name)
+
     async def run_insert(self, asked: Asked) -> None:
         """Run an INSERT … SELECT of the node's own making, as a client's."""
         statement = parse_statement(asked.sql)
@@ -224,10 +230,16 @@ class ReplicatedNode:
         """For the DDL queues."""
         return ReplicatedExecutor(inner, life=self.life, handlers=self.handlers)
 
+    def macros_from(self, macros_of: Callable[[str], Mapping[str, str]]) -> None:
+        """`macros_of` gives, by database, the macros that mean something else in it."""
+        self._create.macros_of = macros_of
+
+    def databases_view(self) -> SystemView:
+        return DatabasesView(self.life)
+
     def system_tables(self) -> list[SystemTable | SystemView]:
         return [
             TablesView(self.life),
-            DatabasesView(self.life),
             *replicated_system_tables(self.tables, self._env),
         ]
 
@@ -293,7 +305,6 @@ class TableMaker:
 
     async def make(self, record: TableRecord, local: LocalTable) -> RunningTable:
         store = await ChdbPartStore.open(self._pool, local.name, str(record.uuid))
-        store.altered = self._node.changed
         settings = {n: v for n, v in settings_of(local.create_query).items() if n not in HIDDEN_SETTINGS}
         profile = self._node.default_profile
         settings |= {name: profile[name] for name in _OF_THE_PROFILE if name in profile}
@@ -313,4 +324,5 @@ class TableMaker:
             other_table=self._node.store_of,
         )
         store.found_broken = ctx.check_later
+        store.altered = partial(self._node.altered, ctx)
         return RunningTable(record, ctx, ReplicatedTable(ctx), store)

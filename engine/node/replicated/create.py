@@ -73,6 +73,8 @@ class CreateStatements:
         self._topology = topology
         self._defaults = defaults
         self._run_insert = run_insert
+        self.macros_of: Callable[[str], Mapping[str, str]] = lambda _: {}
+        """By database, macros that mean something else in it."""
 
     async def run(self, asked: Asked, statement: Statement) -> Answer | None:
         if statement.kind not in _CREATES:
@@ -282,7 +284,11 @@ class CreateStatements:
     def _place(self, path: str, replica: str, name: TableName, uuid: UUID, *, is_uuid_given: bool) -> Place:
         names = {"database": name.database, "table": name.table}
         shown_path, shown_replica = _expand_known(path, names), _expand_known(replica, names)
-        macros = {"server_uuid": str(self._defaults.server_uuid), **self._topology().macros}
+        macros = {
+            "server_uuid": str(self._defaults.server_uuid),
+            **self._topology().macros,
+            **self.macros_of(name.database),
+        }
         if is_uuid_given:
             macros["uuid"] = str(uuid)
         elif "{uuid}" in shown_path + shown_replica and "uuid" not in macros:

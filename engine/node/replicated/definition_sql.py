@@ -124,6 +124,13 @@ class Definition:
             Code.BAD_ARGUMENTS, "Expected two string literal arguments: zookeeper_path and replica_name"
         )
 
+    def without_keeper_arguments(self) -> str:
+        """The text with an engine that has the default path and replica name."""
+        assert self.engine is not None
+        rest = self.engine.arguments[2:] if self.keeper_arguments() else self.engine.arguments
+        engine = EngineText(self.engine.name, rest)
+        return apply_edits(self.sql, [Edit(self._engine_at.start, self._engine_at.end, str(engine))])
+
     # -- for chDB ------------------------------------------------------------------------------------------
 
     def for_chdb(self, uuid: UUID, name: TableName, hidden: Mapping[str, str]) -> str:

@@ -1,0 +1,104 @@
+"""Numbers of entries, and entries in the log.
+
+An entry's number comes from `counter`, one at a time: who takes one holds `counter_lock` until the entry is
+there, so that entries appear in the order of their numbers.
+
+Source: ClickHouse's DatabaseReplicatedDDLWorker::enqueueQueryImpl.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from engine.databases.paths import DatabasePaths, ReplicaName
+from engine.ddl.entry import DEFAULT_VERSION, MAX_ENTRY_BYTES, DDLLogEntry
+from engine.ddl.text import encode_bytes
+from engine.env import Env
+from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, OperationTimeout, SqlError
+from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove
+from engine.keeper.recipes import try_remove
+
+T = TypeVar("T")
+
+_ATTEMPTS = 1000
+_PAUSE_S = 0.05
+
+
+async def enqueue(
+    keeper: Keeper, env: Env, paths: DatabasePaths, me: ReplicaName, entry: DDLLogEntry, *, is_committed: bool
+) -> int:
+    """The number of the new entry, which is proposed with it, or committed at once. One at a time.
+
+    Raises SqlError 341 when no number can be had, 36 for an entry that is too large, SessionExpired when
+    nobody can tell.
+    """
+    data = entry.to_bytes()
+    if len(data) > MAX_ENTRY_BYTES:
+        raise SqlError(
+            Code.BAD_ARGUMENTS, f"The statement takes {len(data)} bytes in the log, {MAX_ENTRY_BYTES} fit"
+        )
+    holder = encode_bytes(str(me))
+    counter = await _take_number(keeper, env, paths, holder)
+    number = int(counter[-10:])
+    path = paths.entry(number)
+    if is_committed:
+        state = Create(f"{path}/committed", holder)
+    else:
+        state = Create(f"{path}/try", holder, mode=CreateMode.EPHEMERAL)
+    ops: list[Op] = [
+        Create(path, data),
+        state,
+        Remove(counter),
+        Remove(paths.counter_lock),
+        *(Create(f"{path}/{name}") for name in ("active", "finished", "synced")),
+    ]
+    try:
+        await keeper.multi(ops)
+    except (ConnectionLoss, OperationTimeout):
+        if await on_same_session(env, lambda: keeper.exists(path)) is None:
+            await on_same_session(env, lambda: try_remove(keeper, counter))
+            await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
+            raise
+    return number
+
+
+async def _take_number(keeper: Keeper, env: Env, paths: DatabasePaths, holder: bytes) -> str:
+    for _ in range(_ATTEMPTS):
+        try:
+            results = await keeper.multi(
+                [
+                    Create(paths.counter_lock, holder, mode=CreateMode.EPHEMERAL),
+                    Create(f"{paths.counter}/cnt-", mode=CreateMode.EPHEMERAL_SEQUENTIAL),
+                ]
+            )
+            return str(results[1])
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists):
+                raise
+        except (ConnectionLoss, OperationTimeout):
+            # A lock of this session is what is left of the request; its number is never used.
+            stat = await on_same_session(env, lambda: keeper.exists(paths.counter_lock))
+            if stat is not None and stat.ephemeral_owner == keeper.session_id:
+                await on_same_session(env, lambda: try_remove(keeper, paths.counter_lock))
+        await env.sleep(_PAUSE_S)
+    raise SqlError(
+        Code.UNFINISHED,
+        f"Cannot enqueue query: {paths.counter_lock} is held by another replica",
+        hint="This error can be retried.",
+    )
+
+
+async def on_same_session(env: Env, ask: Callable[[], Awaitable[T]]) -> T:
+    """The answer to what may be asked again, as soon as there is a connection. Raises SessionExpired."""
+    while True:
+        try:
+            return await ask()
+        except (ConnectionLoss, OperationTimeout):
+            await env.sleep(_PAUSE_S)
+
+
+async def enqueue_empty(keeper: Keeper, env: Env, paths: DatabasePaths, me: ReplicaName) -> None:
+    """An entry by which the others learn that the replicas are others now."""
+    entry = DDLLogEntry(version=DEFAULT_VERSION, query="", hosts=(), initiator=str(me))
+    await enqueue(keeper, env, paths, me, entry, is_committed=True)

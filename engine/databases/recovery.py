@@ -1,0 +1,208 @@
+"""A replica that is new, or too far behind, or not what it should be, gets the definitions from Keeper.
+
+Safety argument. Nothing that has rows is destroyed: what differs is moved into another database
+(`<d>_broken_tables`, `<d>_broken_replicated_tables`). Replicated tables are known by their UUID and stay with
+their rows; their definitions are their own replication's. Every step looks at what is there, so a recovery
+that ended in the middle is simply done again: `log_ptr` and the digest in Keeper change last.
+
+Source: ClickHouse's DatabaseReplicated::recoverLostReplica.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.databases.cluster import is_there
+from engine.databases.digest import digest_of
+from engine.databases.paths import DatabasePaths, ReplicaName
+from engine.databases.schema import LocalSchema
+from engine.databases.settings import DatabaseSettings
+from engine.ddl.text import decode_bytes
+from engine.env import Env
+from engine.errors import Code, NoNode, OnclusterError, SqlError
+from engine.keeper.base import Keeper, Node, SetData
+from engine.keeper.recipes import create_if_not_exists
+from engine.names import entry_number, unescape_for_file_name
+
+log = logging.getLogger(__name__)
+
+_ATTEMPTS = 10
+_UUID = re.compile(r" UUID '([0-9a-f-]{36})'")
+_INNER = re.compile(r" TO INNER UUID '([0-9a-f-]{36})'")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All definitions after entry `max_log_ptr`."""
+
+    max_log_ptr: int
+    texts: Mapping[str, str]
+
+
+async def read_snapshot(keeper: Keeper, paths: DatabasePaths) -> Snapshot:
+    """Raises SqlError 571 while the definitions keep changing."""
+    for _ in range(_ATTEMPTS):
+        await keeper.sync(paths.root)
+        before = int((await keeper.get(paths.max_log_ptr)).data)
+        names = (await keeper.children(paths.metadata)).names
+        nodes = await keeper.get_many([f"{paths.metadata}/{name}" for name in names])
+        after = int((await keeper.get(paths.max_log_ptr)).data)
+        if before != after or not all(isinstance(node, Node) for node in nodes):
+            continue
+        texts = {
+            unescape_for_file_name(name): decode_bytes(node.data)
+            for name, node in zip(names, nodes, strict=True)
+            if isinstance(node, Node)
+        }
+        return Snapshot(after, texts)
+    raise SqlError(
+        Code.DATABASE_REPLICATION_FAILED,
+        f"Cannot get a consistent snapshot of the definitions at {paths.root}",
+        hint="They keep changing; it is tried again.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What recovery does with tables that are here. `renames` are pairs; `aside` have to go."""
+
+    renames: tuple[tuple[str, str], ...]
+    aside: tuple[str, ...]
+
+
+def plan_recovery(local: Mapping[str, str], wanted: Mapping[str, str], schema: LocalSchema) -> Plan:
+    """Pure but for `replicates`. An inner table goes with its view."""
+    by_uuid = {_uuid(text): name for name, text in wanted.items() if schema.replicates(text)}
+    renames: list[tuple[str, str]] = []
+    aside: list[str] = []
+    for name, text in local.items():
+        if schema.replicates(text):
+            there = by_uuid.get(_uuid(text))
+            if there is None:
+                aside.append(name)
+            elif there != name:
+                renames.append((name, there))
+        elif wanted.get(name) != text:
+            aside.append(name)
+    inner = {uuid for name in aside if (uuid := _inner(local[name])) is not None}
+    aside = [name for name in aside if _uuid(local[name]) not in inner]
+    return Plan(tuple(renames), tuple(aside))
+
+
+async def recover(
+    keeper: Keeper,
+    env: Env,
+    paths: DatabasePaths,
+    me: ReplicaName,
+    schema: LocalSchema,
+    settings: DatabaseSettings,
+    *,
+    database_name: str,
+    log_ptr: int,
+) -> int:
+    """The entry up to which the replica is recovered. Raises SqlError 571 when too much would have to go, and
+    what the schema says."""
+    snapshot = await read_snapshot(keeper, paths)
+    local = dict(schema.texts())
+    plan = plan_recovery(local, snapshot.texts, schema)
+    if len(plan.aside) > len(local) * settings.max_broken_tables_ratio:
+        raise SqlError(
+            Code.DATABASE_REPLICATION_FAILED,
+            f"Too many tables to recreate: {len(plan.aside)} of {len(local)} in {database_name}",
+            hint="SETTINGS max_broken_tables_ratio of the database says how many may be moved aside.",
+        )
+    log.warning(
+        "databases.recover database=%s from=%d to=%d aside=%s renames=%s",
+        *(database_name, log_ptr, snapshot.max_log_ptr, list(plan.aside), list(plan.renames)),
+    )
+    views = [name for name in plan.aside if not _is_table(local[name])]
+    for name in [*views, *(name for name in plan.aside if name not in views)]:
+        await _put_aside(env, schema, name, local[name], snapshot.max_log_ptr)
+    for name, _ in plan.renames:
+        await schema.rename(name, _between(name))
+    for name, new_name in plan.renames:
+        await schema.rename(_between(name), new_name)
+    await _create_missing(schema, snapshot.texts)
+    await _mark_finished(keeper, paths, me, log_ptr, snapshot.max_log_ptr)
+    digest = digest_of(schema.texts())
+    await keeper.multi(
+        [
+            SetData(paths.replica(me, "digest"), str(digest).encode()),
+            SetData(paths.replica(me, "log_ptr"), str(snapshot.max_log_ptr).encode()),
+        ]
+    )
+    return snapshot.max_log_ptr
+
+
+async def _put_aside(env: Env, schema: LocalSchema, name: str, text: str, max_log_ptr: int) -> None:
+    if _inner(text) is None and not await schema.has_data(name):
+        await schema.drop(name)
+        return
+    new_name = f"{name}_{max_log_ptr}_{env.rng.randrange(1000)}"
+    log.warning("databases.moved_aside table=%s to=%s", name, new_name)
+    await schema.move_aside(name, new_name, replicated=schema.replicates(text))
+
+
+async def _create_missing(schema: LocalSchema, texts: Mapping[str, str]) -> None:
+    """In an order in which each finds what it needs: round after round, until a round makes nothing."""
+    missing = sorted(
+        (name for name in texts if name not in schema.texts()), key=lambda name: (_rank(texts[name]), name)
+    )
+    while missing:
+        failed: list[str] = []
+        error: OnclusterError | None = None
+        for name in missing:
+            try:
+                await schema.create(name, texts[name])
+            except SqlError as refused:
+                log.warning("databases.not_created table=%s error=%s", name, refused)
+                failed.append(name)
+                error = error or refused
+        if error is not None and len(failed) == len(missing):
+            raise error
+        missing = failed
+
+
+async def _mark_finished(
+    keeper: Keeper, paths: DatabasePaths, me: ReplicaName, log_ptr: int, max_log_ptr: int
+) -> None:
+    """Whoever waits for this replica's part in an entry need not."""
+    first = log_ptr
+    if not first:
+        at_creation = await is_there(keeper, paths.replica(me, "max_log_ptr_at_creation"))
+        first = int(at_creation or b"0")
+    numbers = [entry_number(name) for name in (await keeper.children(paths.log)).names]
+    for number in sorted(n for n in numbers if n is not None and first < n <= max_log_ptr):
+        for leaf in ("finished", "synced"):
+            try:
+                await create_if_not_exists(keeper, paths.entry(number, f"{leaf}/{me}"), b"0\n")
+            except NoNode:
+                continue
+
+
+def _rank(text: str) -> int:
+    """Tables first, then what reads them."""
+    kinds: Sequence[str] = ("ATTACH TABLE", "CREATE TABLE", "CREATE DICTIONARY", "ATTACH DICTIONARY")
+    return next((rank for rank, kind in enumerate(kinds) if text.startswith(kind)), len(kinds))
+
+
+def _is_table(text: str) -> bool:
+    return text.startswith(("ATTACH TABLE", "CREATE TABLE"))
+
+
+def _between(name: str) -> str:
+    """A name that nobody has, while tables change names among themselves."""
+    return f".rename-{name}"
+
+
+def _uuid(text: str) -> str | None:
+    found = _UUID.search(text.partition("\n")[0])
+    return found[1] if found else None
+
+
+def _inner(text: str) -> str | None:
+    found = _INNER.search(text.partition("\n")[0])
+    return found[1] if found else None

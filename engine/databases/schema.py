@@ -1,0 +1,69 @@
+"""The seam between a Replicated database's protocol and whatever holds its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from engine.keeper.base import Op
+
+
+class Commit(Protocol):
+    """The transaction that commits the initiator's statement for all replicas; used once."""
+
+    async def __call__(self, changes: Mapping[str, str | None]) -> None:
+        """Commit it with what becomes of tables' metadata texts (None: gone). Raises when it was not, and
+        UnknownOutcome when nobody can tell yet."""
+        ...
+
+    async def ops(self, changes: Mapping[str, str | None]) -> Sequence[Op]:
+        """The same as operations, for a transaction of the table's own."""
+        ...
+
+    async def handed_over(self) -> bool:
+        """After `ops`: whether that transaction was committed, also when it seemed to fail."""
+        ...
+
+
+class LocalSchema(Protocol):
+    """The tables of one database on this replica."""
+
+    def texts(self) -> Mapping[str, str]:
+        """Metadata texts by table's name, those that are attached."""
+        ...
+
+    def replicates(self, text: str) -> bool:
+        """Whether it is that of a table whose replicas share rows and definition."""
+        ...
+
+    async def runs_once_per_shard(self, query: str) -> bool:
+        """Of a statement of the log: one replica of each shard does it for the others."""
+        ...
+
+    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
+        """A statement of the log that another replica has committed. What is done already counts as done.
+        Raises SqlError."""
+        ...
+
+    async def redo(self, query: str, settings: Mapping[str, str]) -> None:
+        """A statement that this replica has committed and may not have carried out before its process
+        ended. Raises SqlError."""
+        ...
+
+    async def create(self, name: str, text: str) -> None:
+        """A table, view or dictionary by its metadata text. Raises SqlError."""
+        ...
+
+    async def rename(self, name: str, new_name: str) -> None: ...
+
+    async def drop(self, name: str) -> None:
+        """What has no rows of its own."""
+        ...
+
+    async def has_data(self, name: str) -> bool:
+        """Whether it has files of its own on the disk."""
+        ...
+
+    async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
+        """Into another database, with its rows."""
+        ...

@@ -1,0 +1,426 @@
+"""One Replicated database on one replica: it follows the log.
+
+Safety argument. Entries are looked at in the order of their numbers. For each the worker waits until its
+initiator has committed it or given it up (`proposal`), then carries it out and records that in one
+transaction: pointer, `finished`, digest. A crash between effect and record leaves a digest that does not fit,
+and the next start compares every definition with Keeper's (`recovery`), which finds them as they should be.
+The pointer never passes an entry that was committed and not carried out; what fails is tried again, and after
+a number of equal errors the definitions are compared.
+
+The initiator's own entries are carried out in the client's task. The worker does not pass an entry of its own
+before that task has ended.
+
+Source: ClickHouse's DatabaseReplicatedDDLWorker and DatabaseReplicated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from engine.databases.cluster import (
+    DatabaseCluster,
+    database_uuid_in,
+    is_there,
+    read_cluster,
+)
+from engine.databases.digest import digest_of
+from engine.databases.entry_cleanup import clean_log
+from engine.databases.numbering import enqueue
+from engine.databases.paths import DROPPED, DatabasePaths, ReplicaName
+from engine.databases.recovery import recover
+from engine.databases.schema import LocalSchema
+from engine.databases.settings import DatabaseSettings
+from engine.ddl.entry import DEFAULT_VERSION, DDLLogEntry
+from engine.ddl.text import encode_bytes
+from engine.env import Env
+from engine.errors import (
+    Code,
+    MalformedEntry,
+    MultiFailed,
+    NodeExists,
+    NoNode,
+    OnclusterError,
+    SessionExpired,
+    SqlError,
+    Unavailable,
+    UnknownOutcome,
+)
+from engine.keeper.base import Create, CreateMode, Keeper, Op, Remove, SetData
+from engine.keeper.recipes import SessionHolder, Signal, try_remove
+from engine.lifetime import end_if_cancelled
+from engine.names import entry_number
+
+log = logging.getLogger(__name__)
+
+_PAUSE_S = 5.0
+_SHORT_PAUSE_S = 0.5
+TICK_S = 1.0
+_LOST_DIGEST = b"42"
+"""No digest is this one: the replica is recovered."""
+
+
+class DatabaseWorker:
+    """Follows the log from `start` to `stop`."""
+
+    def __init__(
+        self,
+        *,
+        env: Env,
+        holder: SessionHolder,
+        paths: DatabasePaths,
+        me: ReplicaName,
+        host: str,
+        server_uuid: str,
+        schema: LocalSchema,
+        settings: DatabaseSettings,
+        database_name: Callable[[], str],
+        group: str = "",
+    ) -> None:
+        """`host` is this replica's value in Keeper: `escaped_host:port:database_uuid`."""
+        self._env = env
+        self._holder = holder
+        self.paths = paths
+        self.me = me
+        self._host = host
+        self._server_uuid = server_uuid
+        self._schema = schema
+        self._settings = settings
+        self._database_name = database_name
+        self._group = group
+        self.cluster = DatabaseCluster()
+        self.readonly_reason = "it has not been started"
+        self._ptr = 0
+        """The last entry that this replica is done with, whatever became of it."""
+        self._current = 0
+        """The entry that the worker has come to."""
+        self._own: dict[int, asyncio.Event] = {}
+        """Entries that a client's task carries out; set when it has ended."""
+        self._moved = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._digest_lock = asyncio.Lock()
+        self._enqueue_lock = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        self._is_stopping = False
+        self._restarts = False
+        self._errors: tuple[str, int] = ("", 0)
+        self._active_in: Keeper | None = None
+        self._cleaned = 0
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    @property
+    def is_readonly(self) -> bool:
+        return bool(self.readonly_reason)
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(), name=f"database {self.paths.root}")
+
+    async def stop(self, *, grace_s: float) -> None:
+        """A statement of the log that is being carried out comes to its end, within the time."""
+        self._is_stopping = True
+        self.readonly_reason = "it is being stopped"
+        self._wake.set()
+        self._moved.set()
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=grace_s)
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        keeper, self._active_in = self._active_in, None
+        if keeper is not None and not keeper.is_expired:
+            try:
+                await try_remove(keeper, self.paths.replica(self.me, "active"))
+            except OnclusterError as error:
+                log.info("databases.active_stays database=%s error=%s", self._database_name(), error)
+
+    async def _run(self) -> None:
+        while not self._is_stopping:
+            pause_s = _PAUSE_S
+            try:
+                keeper = await self._holder.get()
+                await self._initialize(keeper)
+                await self._follow(keeper)
+                pause_s = 0.0
+            except (Unavailable, UnknownOutcome) as error:
+                end_if_cancelled()
+                self._note_down(f"it cannot connect to ZooKeeper: {error.message}")
+                pause_s = _SHORT_PAUSE_S
+            except (OnclusterError, OSError) as error:
+                end_if_cancelled()
+                log.error("databases.failed database=%s error=%s", self._database_name(), error)
+                await self._count_error(str(error))
+            if pause_s and not self._is_stopping:
+                await self._nap(pause_s)
+
+    def _note_down(self, reason: str) -> None:
+        if not self._is_stopping:
+            self.readonly_reason = reason
+        self._announce()
+
+    async def _nap(self, pause_s: float) -> None:
+        try:
+            async with asyncio.timeout(pause_s):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    async def _count_error(self, text: str) -> None:
+        """The same error again and again: what is here is perhaps not what the log goes by."""
+        last, count = self._errors
+        self._errors = (text, count + 1 if text == last else 1)
+        most = self._settings.max_retries_before_automatic_recovery
+        keeper = self._holder.current
+        if not most or self._errors[1] < most or keeper is None:
+            return
+        self._errors = ("", 0)
+        self._restarts = True
+        try:
+            await keeper.set(self.paths.replica(self.me, "digest"), _LOST_DIGEST)
+        except OnclusterError as error:
+            log.warning("databases.not_marked_lost database=%s error=%s", self._database_name(), error)
+
+    # -- start of a session ----------------------------------------------------------------------------------
+
+    async def _initialize(self, keeper: Keeper) -> None:
+        if self._active_in is keeper and not self._restarts:
+            return
+        self._restarts = False
+        paths, me = self.paths, self.me
+        value = await is_there(keeper, paths.replica(me))
+        if value is None or value == DROPPED:
+            self._note_down("its replica in ZooKeeper is gone: it was probably dropped")
+            raise SqlError(
+                Code.DATABASE_REPLICATION_FAILED,
+                f"Replica {me} is not at {paths.root}: it was dropped",
+                hint="DROP DATABASE, or SYSTEM RESTORE DATABASE REPLICA if Keeper has lost its data.",
+            )
+        if value != encode_bytes(self._host):
+            if database_uuid_in(value) != database_uuid_in(encode_bytes(self._host)):
+                self._note_down("its replica in ZooKeeper is another server's")
+                raise SqlError(
+                    Code.REPLICA_ALREADY_EXISTS,
+                    f"Replica {me} at {paths.root} is {value.decode(errors='replace')}",
+                )
+            await keeper.set(paths.replica(me), encode_bytes(self._host))
+            async with self._enqueue_lock:
+                await self._enqueue_empty(keeper)
+        await self._end_older_session(keeper)
+        log_ptr = int((await keeper.get(paths.replica(me, "log_ptr"))).data)
+        newest = int((await keeper.get(paths.max_log_ptr)).data)
+        keep = int((await keeper.get(paths.logs_to_keep)).data)
+        digest = await is_there(keeper, paths.replica(me, "digest")) or b"0"
+        is_lost = not log_ptr or log_ptr + keep < newest
+        if not is_lost and self._settings.check_consistency and not self._fits(digest):
+            await self._redo_own(keeper, log_ptr)
+            is_lost = not self._fits(digest)
+        if is_lost:
+            log_ptr = await recover(
+                keeper,
+                self._env,
+                paths,
+                me,
+                self._schema,
+                self._settings,
+                database_name=self._database_name(),
+                log_ptr=log_ptr,
+            )
+        self._ptr = self._current = log_ptr
+        self.cluster = await read_cluster(keeper, paths, self._group)
+        try:
+            await keeper.create(
+                paths.replica(me, "active"), self._server_uuid.encode(), mode=CreateMode.EPHEMERAL
+            )
+        except NodeExists:
+            raise SqlError(
+                Code.REPLICA_IS_ALREADY_ACTIVE, f"Replica {me} at {paths.root} is active"
+            ) from None
+        self._active_in = keeper
+        if not self._is_stopping:
+            self.readonly_reason = ""
+        self._announce()
+        log.info("databases.active database=%s ptr=%d newest=%d", self._database_name(), log_ptr, newest)
+
+    def _fits(self, digest: bytes) -> bool:
+        return digest == str(digest_of(self._schema.texts())).encode()
+
+    async def _end_older_session(self, keeper: Keeper) -> None:
+        """An `active` of this server is an older session's; another's is waited for by trying again."""
+        path = self.paths.replica(self.me, "active")
+        value = await is_there(keeper, path)
+        if value is not None and value.split(b"\t")[0] == self._server_uuid.encode():
+            await try_remove(keeper, path)
+
+    async def _redo_own(self, keeper: Keeper, number: int) -> None:
+        """This replica's own last entry may have been committed and not carried out."""
+        committed = await is_there(keeper, self.paths.entry(number, "committed"))
+        data = await is_there(keeper, self.paths.entry(number))
+        if committed != encode_bytes(str(self.me)) or data is None:
+            return
+        try:
+            entry = DDLLogEntry.from_bytes(data, where=self.paths.entry(number))
+            await self._schema.redo(entry.query, {s.name: s.value for s in entry.settings})
+        except OnclusterError as error:
+            log.warning("databases.not_redone database=%s error=%s", self._database_name(), error)
+
+    # -- the log ---------------------------------------------------------------------------------------------
+
+    async def _follow(self, keeper: Keeper) -> None:
+        """Until the node stops; raises at the end of the session."""
+        while not self._is_stopping and not self._restarts:
+            signal = Signal()
+            names = (await keeper.children(self.paths.log, watch=signal)).names
+            numbers = sorted(n for name in names if (n := entry_number(name)) is not None and n > self._ptr)
+            is_other_cluster = False
+            for number in numbers:
+                if self._is_stopping:
+                    return
+                is_other_cluster |= await self._process(keeper, number)
+                self._errors = ("", 0)
+                self._ptr = max(self._ptr, number)
+                self._announce()
+            if is_other_cluster:
+                self.cluster = await read_cluster(keeper, self.paths, self._group)
+            if numbers:
+                await self._clean(keeper)
+                continue
+            waits = [asyncio.ensure_future(signal.wait()), asyncio.ensure_future(self._wake.wait())]
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
+                ends = await asyncio.gather(*waits, return_exceptions=True)
+            self._wake.clear()
+            for end in ends:
+                if isinstance(end, SessionExpired):
+                    raise end
+
+    async def _process(self, keeper: Keeper, number: int) -> bool:
+        """Whether the cluster is another one now."""
+        self._current = number
+        self._announce()
+        async with self._enqueue_lock:  # who has put an entry there notes it before it lets go
+            own = self._own.get(number)
+        if own is not None:
+            await own.wait()
+        await self._wait_for_initiator(keeper, number)
+        committed = await is_there(keeper, self.paths.entry(number, "committed"))
+        data = await is_there(keeper, self.paths.entry(number))
+        if committed is None or data is None:
+            log.info("databases.skipped database=%s entry=%d", self._database_name(), number)
+            return False
+        try:
+            entry = DDLLogEntry.from_bytes(data, where=self.paths.entry(number))
+        except MalformedEntry as error:
+            raise SqlError(Code.DATABASE_REPLICATION_FAILED, error.message) from error
+        if not entry.query:
+            return True
+        if committed == encode_bytes(str(self.me)):
+            return False
+        if await keeper.exists(self.paths.entry(number, f"finished/{self.me}")) is None:
+            await self._carry_out(keeper, number, entry)
+        return False
+
+    async def _wait_for_initiator(self, keeper: Keeper, number: int) -> None:
+        path = self.paths.entry(number, "try")
+        deadline_s = self._env.monotonic_s() + self._settings.wait_entry_commited_timeout_sec
+        while True:
+            signal = Signal()
+            try:
+                await keeper.get(path, watch=signal)
+            except NoNode:
+                return
+            left_s = deadline_s - self._env.monotonic_s()
+            if left_s <= 0:
+                log.warning("databases.initiator_hangs database=%s entry=%d", self._database_name(), number)
+                await try_remove(keeper, path)
+                return
+            if self._is_stopping:
+                raise SessionExpired("The node stops")
+            try:
+                async with asyncio.timeout(min(TICK_S, left_s)):
+                    await signal.wait()
+            except TimeoutError:
+                pass
+
+    async def _carry_out(self, keeper: Keeper, number: int, entry: DDLLogEntry) -> None:
+        settings = {setting.name: setting.value for setting in entry.settings}
+        ops: list[Op] = []
+        active = self.paths.entry(number, f"active/{self.me}")
+        try:
+            await keeper.create(active, mode=CreateMode.EPHEMERAL)
+        except NodeExists:
+            pass
+        log.info("databases.execute database=%s entry=%d", self._database_name(), number)
+        if await self._schema.runs_once_per_shard(entry.query):
+            ops += await self._for_shard(keeper, number, lambda: self._schema.execute(entry.query, settings))
+        else:
+            await self._schema.execute(entry.query, settings)
+        async with self._digest_lock:
+            digest = digest_of(self._schema.texts())
+            await keeper.multi(
+                [
+                    Remove(active),
+                    SetData(self.paths.replica(self.me, "log_ptr"), str(number).encode()),
+                    Create(self.paths.entry(number, f"finished/{self.me}"), b"0\n"),
+                    Create(self.paths.entry(number, f"synced/{self.me}"), b"0\n"),
+                    SetData(self.paths.replica(self.me, "digest"), str(digest).encode()),
+                    *ops,
+                ]
+            )
+
+    async def _for_shard(
+        self, keeper: Keeper, number: int, execute: Callable[[], Awaitable[None]]
+    ) -> list[Op]:
+        """Carry it out unless another replica of the shard has; what the record takes along."""
+        paths, shard = self.paths, self.me.shard
+        for path in (paths.entry(number, "shards"), paths.shard(number, shard)):
+            try:
+                await keeper.create(path)
+            except NodeExists:
+                pass
+        executed, lock = paths.shard(number, shard, "executed"), paths.shard(number, shard, "lock")
+        while True:
+            done, gone = Signal(), Signal()
+            if await keeper.exists(executed, watch=done) is not None:
+                return []
+            try:
+                await keeper.create(lock, encode_bytes(str(self.me)), mode=CreateMode.EPHEMERAL)
+            except NodeExists:
+                if await keeper.exists(lock, watch=gone) is None:
+                    continue
+                waits = [asyncio.ensure_future(done.wait()), asyncio.ensure_future(gone.wait())]
+                try:
+                    await asyncio.wait(waits, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    for wait in waits:
+                        wait.cancel()
+                    await asyncio.gather(*waits, return_exceptions=True)
+                continue
+            try:
+                await execute()
+            except BaseException:
+                await try_remove(keeper, lock)
+                raise
+            return [Create(executed, encode_bytes(str(self.me))), Remove(lock)]
+
+    async def _clean(self, keeper: Keeper) -> None:
+        """Now and then remove entries that everybody has had time for."""
+        if self._ptr < self._cleaned + 100:
+            return
+        self._cleaned = self._ptr
+        try:
+            await clean_log(keeper, self.paths)
+        except MultiFailed as error:
+            log.warning("databases.not_cleaned database=%s error=%s", self._database_name(), error)
+
+    async def _enqueue_empty(self, keeper: Keeper) -> None:
+        entry = DDLLogEntry(version=DEFAULT_VERSION, query="", hosts=(), initiator=str(self.me))
+        await enqueue(keeper, self._env, self.paths, self.me, entry, is_committed=True)
+
+    def _announce(self) -> None:
+        """Whoever waits for the worker looks again."""
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()

@@ -1,0 +1,1 @@
+"""Databases with the engine Replicated, as SQL sees them."""

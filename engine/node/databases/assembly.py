@@ -1,0 +1,109 @@
+"""Everything that a node needs for its Replicated databases, put together.
+
+Order of start: the databases are known before anybody can ask; their logs are followed when the node serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from uuid import UUID
+
+from engine.config.model import Topology
+from engine.ddl import NodeIdentity
+from engine.env import Env
+from engine.keeper.recipes import SessionHolder
+from engine.names import TableName
+from engine.node.databases.catalog import DatabaseCatalog
+from engine.node.databases.local_schema import Shell
+from engine.node.databases.planning import AlterPlanner
+from engine.node.databases.running import ReplicatedDatabases
+from engine.node.databases.show import DatabasesView
+from engine.node.databases.statements import DatabaseStatements
+from engine.node.databases.system_tables import ClusterFacts, DatabaseReplicasTable
+from engine.node.databases.texts import SchemaTexts
+from engine.node.distributed.assembly import DistributedNode
+from engine.node.replicated.assembly import ReplicatedNode
+from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.show import shown_definition
+from engine.node.statement import Asked
+from engine.node.system_tables import SystemTable, SystemView
+from engine.storage import ChdbPool
+from engine.storage.layout import private_directory
+
+
+class DatabasesNode:
+    """`load` it before clients come, `start` it when the node serves, `stop` it before everything else."""
+
+    def __init__(
+        self,
+        *,
+        env: Env,
+        pool: ChdbPool,
+        holder: SessionHolder,
+        identity: NodeIdentity,
+        topology: Callable[[], Topology],
+        replicated: ReplicatedNode,
+        distributed: DistributedNode,
+    ) -> None:
+        self._replicated = replicated
+        self._distributed = distributed
+        self._run: Callable[[Asked], Awaitable[None]] | None = None
+        local = LocalTables(pool)
+        texts = SchemaTexts(pool.path, shown=self._shown, distributed=self._engine_of)
+        self._planner = AlterPlanner(pool, local, texts, env)
+        shell = Shell(
+            pool=pool,
+            local=local,
+            life=replicated.life,
+            texts=texts,
+            planner=self._planner,
+            run_here=self._run_here,
+        )
+        self.databases = ReplicatedDatabases(
+            env=env,
+            catalog=DatabaseCatalog(private_directory(pool.path) / "databases"),
+            shell=shell,
+            holder=holder,
+            identity=identity,
+            topology=topology,
+        )
+        self.statements = DatabaseStatements(self.databases, env)
+        self.cluster_facts = ClusterFacts(self.databases)
+        replicated.macros_from(self.databases.macros_of)
+        replicated.on_altered = self._altered
+
+    async def load(self) -> None:
+        """Raises Corrupt."""
+        await self._planner.clear()
+        await self.databases.load()
+
+    def start(self, run_here: Callable[[Asked], Awaitable[None]]) -> None:
+        """`run_here` runs a statement as a client's that is on this node only."""
+        self._run = run_here
+        self.databases.start()
+
+    async def stop(self, *, grace_s: float) -> None:
+        await self.databases.stop(grace_s=grace_s)
+
+    def system_tables(self) -> list[SystemTable | SystemView]:
+        return [
+            DatabasesView(self.databases.catalog, self._replicated.databases_view()),
+            DatabaseReplicasTable(self.databases),
+        ]
+
+    async def _run_here(self, asked: Asked) -> None:
+        assert self._run is not None
+        await self._run(asked)
+
+    def _altered(self, table: TableName) -> None:
+        """Not waited for: the statement that waits for the ALTER may hold what this needs."""
+        if self.databases.find(table.database) is not None:
+            self._replicated.life.later(self.databases.definition_changed(table), f"digest of {table}")
+
+    def _shown(self, uuid: UUID, text: str) -> str | None:
+        record = self._replicated.life.catalog.get(uuid)
+        return None if record is None else shown_definition(record, text)
+
+    def _engine_of(self, uuid: UUID) -> str | None:
+        record = self._distributed.tables.catalog.get(uuid)
+        return None if record is None else record.definition.engine_full

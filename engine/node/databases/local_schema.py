@@ -1,0 +1,292 @@
+"""The tables of one Replicated database in chDB, as the database's worker sees and changes them.
+
+Safety argument. What is executed here is executed by the same handlers that a client's statements go through,
+so replicated and Distributed tables keep their own promises. Of the initiator's statement `moments` says when
+it is committed. On the other replicas, and for whatever is left half done, a statement is executed again
+until it is done: what is there already with its UUID, and what is gone already, counts as done.
+
+Recovery moves aside and destroys nothing that has rows: a table that is to go and has files of its own is
+renamed into another database.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from engine.config.model import User
+from engine.databases import Commit
+from engine.errors import Code, OnclusterError, SqlError
+from engine.names import TableName, quote_identifier, quote_string
+from engine.node.databases.commit_fence import CommitFence
+from engine.node.databases.moments import Moment, moment_of, opposite_of
+from engine.node.databases.planning import LENIENT, AlterPlanner
+from engine.node.databases.rewriting import from_log
+from engine.node.databases.texts import SchemaTexts, changes, uuid_of
+from engine.node.replicated.lifecycle import TableLifecycle
+from engine.node.replicated.local_tables import LocalTables
+from engine.node.statement import Asked
+from engine.sql import Statement, StatementKind, parse_statement, runs_once_per_shard
+from engine.storage import ChdbPool
+
+log = logging.getLogger(__name__)
+
+_K = StatementKind
+_INNER = ".inner"
+_QUIET = {
+    "check_table_dependencies": "0",
+    "check_referential_table_dependencies": "0",
+    "max_table_size_to_drop": "0",
+    "max_partition_size_to_drop": "0",
+}
+"""For what others have decided: a replica cannot refuse."""
+
+RunHere = Callable[[Asked], Awaitable[None]]
+"""Runs a statement as a client's that is on this node only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shell:
+    """What the node gives to all its Replicated databases."""
+
+    pool: ChdbPool
+    local: LocalTables
+    life: TableLifecycle
+    texts: SchemaTexts
+    planner: AlterPlanner
+    run_here: RunHere
+
+
+class ChdbSchema:
+    """One database. `name` is its present one."""
+
+    def __init__(self, shell: Shell, name: Callable[[], str]) -> None:
+        self._shell = shell
+        self._name = name
+
+    # -- what there is ---------------------------------------------------------------------------------------
+
+    def texts(self) -> Mapping[str, str]:
+        """By table's name."""
+        return self._shell.texts.read(self._name())
+
+    def replicates(self, text: str) -> bool:
+        """Whether a metadata text is that of a table whose replicas share its rows and definition."""
+        return parse_statement(text.replace(" _ ", " t ", 1)).engine in _REPLICATING
+
+    async def runs_once_per_shard(self, query: str) -> bool:
+        """Of a statement of the log: one replica of each shard does it for the others."""
+        statement = parse_statement(query)
+        if not runs_once_per_shard(statement) or not statement.tables:
+            return False
+        return self._shell.life.tables.find(self._whole(statement.tables[0])) is not None
+
+    # -- statements of the log -------------------------------------------------------------------------------
+
+    async def execute_as_initiator(self, asked: Asked, commit: Commit) -> None:
+        """`asked.sql` is a statement of the log with this database's name. Raises what chDB says, and what
+        `commit` says; nothing was changed then, as far as it can be undone."""
+        statement = parse_statement(asked.sql)
+        match moment_of(statement):
+            case Moment.BEHIND:
+                await self._behind(asked, statement, commit)
+            case Moment.BEFORE:
+                await self._before(asked, statement, commit)
+            case Moment.PLANNED:
+                await self._planned(asked, statement, commit)
+            case Moment.DATA:
+                await self._shell.run_here(asked)
+                await commit({})
+
+    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
+        """A statement of the log that another replica has committed. Done already counts as done. Raises
+        SqlError."""
+        sql = from_log(query, self._name())
+        statement = parse_statement(sql)
+        if self._is_done(statement):
+            return
+        session = self._shell.pool.session(one_shot=True)
+        asked = Asked(sql=sql, user=User("default"), session=session, settings={**settings, **_QUIET})
+        try:
+            await self._shell.run_here(asked)
+        finally:
+            await session.close()
+
+    async def redo(self, query: str, settings: Mapping[str, str]) -> None:
+        """Of what is committed before it is carried out (`moments`). Raises SqlError."""
+        if moment_of(parse_statement(query)) in (Moment.BEFORE, Moment.PLANNED):
+            await self.execute(query, settings)
+
+    async def _behind(self, asked: Asked, statement: Statement, commit: Commit) -> None:
+        database = self._name()
+        before = self.texts()
+        await self._shell.run_here(asked)
+        changed = changes(before, self.texts())
+        try:
+            await commit(changed)
+        except OnclusterError:
+            new = [TableName(database, name) for name in changed.keys() - before.keys()]
+            await self._undo(opposite_of(asked.sql, statement, new))
+            raise
+
+    async def _undo(self, statements: Sequence[str]) -> None:
+        for sql in statements:
+            try:
+                await self._run(sql)
+            except OnclusterError as error:
+                log.error("databases.not_undone database=%s sql=%s error=%s", self._name(), sql, error)
+
+    async def _before(self, asked: Asked, statement: Statement, commit: Commit) -> None:
+        texts = self.texts()
+        name = statement.tables[0].table
+        text = texts.get(name)
+        if text is None:  # chDB's to say, also with IF EXISTS
+            await self._shell.run_here(asked)
+            await commit({})
+            return
+        await self._check_droppable(asked, statement)
+        gone: dict[str, str | None] = {name: None}
+        uuid = uuid_of(text)
+        inner = [other for other in texts if other.startswith(_INNER) and str(uuid) in other]
+        gone |= dict.fromkeys(inner)
+        await commit(gone)
+        quiet = replace(asked, settings={**asked.settings, **_QUIET})
+        await self._shell.run_here(quiet)
+
+    async def _check_droppable(self, asked: Asked, statement: Statement) -> None:
+        """Raises SqlError for what chDB would refuse: it is too late when that is committed."""
+        if not statement.kind.value.startswith("DROP "):
+            return
+        # DETACH refuses for the same dependencies, and a table of its own is no longer there for DROP.
+        name = statement.tables[0]
+        rows = await self._shell.local.rows(
+            "SELECT total_bytes, loading_dependent_database, loading_dependent_table, "
+            "getSetting('check_table_dependencies'), getSetting('max_table_size_to_drop') FROM system.tables "
+            f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
+        )
+        for total, databases, tables, checks, most in rows:
+            limit = int(asked.settings.get("max_table_size_to_drop", most))
+            if total and limit and int(total) > limit:
+                raise SqlError(
+                    Code.TABLE_SIZE_EXCEEDS_MAX_DROP_SIZE_LIMIT,
+                    f"Table {name} was not dropped: its size ({total} bytes) is greater than "
+                    f"max_table_size_to_drop ({limit} bytes).",
+                    hint="SETTINGS max_table_size_to_drop = 0 behind the statement allows it.",
+                )
+            if tables and checks and asked.settings.get("check_table_dependencies", "1") != "0":
+                others = ", ".join(f"{d}.{t}" for d, t in zip(databases, tables, strict=True))
+                raise SqlError(
+                    Code.HAVE_DEPENDENT_OBJECTS,
+                    f"Cannot drop or rename {name}, because some tables depend on it: {others}.",
+                )
+
+    async def _planned(self, asked: Asked, statement: Statement, commit: Commit) -> None:
+        name = statement.tables[0]
+        planned = await self._shell.planner.altered(asked, name)
+        if planned is None:  # a view, or nothing at all
+            await self._behind(asked, statement, commit)
+            return
+        before = self.texts()
+        changed = changes({name.table: before.get(name.table, "")}, {name.table: planned})
+        table = self._shell.life.tables.find(name)
+        if table is None:
+            await commit(changed)
+            await self._shell.run_here(asked)
+            return
+        fence = CommitFence(await commit.ops(changed))
+        try:
+            await self._shell.run_here(replace(asked, fence=fence))
+        except OnclusterError:
+            if fence.is_handed_out:
+                await commit.handed_over()
+            raise
+        if not fence.is_handed_out or not await commit.handed_over():
+            await commit(changed)
+
+    def _is_done(self, statement: Statement) -> bool:
+        """Whether an earlier try has taken effect, as far as the definitions say so."""
+        texts = self.texts()
+        first = statement.tables[0].table if statement.tables else ""
+        if statement.kind in (_K.DROP_TABLE, _K.DROP_VIEW, _K.DROP_DICTIONARY):
+            return first not in texts
+        if statement.kind.value.startswith("DETACH "):
+            return first not in texts
+        if statement.uuid is not None:
+            found = uuid_of(texts.get(first, ""))
+            return found is not None and str(found) == statement.uuid.lower()
+        if statement.kind in (_K.RENAME_TABLE, _K.RENAME_DICTIONARY) and len(statement.tables) == 2:
+            return first not in texts and statement.tables[1].table in texts
+        return False
+
+    # -- recovery --------------------------------------------------------------------------------------------
+
+    async def create(self, name: str, text: str) -> None:
+        """A table, view or dictionary by its metadata text. Raises SqlError."""
+        uuid = uuid_of(text)
+        if uuid is not None and uuid == uuid_of(self.texts().get(name, "")):
+            return
+        whole = TableName(self._name(), name).quoted
+        head, newline, body = text.partition("\n")
+        head = head.replace(" _ ", f" {whole} ", 1)
+        if not head.startswith("ATTACH MATERIALIZED VIEW") or " TO INNER UUID " not in head:
+            head = head.replace("ATTACH ", "CREATE ", 1)  # an inner table is made by itself
+        await self._run(f"{head}{newline}{body}", LENIENT)
+
+    async def rename(self, name: str, new_name: str) -> None:
+        database = self._name()
+        await self._run(
+            f"RENAME TABLE {TableName(database, name).quoted} TO {TableName(database, new_name).quoted}",
+            _QUIET,
+        )
+
+    async def drop(self, name: str) -> None:
+        """What has no rows of its own: a view, a dictionary, a table in memory."""
+        text = self.texts().get(name, "")
+        what = "DICTIONARY" if text.startswith("CREATE DICTIONARY") else "TABLE"
+        await self._run(f"DROP {what} IF EXISTS {TableName(self._name(), name).quoted} SYNC", _QUIET)
+
+    async def has_data(self, name: str) -> bool:
+        """Whether a table has files of its own on the disk."""
+        whole = TableName(self._name(), name)
+        found = await self._shell.local.named(whole)
+        return found is not None and bool(found.data_paths)
+
+    async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
+        """Into `<database>_broken_replicated_tables`, or else into `<database>_broken_tables`, whose tables
+        have no UUID."""
+        database = self._name()
+        to = f"{database}_broken_replicated_tables" if replicated else f"{database}_broken_tables"
+        engine = "Atomic" if replicated else "Ordinary"
+        await self._run(
+            f"CREATE DATABASE IF NOT EXISTS {quote_identifier(to)} ENGINE = {engine}",
+            {"allow_deprecated_database_ordinary": "1"},
+        )
+        await self._run(
+            f"RENAME TABLE {TableName(database, name).quoted} TO {TableName(to, new_name).quoted}", _QUIET
+        )
+
+    async def drop_database(self, name: str) -> None:
+        """With all that is in it. Raises SqlError."""
+        await self._run(f"DROP DATABASE IF EXISTS {quote_identifier(name)} SYNC", _QUIET)
+
+    async def _run(self, sql: str, settings: Mapping[str, str] | None = None) -> None:
+        session = self._shell.pool.session(one_shot=True)
+        try:
+            await self._shell.run_here(
+                Asked(sql=sql, user=User("default"), session=session, settings=settings or {})
+            )
+        finally:
+            await session.close()
+
+    def _whole(self, name: TableName) -> TableName:
+        return TableName(name.database or self._name(), name.table)
+
+
+_REPLICATING = frozenset(
+    f"Replicated{kind}MergeTree"
+    for kind in (
+        *("", "Replacing", "Summing", "Aggregating", "Collapsing", "VersionedCollapsing", "Coalescing"),
+        "Graphite",
+    )
+)

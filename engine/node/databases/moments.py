@@ -1,0 +1,80 @@
+"""When a statement of the log is committed: before or behind its effect in chDB.
+
+On the initiator the transaction in Keeper commits the statement for all replicas; chDB cannot be stopped
+between its checks and its effect. So:
+
+BEHIND   CREATE, ATTACH, RENAME, EXCHANGE: chDB first, which says whether it can be done and what the
+         definition is. A commit that fails is followed by the opposite statement.
+BEFORE   DROP and DETACH: nothing brings back what is gone, so it goes only when that is decided.
+PLANNED  ALTER of a definition: the text it leads to is found out on an empty table first (`planning`), and
+         committed; then chDB's table is altered.
+DATA     what changes rows only: chDB, then the commit. Of rows that are gone there is nothing to undo.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from engine.names import TableName
+from engine.node.databases.routing import changes_rows_only
+from engine.sql import Statement, StatementKind, tokenize
+
+_K = StatementKind
+_CREATES = frozenset(
+    {
+        _K.CREATE_TABLE,
+        _K.CREATE_VIEW,
+        _K.CREATE_MATERIALIZED_VIEW,
+        _K.CREATE_LIVE_VIEW,
+        _K.CREATE_WINDOW_VIEW,
+        _K.CREATE_DICTIONARY,
+    }
+)
+
+
+class Moment(enum.Enum):
+    """See above."""
+
+    BEHIND = "behind"
+    BEFORE = "before"
+    PLANNED = "planned"
+    DATA = "data"
+
+
+def moment_of(statement: Statement) -> Moment:
+    if statement.kind.value.startswith(("DROP ", "DETACH ")) and statement.kind is not _K.DROP_INDEX:
+        return Moment.BEFORE
+    if statement.kind in (_K.TRUNCATE_TABLE, _K.DELETE, _K.UPDATE) or changes_rows_only(statement):
+        return Moment.DATA
+    if statement.kind in (_K.ALTER_TABLE, _K.CREATE_INDEX, _K.DROP_INDEX):
+        return Moment.PLANNED
+    return Moment.BEHIND
+
+
+def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[str]:
+    """Statements that undo one of BEHIND, where something does. `new` are the tables that it has made."""
+    match statement.kind:
+        case _K.RENAME_TABLE | _K.RENAME_DICTIONARY:
+            what = "DICTIONARY" if statement.kind is _K.RENAME_DICTIONARY else "TABLE"
+            names = statement.tables
+            pairs = list(zip(names[::2], names[1::2], strict=True))
+            return [f"RENAME {what} {to.quoted} TO {was.quoted}" for was, to in reversed(pairs)]
+        case _K.EXCHANGE_TABLES | _K.EXCHANGE_DICTIONARIES:
+            return [sql]
+        case _K.ATTACH_TABLE | _K.ATTACH_VIEW | _K.ATTACH_DICTIONARY if not _has_definition(sql):
+            what = statement.kind.value.partition(" ")[2]
+            return [f"DETACH {what} {statement.tables[0].quoted} PERMANENTLY"]
+        case kind if kind in _CREATES and not statement.or_replace:
+            what = "DICTIONARY" if kind is _K.CREATE_DICTIONARY else "TABLE"
+            main = [name for name in new if name == statement.tables[0]]
+            rest = [name for name in new if name != statement.tables[0]]
+            return [
+                *(f"DROP {what} IF EXISTS {name.quoted} SYNC" for name in main),
+                *(f"DROP TABLE IF EXISTS {name.quoted} SYNC" for name in rest),
+            ]
+        case _:
+            return []
+
+
+def _has_definition(sql: str) -> bool:
+    return any(token.text == "(" for token in tokenize(sql))

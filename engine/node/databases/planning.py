@@ -1,0 +1,98 @@
+"""What an ALTER would make of a table's metadata text, found out on an empty table of the same definition.
+
+The text goes into Keeper in the transaction that commits the statement, before anything is altered. The
+database of the empty table is there only meanwhile; a kill leaves it to the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from engine.env import Env
+from engine.errors import SqlError
+from engine.names import TableName, quote_string
+from engine.node.databases.texts import SchemaTexts, uuid_of
+from engine.node.replicated.local_tables import LocalTables
+from engine.node.statement import Asked
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
+from engine.storage import ChdbPool
+
+_DATABASE = "_oncluster_plan"
+LENIENT = {
+    "flatten_nested": "0",
+    "data_type_default_nullable": "0",
+    "allow_suspicious_low_cardinality_types": "1",
+    "allow_suspicious_fixed_string_types": "1",
+    "allow_suspicious_variant_types": "1",
+    "allow_suspicious_codecs": "1",
+    "allow_suspicious_primary_key": "1",
+    "allow_suspicious_ttl_expressions": "1",
+    "allow_suspicious_indices": "1",
+    "allow_experimental_codecs": "1",
+    "allow_experimental_full_text_index": "1",
+    "allow_experimental_vector_similarity_index": "1",
+    "allow_experimental_object_type": "1",
+    "allow_hyperscan": "1",
+    "allow_experimental_window_view": "1",
+    "allow_experimental_live_view": "1",
+    "allow_experimental_time_series_table": "1",
+    "allow_experimental_geo_types": "1",
+    "allow_experimental_bigint_types": "1",
+}
+"""For a definition that some replica has accepted: settings that only say what a CREATE may have."""
+_AT_ONCE = {"alter_sync": "0", "mutations_sync": "0"}
+
+
+class AlterPlanner:
+    """Plans one ALTER at a time."""
+
+    def __init__(self, pool: ChdbPool, local: LocalTables, texts: SchemaTexts, env: Env) -> None:
+        self._pool = pool
+        self._local = local
+        self._texts = texts
+        self._env = env
+        self._lock = asyncio.Lock()
+
+    async def clear(self) -> None:
+        """At the start: what a kill has left."""
+        await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
+
+    async def altered(self, asked: Asked, table: TableName) -> str | None:
+        """The text of `table` after the ALTER in `asked`; None if it is another kind of object, or there is
+        no such table. Raises SqlError for an ALTER that chDB refuses."""
+        raw = self._texts.read_raw(table)
+        if raw is None or not raw.startswith("ATTACH TABLE ") or uuid_of(raw) is None:
+            return None
+        scratch = TableName(_DATABASE, "t")
+        async with self._lock:
+            made = self._env.new_uuid()
+            head, newline, body = raw.partition("\n")
+            create = f"CREATE TABLE {scratch.quoted} UUID {quote_string(str(made))}{newline}{body}"
+            await self._local.run(f"CREATE DATABASE {_DATABASE} ENGINE = Atomic")
+            try:
+                await self._pool.query(create, format="Null", settings=LENIENT)
+                await asked.session.clone().query(
+                    _about(asked.sql, scratch),
+                    format="Null",
+                    params=asked.params,
+                    scope=replace(asked.scope, settings={**asked.settings, **_AT_ONCE}),
+                    multi=False,
+                )
+                altered = self._texts.read_raw(scratch)
+            except SqlError as error:
+                message = error.message.replace(scratch.quoted, table.quoted)
+                message = message.replace(str(scratch), str(table))
+                raise SqlError(error.code, message, hint=error.hint, name=error.name) from error
+            finally:
+                await self._local.run(f"DROP DATABASE IF EXISTS {_DATABASE} SYNC")
+        if altered is None:
+            return None
+        return self._texts.of(f"{head}\n{altered.partition(chr(10))[2]}")
+
+
+def _about(sql: str, table: TableName) -> str:
+    """The statement with another table's name."""
+    ref = draft_of(sql).refs[0]
+    return apply_edits(sql, [Edit(ref.start, ref.end, table.quoted)])

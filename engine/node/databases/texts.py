@@ -1,0 +1,94 @@
+"""The metadata text of every table of a database, as it stands in Keeper and in ClickHouse's own files.
+
+chDB keeps the text of an Atomic database's table in `metadata/<database>/<table>.sql`, in ClickHouse's very
+form: `ATTACH TABLE _ UUID '…'`. Of replicated and Distributed tables chDB holds something else; their text
+here is the one that the user made, as SHOW CREATE shows it.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from uuid import UUID
+
+from engine.names import TableName, escape_for_file_name, unescape_for_file_name
+from engine.node.distributed.create_sql import with_engine
+
+_SUFFIX = ".sql"
+_DETACHED = ".sql.detached"
+_UUID = re.compile(r" UUID '([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})'")
+
+
+class SchemaTexts:
+    """Reads files; blocks for some 0.02 ms per table."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        shown: Callable[[UUID, str], str | None],
+        distributed: Callable[[UUID], str | None],
+    ) -> None:
+        """`shown` gives the text of a replicated table by its UUID and chDB's text, `distributed` the engine
+        clause of a Distributed one; both None for other tables."""
+        self._metadata = path / "metadata"
+        self._shown = shown
+        self._distributed = distributed
+
+    def read(self, database: str) -> dict[str, str]:
+        """By table's name, those that are attached. Empty if there is no such database."""
+        directory = self._metadata / escape_for_file_name(database)
+        try:
+            files = {file.name for file in directory.iterdir()}
+        except FileNotFoundError:
+            return {}
+        texts = {}
+        for file in sorted(files):
+            if not file.endswith(_SUFFIX) or f"{file.removesuffix(_SUFFIX)}{_DETACHED}" in files:
+                continue
+            try:
+                raw = (directory / file).read_bytes().decode("utf-8", "surrogateescape")
+            except FileNotFoundError:
+                continue  # dropped meanwhile
+            texts[unescape_for_file_name(file.removesuffix(_SUFFIX))] = self.of(raw)
+        return texts
+
+    def read_raw(self, table: TableName) -> str | None:
+        """chDB's own text; None if there is no such table."""
+        directory = self._metadata / escape_for_file_name(table.database)
+        try:
+            raw = (directory / f"{escape_for_file_name(table.table)}{_SUFFIX}").read_bytes()
+        except FileNotFoundError:
+            return None
+        return raw.decode("utf-8", "surrogateescape")
+
+    def of(self, raw: str) -> str:
+        """Of chDB's text."""
+        uuid = uuid_of(raw)
+        if uuid is None:
+            return raw
+        engine = self._distributed(uuid)
+        if engine is not None:
+            return _with_engine(raw, engine)
+        shown = self._shown(uuid, raw)
+        return raw if shown is None else shown
+
+
+def uuid_of(text: str) -> UUID | None:
+    """Of a metadata text."""
+    found = _UUID.search(text.partition("\n")[0])
+    return UUID(found[1]) if found else None
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, str | None]:
+    """By name what has become of a table: its new text, None if it is gone."""
+    changed: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
+    changed |= {name: text for name, text in after.items() if before.get(name) != text}
+    return changed
+
+
+@functools.lru_cache(maxsize=1024)
+def _with_engine(raw: str, engine: str) -> str:
+    return with_engine(raw, engine)

@@ -1,0 +1,278 @@
+"""Databases with the engine Replicated: three real nodes, real ZooKeeper."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.testing.cluster_files import clusters_xml
+from engine.testing.local_cluster import LocalCluster, blocking_cluster
+from tests.node.http_client import HttpAt
+from tests.node.replicated_pair import eventually, json_rows, refused
+from tests.warm import warm
+
+pytestmark = pytest.mark.slow
+
+HOSTS = ("n1", "n2", "n3")
+CREATE = "CREATE DATABASE {} ENGINE = Replicated('/databases/{}', '{{shard}}', '{{replica}}')"
+
+
+class Three:
+    """Three replicas of one shard."""
+
+    def __init__(self, local: LocalCluster, call: Any) -> None:
+        self.local = local
+        self.call = call
+        self.nodes = {host: HttpAt(local.node(host).url) for host in HOSTS}
+        self.n1, self.n2, self.n3 = self.nodes.values()
+        self._made = 0
+
+    def database(self, *nodes: HttpAt) -> str:
+        """On all nodes, or on some."""
+        self._made += 1
+        name = f"d{self._made}"
+        for node in nodes or self.nodes.values():
+            node.query(CREATE.format(name, name))
+        return name
+
+    def same(self, sql: str, *nodes: HttpAt) -> str:
+        """The answer of all nodes, which has to be the same."""
+        answers = {node.query(sql) for node in nodes or self.nodes.values()}
+        assert len(answers) == 1, answers
+        return answers.pop()
+
+    def children(self, path: str) -> list[str]:
+        sql = f"SELECT name FROM system.zookeeper WHERE path = '{path}' ORDER BY name"
+        return self.n1.query(sql).split()
+
+    def value(self, path: str) -> str:
+        parent, _, name = path.rpartition("/")
+        sql = f"SELECT value FROM system.zookeeper WHERE path = '{parent}' AND name = '{name}' FORMAT TSVRaw"
+        return self.n1.query(sql).removesuffix("\n")
+
+    def digests(self, database: str) -> set[str]:
+        """What the replicas have in Keeper, which is one value when all is quiet."""
+        root = f"/databases/{database}/replicas"
+        return {self.value(f"{root}/{name}/digest") for name in self.children(root)}
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    directory = tmp_path_factory.mktemp("three")
+    file = directory / "given.xml"
+    text = clusters_xml({"all": [list(HOSTS)]})
+    macros = "".join(f"<macros_{h}><shard>s1</shard><replica>{h}</replica></macros_{h}>" for h in HOSTS)
+    file.write_text(text.replace("</clickhouse>", f"{macros}</clickhouse>"))
+    options = {"cluster_file": file, "hosts": HOSTS, "session_timeout_ms": 6000}
+    with blocking_cluster(directory / "run", **options, launch=warm) as (local, call):
+        yield Three(local, call)
+
+
+def test_what_one_node_creates_is_on_all(three: Three) -> None:
+    d = three.database()
+    answer = three.n2.query(
+        f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k FORMAT TSVWithNames"
+    )
+    assert answer.splitlines()[0] == "shard\treplica\tstatus\tnum_hosts_remaining\tnum_hosts_active"
+    assert sorted(line.split("\t")[:3] for line in answer.splitlines()[1:]) == [
+        ["s1", host, "OK"] for host in HOSTS
+    ]
+    three.n3.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.r VALUES (1), (2)")
+    three.n2.query(f"SYSTEM SYNC REPLICA {d}.r")
+    assert three.n2.query(f"SELECT sum(k) FROM {d}.r") == "3\n"
+    assert three.same(f"SHOW TABLES FROM {d}") == "p\nr\n"
+    uuids = f"SELECT name, uuid, create_table_query FROM system.tables WHERE database = '{d}' ORDER BY name"
+    three.same(uuids)
+    assert three.value(f"/databases/{d}") == "DatabaseReplicated"
+    assert three.value(f"/databases/{d}/metadata/r").startswith("ATTACH TABLE _ UUID '")
+    assert "ReplicatedMergeTree('/clickhouse/tables/{uuid}/{shard}', '{replica}')" in three.value(
+        f"/databases/{d}/metadata/r"
+    )
+    eventually(lambda: len(three.digests(d)), 1)
+    three.n1.query(f"DROP TABLE {d}.p SYNC")
+    assert three.same(f"SHOW TABLES FROM {d}") == "r\n"
+    assert three.children(f"/databases/{d}/metadata") == ["r"]
+
+
+DEFINITIONS = "SELECT name, uuid, create_table_query FROM system.tables WHERE database = '{}' ORDER BY name"
+
+
+def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
+    d = three.database()
+    n1, n2, n3 = three.n1, three.n2, three.n3
+    n1.query(f"CREATE TABLE {d}.r (k UInt64, v String) ENGINE = ReplicatedMergeTree ORDER BY k")
+    n2.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n3.query(f"CREATE TABLE {d}.like_r AS {d}.r")
+    n1.query(f"CREATE VIEW {d}.v AS SELECT k + 1 AS kk FROM {d}.r")
+    n2.query(f"CREATE MATERIALIZED VIEW {d}.mv ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.r")
+    n3.query(f"CREATE TABLE {d}.dist (k UInt64, v String) ENGINE = Distributed({d}, {d}, r, k)")
+    n1.query(
+        f"CREATE DICTIONARY {d}.dict (k UInt64, v String) PRIMARY KEY k "
+        f"SOURCE(CLICKHOUSE(TABLE 'r' DB '{d}')) LAYOUT(FLAT()) LIFETIME(0)"
+    )
+    n2.query(f"ALTER TABLE {d}.r ADD COLUMN n Int8 DEFAULT 7", alter_sync="2")
+    n3.query(f"ALTER TABLE {d}.p ADD COLUMN n Int8 DEFAULT 7, MODIFY COMMENT 'with n'")
+    n1.query(f"ALTER TABLE {d}.r MODIFY SETTING merge_max_block_size = 100")
+    n2.query(f"CREATE INDEX i ON {d}.p (n) TYPE minmax")
+    n1.query(f"CREATE TABLE {d}.q (x Int8) ENGINE = MergeTree ORDER BY x")
+    n2.query(f"RENAME TABLE {d}.q TO {d}.q2")
+    n3.query(f"EXCHANGE TABLES {d}.q2 AND {d}.p")
+    n1.query(f"CREATE OR REPLACE TABLE {d}.q2 (y Int8) ENGINE = MergeTree ORDER BY y")
+    n1.query(f"DETACH TABLE {d}.p PERMANENTLY")
+    n2.query(f"ATTACH TABLE {d}.p")
+    shown = three.same(DEFINITIONS.format(d))
+    names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
+    assert names == ["dict", "dist", "like_r", "mv", "p", "q2", "r", "v"]
+    texts = three.same(f"SELECT engine_full FROM system.tables WHERE database = '{d}' AND name = 'r'")
+    assert "merge_max_block_size = 100" in texts
+    n2.query(f"INSERT INTO {d}.dist (k, v) VALUES (1, 'a')", distributed_foreground_insert="1")
+    for node in three.nodes.values():
+        node.query(f"SYSTEM SYNC REPLICA {d}.r")
+    assert three.same(f"SELECT k, v, n FROM {d}.r") == "1\ta\t7\n"
+    n1.query(f"ALTER TABLE {d}.r DELETE WHERE k = 1", mutations_sync="2")
+    assert three.same(f"SELECT count() FROM {d}.r") == "0\n"
+    three.n1.query(f"TRUNCATE TABLE {d}.r")
+    eventually(lambda: len(three.digests(d)), 1)
+    three.n3.query(f"DROP VIEW {d}.mv SYNC")
+    assert not [n for n in three.same(f"SHOW TABLES FROM {d}").split() if n.startswith(".inner") or n == "mv"]
+
+
+def test_what_cannot_be_is_refused_with_clickhouses_code(three: Three) -> None:
+    d = three.database()
+    n1 = three.n1
+    n1.query(f"CREATE TABLE {d}.t (k UInt64) ENGINE = MergeTree ORDER BY k")
+    n1.query("CREATE DATABASE IF NOT EXISTS elsewhere")
+    n1.query("CREATE TABLE IF NOT EXISTS elsewhere.o (k UInt64) ENGINE = MergeTree ORDER BY k")
+    for sql, code, text in (
+        (CREATE.format(d, d), 82, "already exists"),
+        ("CREATE DATABASE x ENGINE = Replicated('/p', 's', 'r', 'x')", 36, "3 arguments"),
+        ("CREATE DATABASE x ENGINE = Replicated('/p', 's|t', 'r')", 36, "'|'"),
+        ("CREATE DATABASE x ENGINE = Replicated('/p/{uuid}', 's', 'r')", 36, "uuid"),
+        ("CREATE DATABASE x ENGINE = Replicated('/p', 's', 'r') SETTINGS nonsense = 1", 115, "nonsense"),
+        (
+            "CREATE DATABASE x ENGINE = Replicated('/p', 's', 'r') SETTINGS logs_to_keep = 0",
+            36,
+            "logs_to_keep",
+        ),
+        ("CREATE DATABASE x ENGINE = Replicated('/clickhouse', 's', 'r')", 36, "does not look like"),
+        (f"CREATE DATABASE x ENGINE = Replicated('/databases/{d}', 's1', 'n2')", 253, "already exists"),
+        (f"CREATE TABLE {d}.t (k UInt64) ENGINE = MergeTree ORDER BY k", 57, ""),
+        (f"CREATE TABLE {d}.s ENGINE = MergeTree ORDER BY k AS SELECT 1 AS k", 344, "CREATE AS SELECT"),
+        (f"CREATE TABLE {d}.s (k Int8) ENGINE = ReplicatedMergeTree('/x', 'y') ORDER BY k", 36, "explicit"),
+        (f"CREATE TABLE {d}.s (k Int8) ENGINE = Nonsense", 56, ""),
+        (f"DETACH TABLE {d}.t", 80, "PERMANENTLY"),
+        (f"DROP TABLE {d}.absent", 60, ""),
+        (f"ALTER TABLE {d}.t ADD COLUMN k Int8", 15, ""),
+        (f"ALTER TABLE {d}.absent ADD COLUMN k Int8", 60, ""),
+        (f"RENAME TABLE {d}.absent TO {d}.there", 60, ""),
+        (f"RENAME TABLE {d}.t TO elsewhere.t", 48, "between databases"),
+        (f"RENAME TABLE elsewhere.o TO {d}.o", 48, "between databases"),
+        (f"DROP TABLE {d}.t ON CLUSTER all", 80, "ON CLUSTER is not allowed"),
+        (f"SYSTEM DROP DATABASE REPLICA 's1|n1' FROM DATABASE {d}", 305, "DROP DATABASE"),
+        (f"SYSTEM DROP DATABASE REPLICA 's1|n2' FROM DATABASE {d}", 36, "is active"),
+        (f"SYSTEM DROP DATABASE REPLICA 's1|n9' FROM DATABASE {d}", 36, "does not exist"),
+        ("SYSTEM DROP DATABASE REPLICA 's1|n9' FROM ZKPATH '/clickhouse'", 36, "does not look like"),
+        ("SYSTEM SYNC DATABASE REPLICA elsewhere", 36, "Replicated"),
+    ):
+        refused(n1.post(sql), code, text)
+    assert three.same(f"SHOW TABLES FROM {d}") == "t\n"
+    assert "x" not in n1.query("SHOW DATABASES").split()
+    for node in three.nodes.values():
+        assert node.query(f"SYSTEM SYNC DATABASE REPLICA {d}") == ""
+    n1.query(f"CREATE TABLE {d}.fine (k Int8) ENGINE = Memory")
+    assert len(three.digests(d)) == 1
+
+
+def test_a_node_that_was_away_and_one_that_is_new_get_everything(three: Three) -> None:
+    d = three.database(three.n1, three.n2)
+    n1, n2, n3 = three.n1, three.n2, three.n3
+    n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    three.call(three.local.node("n2").stop())
+    n1.query(f"INSERT INTO {d}.r VALUES (1)")
+    late = n1.post(f"ALTER TABLE {d}.r ADD COLUMN x Int8 DEFAULT 5", distributed_ddl_task_timeout="1")
+    refused(late, 159, "is not finished on 1 of 2 hosts")
+    answer = n1.query(
+        f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k",
+        distributed_ddl_task_timeout="1",
+        distributed_ddl_output_mode="null_status_on_timeout",
+    )
+    assert answer == "s1\tn1\tOK\t1\t0\ns1\tn2\tQUEUED\t1\t0\n"
+    n1.query(f"RENAME TABLE {d}.r TO {d}.renamed", distributed_ddl_output_mode="none_only_active")
+    n1.query(f"INSERT INTO {d}.p VALUES (4)")
+    n3.query(CREATE.format(d, d))
+    n3.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    n3.query(f"SYSTEM SYNC REPLICA {d}.renamed")
+    assert n3.query(f"SELECT k, x FROM {d}.renamed") == "1\t5\n"
+    assert n3.query(f"SELECT count() FROM {d}.p") == "0\n", "a plain table's rows are each node's own"
+    three.call(three.local.node("n2").start())
+    n2.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    n2.query(f"SYSTEM SYNC REPLICA {d}.renamed")
+    assert n2.query(f"SELECT k, x FROM {d}.renamed") == "1\t5\n"
+    three.same(DEFINITIONS.format(d))
+    three.n2.query(f"DROP TABLE {d}.renamed SYNC")
+    assert three.same(f"SHOW TABLES FROM {d}") == "p\n"
+    eventually(lambda: len(three.digests(d)), 1)
+
+
+def test_a_replica_that_differs_is_put_right_and_nothing_with_rows_is_lost(three: Three) -> None:
+    d = three.database()
+    for name in ("changed", "kept"):
+        three.n1.query(f"CREATE TABLE {d}.{name} (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"CREATE VIEW {d}.v AS SELECT 1 AS one")
+    for name in ("changed", "kept"):
+        three.n3.query(f"INSERT INTO {d}.{name} VALUES (3)")
+    three.call(three.local.node("n3").stop())
+    directory = three.local.directory / "nodes/n3/data/metadata" / d
+    file = directory / "changed.sql"
+    file.write_text(file.read_text().replace("`k` UInt64", "`k` UInt64,\n    `own` Int8"))
+    three.call(three.local.node("n3").start())
+    three.n3.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    three.same(DEFINITIONS.format(d))
+    [moved] = three.n3.query(f"SHOW TABLES FROM {d}_broken_tables").split()
+    assert moved.startswith("changed_")
+    assert three.n3.query(f"SELECT k FROM {d}_broken_tables.{moved}") == "3\n"
+    assert three.n3.query(f"SELECT k FROM {d}.kept") == "3\n"
+    assert three.n3.query(f"SELECT count() FROM {d}.changed") == "0\n"
+    eventually(lambda: len(three.digests(d)), 1)
+
+
+def test_the_database_goes_through_its_life(three: Three) -> None:
+    d = three.database()
+    n1, n2, n3 = three.n1, three.n2, three.n3
+    n1.query(f"CREATE TABLE {d}.r (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    assert n1.query(f"SHOW CREATE DATABASE {d} FORMAT TSVRaw") == (
+        f"CREATE DATABASE `{d}`\nENGINE = Replicated('/databases/{d}', '{{shard}}', '{{replica}}')\n"
+    )
+    [shown] = json_rows(n2, f"SELECT engine, engine_full FROM system.databases WHERE name = '{d}'")
+    assert shown["engine"] == "Replicated" and shown["engine_full"].startswith("Replicated('/databases/")
+    [row] = json_rows(n3, f"SELECT * FROM system.database_replicas WHERE database = '{d}'")
+    assert row["replica_name"] == "n3" and row["total_replicas"] == 3 and row["is_readonly"] == 0
+    cluster = f"SELECT database_replica_name, is_active, host_name FROM system.clusters WHERE cluster = '{d}'"
+    assert three.same(cluster) == "".join(f"{host}\t1\t{host}\n" for host in HOSTS)
+    assert three.same(f"SELECT count() FROM clusterAllReplicas('{d}', system.one)") == "3\n"
+
+    n3.query(f"RENAME DATABASE {d} TO other_{d}")
+    n1.query(f"CREATE TABLE {d}.s (k UInt64) ENGINE = Memory")
+    assert n3.query(f"SHOW TABLES FROM other_{d}") == "r\ns\n"
+    n3.query(f"RENAME DATABASE other_{d} TO {d}")
+    n3.query(f"DETACH DATABASE {d}")
+    n1.query(f"DROP TABLE {d}.s SYNC", distributed_ddl_output_mode="none_only_active")
+    n3.query(f"ATTACH DATABASE {d}")
+    n3.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    assert three.same(f"SHOW TABLES FROM {d}") == "r\n"
+
+    three.call(three.local.node("n3").kill9())
+    eventually(lambda: "active" in three.children(f"/databases/{d}/replicas/s1|n3"), False)
+    n1.query(f"SYSTEM DROP DATABASE REPLICA 'n3' FROM SHARD 's1' FROM DATABASE {d}")
+    assert three.children(f"/databases/{d}/replicas") == ["s1|n1", "s1|n2"]
+    three.call(three.local.node("n3").start())
+    refused(n3.post(f"CREATE TABLE {d}.x (k Int8) ENGINE = Memory"), 225, "readonly")
+    n3.query(f"DROP DATABASE {d}")
+    n2.query(f"DROP DATABASE {d} SYNC")
+    assert three.children(f"/databases/{d}/replicas") == ["s1|n1"]
+    n1.query(f"DROP DATABASE {d}")
+    assert d not in three.children("/databases")
+    assert d not in n1.query("SHOW DATABASES").split()
