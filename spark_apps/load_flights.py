@@ -170,15 +170,7 @@ class Load:
         """The report. Raises OnclusterError; what is committed by then stays for the next run."""
         request = self._request
         references = {name: self._reference(name) for name in _REFERENCES}
-        raw = raw_flights(self._spark, raw_file(request.source, "flights", self._scratch))
-        after = request.last + dt.timedelta(days=1)
-        first = F.lit(request.first).cast("timestamp")
-        at = F.col("time_hour")
-        everything = judged(raw, references["airlines"], references["airports"])
-        # A line without a time belongs to every load: it is never lost, and replaced with its month.
-        wanted = everything.where(
-            at.isNull() | ((at >= first) & (at < F.lit(after).cast("timestamp")))
-        ).cache()
+        wanted = self._lines(references).cache()
         # Sorting all lines to find repetitions costs more than everything else: only where there are any.
         read, is_any_repeated = counted(wanted)
         kept = [wanted]
@@ -209,16 +201,30 @@ class Load:
             except BaseException:  # Ctrl-C: tables that were not begun stay as they are
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-        written_tables = [future.result() for future in (*facts, *others)]
-        outcomes = [outcome for outcome, _ in written_tables[: len(facts)]]
+        for frame in kept:
+            frame.unpersist()
+        outcomes = [future.result()[0] for future in facts]
+        return self._report(read, outcomes, [future.result()[1] for future in (*facts, *others)])
+
+    def _lines(self, references: Mapping[str, DataFrame]) -> DataFrame:
+        """The raw lines of the days to load, judged."""
+        raw = raw_flights(self._spark, raw_file(self._request.source, "flights", self._scratch))
+        at = F.col("time_hour")
+        first = F.lit(self._request.first).cast("timestamp")
+        behind = F.lit(self._request.last + dt.timedelta(days=1)).cast("timestamp")
+        # A line without a time belongs to every load: it is never lost, and replaced with its month.
+        is_wanted = at.isNull() | ((at >= first) & (at < behind))
+        return judged(raw, references["airlines"], references["airports"]).where(is_wanted)
+
+    def _report(self, read: int, outcomes: Sequence[Outcome], tables: list[dict[str, Any]]) -> dict[str, Any]:
+        """`outcomes`: of flights, quarantine and delays. Raises OnclusterError when lines are lost."""
+        request = self._request
         written, quarantined = outcomes[0].rows, outcomes[1].rows
         if read != written + quarantined:
             raise OnclusterError(
                 f"{read} flights were read, {written} written and {quarantined} quarantined.",
                 hint="The raw files changed between two runs under one job id? Use another id.",
             )
-        for frame in kept:
-            frame.unpersist()
         return {
             "version": 1,
             "job_id": request.job_id,
@@ -229,7 +235,7 @@ class Load:
             "read": read,
             "written": written,
             "quarantined": quarantined,
-            "tables": [table for _, table in written_tables],
+            "tables": tables,
         }
 
     def _reference(self, name: str) -> DataFrame:

@@ -21,11 +21,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from engine.errors import OnclusterError, SqlError, Unavailable
 from engine.names import TableName
 from engine.testing.local_cluster import Call, LocalCluster
-from spark_apps.clickhouse_cluster import commit, records, staging
+from spark_apps.clickhouse_cluster import records, staging
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.moves import Moves, RowsMissing
 from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
+from spark_apps.clickhouse_cluster.shard_commit import ShardCommit
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
 from tests.spark.conftest import Servers
 
@@ -362,7 +363,7 @@ def test_giving_up_keeps_what_was_decided(
     job = begin(place, table)
     messages = [attempt(job, task=0, number=1)]
     with monkeypatch.context() as patch:
-        patch.setattr(commit._Work, "gather", _crash)
+        patch.setattr(ShardCommit, "gather", _crash)
         with pytest.raises(Crash):
             finish(job, messages)
     give_up(job)

@@ -165,7 +165,7 @@ SELECT e.id, S FROM events AS e JOIN extra USING id ORDER BY id
 SELECT p.id, S FROM events AS e JOIN people AS p ON e.id = p.id ORDER BY p.id, e.id
 SELECT id FROM events WHERE id IN (SELECT S FROM people) ORDER BY id
 SELECT s, count() FROM (SELECT S AS s FROM people) GROUP BY s ORDER BY s
-SELECT S, id FROM people UNION ALL SELECT S, id FROM events ORDER BY ALL LIMIT 9
+SELECT * FROM (SELECT S AS s, id FROM people UNION ALL SELECT S AS s, id FROM events) ORDER BY ALL LIMIT 9
 SELECT S, count() FROM people FINAL GROUP BY S WITH TOTALS ORDER BY S
 SELECT id, row_number() OVER (PARTITION BY S ORDER BY id) AS n FROM events QUALIFY n = 2 ORDER BY id
 """

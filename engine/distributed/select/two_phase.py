@@ -79,13 +79,54 @@ async def two_phases(
 ) -> TwoPhases | None:
     """For the only slot of a query; None where the shape does not allow it. `null_for_empty` is the setting
     `aggregate_functions_null_for_empty`: a sum is Nullable then, and a count is not."""
+    pieces = _take_apart(tree)
+    if pieces is None:
+        return None
+    making = _states(pieces, null_for_empty=null_for_empty)
+    keyed = sorted(enumerate(pieces.keys), key=lambda one: -len(clauses.token_texts(one[1])))
+    replacements = [
+        *making.replacements,
+        *((clauses.token_texts(key), f"__g{number}") for number, key in keyed),
+    ]
+    select = clauses.replaced(pieces.select, replacements)
+    upper = clauses.replaced(pieces.upper, replacements)
+    if pieces.alias in clauses.token_texts(select) or pieces.alias in clauses.token_texts(upper):
+        return None  # a column is needed that is neither a key nor within an aggregate function
+    remote = await _remote(pieces, making, slot, describe)
+    if remote is None:
+        return None
+    group = ""
+    if pieces.is_grouped:
+        group = " GROUP BY " + ", ".join(f"__g{number}" for number in range(len(pieces.keys)))
+        group += f" {pieces.behind_keys}" if pieces.behind_keys else ""
+    return TwoPhases(f"{select} FROM {PLACE}{group} {upper}".rstrip(), remote)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """A query of the right shape, taken apart. `names` are its aggregate functions, `calls` where it calls
+    them; `source` is FROM with the table, `where` the text behind WHERE and `conditions` its parts joined by
+    AND; `upper` is what stands behind the keys."""
+
+    alias: str
+    names: set[str]
+    calls: set[_Call]
+    select: str
+    source: str
+    where: str
+    conditions: tuple[str, ...]
+    is_grouped: bool
+    keys: list[str]
+    behind_keys: str
+    upper: str
+
+
+def _take_apart(tree: QueryTree) -> _Pieces | None:
     nodes = pushing.nodes_of(tree, 0)
     if len(nodes) != 1 or not _has_the_shape(tree.root, nodes[0]):
         return None
     names = _aggregates(tree.root)
     if names is None:
-        return None
-    if not names and tree.root.section("GROUP BY") is None:
         return None
     cursor = Cursor(tree.text)
     place = clauses.place_of_table(cursor, pushing.tag(0))
@@ -100,78 +141,82 @@ async def two_phases(
         return None
     where = next((clause for clause in parts if clause.keyword == "WHERE"), None)
     group = next((clause for clause in parts if clause.keyword == "GROUP"), None)
+    if not names and group is None:
+        return None
     keys, behind_keys = keys_of(cursor, group)
     if any(alias not in clauses.token_texts(key) for key in keys):
         return None
-    upper_begin = where.end if where else (group.begin - 2 if group else _first_upper(cursor, parts))
-    select = clauses.text_of(cursor, 0, from_at)
+    upper_begin = group.end if group else where.end if where else _first_upper(cursor, parts)
     upper = clauses.text_of(cursor, upper_begin, len(cursor.words)) if upper_begin < len(cursor.words) else ""
-    if group:
-        upper = clauses.text_of(cursor, group.end, len(cursor.words)) if group.end < len(cursor.words) else ""
-    calls = calls_of(select, names) | calls_of(upper, names)
-    if calls is None:
-        return None
-    states: list[tuple[str, str]] = []
-    replacements: list[tuple[tuple[str, ...], str]] = []
-    is_sum = True
-    values = _VALUES | _VALUES_OF_GROUPS if keys else _VALUES
+    select = clauses.text_of(cursor, 0, from_at)
+    conditions = clauses.split(cursor, where.begin, where.end, "AND") if where else []
+    return _Pieces(
+        alias=alias,
+        names=names,
+        calls=calls_of(select, names) | calls_of(upper, names),
+        select=select,
+        source=clauses.text_of(cursor, from_at, place + 2),
+        where=clauses.text_of(cursor, where.begin, where.end) if where else "",
+        conditions=tuple(clauses.text_of(cursor, *each) for each in conditions),
+        is_grouped=group is not None,
+        keys=keys,
+        behind_keys=behind_keys,
+        upper=upper,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """What the shards make of each call, with the column's name, and what the initiator makes of that.
+    `is_sum`: each is one sum of theirs."""
+
+    states: list[tuple[str, str]]
+    replacements: list[tuple[tuple[str, ...], str]]
+    is_sum: bool
+
+
+def _states(pieces: _Pieces, *, null_for_empty: bool) -> _Making:
+    values = _VALUES | _VALUES_OF_GROUPS if pieces.keys else _VALUES
     if null_for_empty:
         values = {name: merge for name, merge in values.items() if name not in ("count", "countIf")}
-    for number, call in enumerate(sorted(calls, key=lambda one: (-len(one.tokens), one.tokens))):
-        merge = values.get(call.name)
-        is_sum = is_sum and merge == "sum"
-        if merge is None:
-            states.append((f"{call.name}State{call.rest}", f"__a{number}"))
-            replacements.append((call.tokens, f"{call.name}Merge{call.parameters}(__a{number})"))
+    states: list[tuple[str, str]] = []
+    replacements: list[tuple[tuple[str, ...], str]] = []
+    for number, call in enumerate(sorted(pieces.calls, key=lambda one: (-len(one.tokens), one.tokens))):
+        column = f"__a{number}"
+        if merge := values.get(call.name):
+            states.append((f"{call.name}{call.rest}", column))
+            replacements.append((call.tokens, f"{merge}({column})"))
         else:
-            states.append((f"{call.name}{call.rest}", f"__a{number}"))
-            replacements.append((call.tokens, f"{merge}(__a{number})"))
-    keyed = sorted(enumerate(keys), key=lambda one: -len(clauses.token_texts(one[1])))
-    replacements += [(clauses.token_texts(key), f"__g{number}") for number, key in keyed]
-    new_select, new_upper = clauses.replaced(select, replacements), clauses.replaced(upper, replacements)
-    if alias in clauses.token_texts(new_select) or alias in clauses.token_texts(new_upper):
+            states.append((f"{call.name}State{call.rest}", column))
+            replacements.append((call.tokens, f"{call.name}Merge{call.parameters}({column})"))
+    return _Making(states, replacements, all(values.get(call.name) == "sum" for call in pieces.calls))
+
+
+async def _remote(pieces: _Pieces, making: _Making, slot: Slot, describe: Describe) -> RemoteSelect | None:
+    """What the shards are asked; None where that is nothing, or no table can have such columns."""
+    parts = [(key, f"__g{number}") for number, key in enumerate(pieces.keys)] + making.states
+    if not parts:
         return None
-    remote_parts = [(key, f"__g{number}") for number, key in enumerate(keys)] + states
-    if not remote_parts:
-        return None
-    tail = ""
-    pushed: tuple[str, ...] = ()
-    if where is not None:
-        tail += f" WHERE {clauses.text_of(cursor, where.begin, where.end)}"
-        pushed = tuple(
-            clauses.text_of(cursor, *one) for one in clauses.split(cursor, where.begin, where.end, "AND")
-        )
-    if keys:
-        tail += f" GROUP BY {', '.join(keys)}"
-    local = f"{clauses.text_of(cursor, from_at, place + 2)} AS {alias}{tail}"
-    types = dict(
-        await describe(
-            "SELECT " + ", ".join(f"{text} AS {name}" for text, name in remote_parts) + f" {local}"
-        )
-    )
+    tail = f" WHERE {pieces.where}" if pieces.where else ""
+    if pieces.keys:
+        tail += f" GROUP BY {', '.join(pieces.keys)}"
+    listed = ", ".join(f"{text} AS {name}" for text, name in parts)
+    types = dict(await describe(f"SELECT {listed} {pieces.source} AS {pieces.alias}{tail}"))
     if any(_SUSPICIOUS.search(type_) for type_ in types.values()):
         return None
-    columns = tuple(
-        (pushing.remote_text(text, alias, slot.columns), SourceColumn(name, types[name]))
-        for text, name in remote_parts
-    )
-    has_one_row = group is None and all(name.removesuffix("If") in _BOUNDED for name in names)
-    remote = RemoteSelect(
-        columns,
-        f" AS {alias}{slot.modifiers}{pushing.remote_text(tail, alias, slot.columns)}",
-        pruned_by=pushed,
+    has_one_row = not pieces.is_grouped and all(name.removesuffix("If") in _BOUNDED for name in pieces.names)
+    return RemoteSelect(
+        tuple(
+            (pushing.remote_text(text, pieces.alias, slot.columns), SourceColumn(name, types[name]))
+            for text, name in parts
+        ),
+        f" AS {pieces.alias}{slot.modifiers}{pushing.remote_text(tail, pieces.alias, slot.columns)}",
+        pruned_by=pieces.conditions,
         has_one_row=has_one_row,
-        is_sum=has_one_row and is_sum,
+        is_sum=has_one_row and making.is_sum,
         source=slot.source,
         read_with=slot.read_with,
     )
-    group_text = ""
-    if group is not None:
-        group_text = " GROUP BY " + ", ".join(f"__g{number}" for number in range(len(keys)))
-        group_text += f" {behind_keys}" if behind_keys else ""
-    elif not names:
-        return None
-    return TwoPhases(f"{new_select} FROM {PLACE}{group_text} {new_upper}".rstrip(), remote)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,14 @@ def make_app(
     )
     app.middleware("http")(add_headers)
     site = render.Site(f"{API_ROOT_PATH.rstrip('/')}{PREFIX}/", API_ROOT_PATH, docs_url)
+    _answer_errors(app, site)
+    _serve_pages(app, reader, site)
+    _serve_data(app, reader)
+    _serve_static(app)
+    return app
 
+
+def _answer_errors(app: FastAPI, site: render.Site) -> None:
     @app.exception_handler(HTTPException)
     async def on_refusal(request: Request, error: HTTPException) -> Response:
         return await to_login(request, error) or await http_exception_handler(request, error)
@@ -98,6 +105,8 @@ def make_app(
         title = "There is no such cluster" if is_unknown else "This cannot be shown now"
         return HTMLResponse(render.render_error(site, title, error.message, advice), status)
 
+
+def _serve_pages(app: FastAPI, reader: Reader, site: render.Site) -> None:
     @app.get("/", response_class=HTMLResponse)
     async def index(user: GetUserDep) -> Response:
         seen = await asyncio.to_thread(visible, await reader.clusters(), user)
@@ -141,6 +150,8 @@ def make_app(
         known = await reader.overview(cluster, wait_s=0)
         return HTMLResponse(render.render_task(site, known, task))
 
+
+def _serve_data(app: FastAPI, reader: Reader) -> None:
     @app.get("/cluster/{cluster}/data")
     async def data(cluster: VisibleCluster) -> JSONResponse:
         return JSONResponse(overview_json(await reader.overview(cluster, wait_s=REFRESH_S)))
@@ -160,6 +171,8 @@ def make_app(
         tasks = [[task.name, task.cells] for task in view.tasks]
         return JSONResponse({"hosts": list(view.hosts), "tasks": tasks, "unread": view.unread})
 
+
+def _serve_static(app: FastAPI) -> None:
     @app.get("/static/{version}/{name}")
     async def static(version: str, name: str) -> Response:
         try:
@@ -170,5 +183,3 @@ def make_app(
         if version == render.static_version():
             headers["Cache-Control"] = "private, max-age=31536000, immutable"
         return Response(text, media_type=render.STATIC[name], headers=headers)
-
-    return app
