@@ -185,6 +185,7 @@ class DatabaseWorker:
 
     async def _initialize(self, keeper: Keeper) -> None:
         if self._active_in is keeper and not self._restarts:
+            self._be_writable()  # only the connection was lost
             return
         self._restarts = False
         paths, me = self.paths, self.me
@@ -237,10 +238,13 @@ class DatabaseWorker:
                 Code.REPLICA_IS_ALREADY_ACTIVE, f"Replica {me} at {paths.root} is active"
             ) from None
         self._active_in = keeper
+        self._be_writable()
+        log.info("databases.active database=%s ptr=%d newest=%d", self._database_name(), log_ptr, newest)
+
+    def _be_writable(self) -> None:
         if not self._is_stopping:
             self.readonly_reason = ""
         self._announce()
-        log.info("databases.active database=%s ptr=%d newest=%d", self._database_name(), log_ptr, newest)
 
     def _fits(self, digest: bytes) -> bool:
         return digest == str(digest_of(self._schema.texts())).encode()

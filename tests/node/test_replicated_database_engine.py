@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt
-from tests.node.replicated_pair import eventually, json_rows, refused
+from tests.node.replicated_pair import eventually, json_rows, refused, wait_for
 from tests.warm import warm
 
 pytestmark = pytest.mark.slow
@@ -44,8 +46,10 @@ class Three:
         return answers.pop()
 
     def children(self, path: str) -> list[str]:
-        sql = f"SELECT name FROM system.zookeeper WHERE path = '{path}' ORDER BY name"
-        return self.n1.query(sql).split()
+        return self.children_by(self.n1, path)
+
+    def children_by(self, node: HttpAt, path: str) -> list[str]:
+        return node.query(f"SELECT name FROM system.zookeeper WHERE path = '{path}' ORDER BY name").split()
 
     def value(self, path: str) -> str:
         parent, _, name = path.rpartition("/")
@@ -276,3 +280,46 @@ def test_the_database_goes_through_its_life(three: Three) -> None:
     n1.query(f"DROP DATABASE {d}")
     assert d not in three.children("/databases")
     assert d not in n1.query("SHOW DATABASES").split()
+
+
+def test_a_killed_initiator_leaves_the_same_everywhere(three: Three) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.kept (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.kept VALUES (1)")
+
+    def work() -> None:
+        """Until the node is gone."""
+        for n in itertools.count():
+            statements = (
+                f"CREATE TABLE {d}.t{n} (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k",
+                f"ALTER TABLE {d}.kept ADD COLUMN c{n} Int8",
+                f"RENAME TABLE {d}.t{n} TO {d}.u{n}",
+                f"ALTER TABLE {d}.u{n} ADD COLUMN c Int8",
+                f"DROP TABLE {d}.u{n} SYNC" if n % 2 else f"TRUNCATE TABLE {d}.u{n}",
+            )
+            for sql in statements:
+                try:
+                    three.n1.post(sql, distributed_ddl_output_mode="none_only_active")
+                except OSError:
+                    return
+
+    for statements_before in (7, 16):
+        worker = threading.Thread(target=work)
+        worker.start()
+        before = len(three.children_by(three.n2, f"/databases/{d}/log"))
+        wait_for(
+            lambda before=before, more=statements_before: (  # type: ignore[misc]
+                len(three.children_by(three.n2, f"/databases/{d}/log")) >= before + more
+            )
+        )
+        three.call(three.local.node("n1").kill9())
+        worker.join()
+        three.call(three.local.node("n1").start())
+        for node in three.nodes.values():
+            node.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+        for name in three.n2.query(f"SHOW TABLES FROM {d} LIKE '%u%'").split():
+            for node in three.nodes.values():
+                node.query(f"SYSTEM SYNC REPLICA {d}.{name}")
+        eventually(lambda: len({node.query(DEFINITIONS.format(d)) for node in three.nodes.values()}), 1)
+        eventually(lambda: len(three.digests(d)), 1)
+    assert three.n1.query(f"SELECT k FROM {d}.kept") == "1\n", "no table was moved aside"

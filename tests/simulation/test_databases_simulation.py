@@ -1,0 +1,279 @@
+"""Replicated databases under faults: B1, B2 and B3 hold, and what was answered with success stays."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+
+from engine.databases import Commit, DatabasePaths, DatabaseSettings, ReplicaName, ReplicatedDatabase
+from engine.databases.digest import digest_of
+from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
+from engine.keeper.faults import FaultPlan
+from engine.keeper.memory import MemoryKeeperServer
+from engine.keeper.recipes import SessionHolder
+from engine.testing.simulated_process import GatedEnv, Process, gated_factory
+from engine.testing.simulation import SimulationEnv, run_simulation
+from tests.simulation.seeds import chosen_seeds
+
+PATHS = DatabasePaths("/databases/d")
+NAMES = ("a", "b", "c")
+CALM_S = 3600.0
+
+
+@dataclass
+class Disk:
+    """What is on a replica's disk: tables by name, whether they have rows, what was moved aside."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+    aside: list[str] = field(default_factory=list)
+    dropped_with_rows: int = 0
+
+
+class ModelSchema:
+    """Statements are `CREATE a text`, `DROP a`, `ALTER a text`, `RENAME a b`."""
+
+    def __init__(self, disk: Disk, process: Process) -> None:
+        self._disk = disk
+        self._process = process
+
+    def texts(self) -> Mapping[str, str]:
+        return dict(self._disk.texts)
+
+    def replicates(self, text: str) -> bool:
+        return False
+
+    async def runs_once_per_shard(self, query: str) -> bool:
+        return False
+
+    async def as_initiator(self, query: str, commit: Commit) -> None:
+        """As `engine.node.databases.local_schema` does it."""
+        before = self.texts()
+        after = applied(before, query)
+        changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
+        changes |= {name: text for name, text in after.items() if before.get(name) != text}
+        if query.startswith(("CREATE", "RENAME")):
+            self._write(after)
+            try:
+                await commit(changes)
+            except OnclusterError:
+                self._write(before)
+                raise
+        else:
+            await commit(changes)
+            self._write(after)
+
+    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
+        self._write(applied(self._disk.texts, query, is_again=True))
+
+    async def redo(self, query: str, settings: Mapping[str, str]) -> None:
+        if query.startswith(("DROP", "ALTER")):
+            await self.execute(query, settings)
+
+    async def create(self, name: str, text: str) -> None:
+        self._write({**self._disk.texts, name: text})
+
+    async def rename(self, name: str, new_name: str) -> None:
+        raise AssertionError("of replicated tables only")
+
+    async def drop(self, name: str) -> None:
+        self._disk.dropped_with_rows += 1
+
+    async def has_data(self, name: str) -> bool:
+        return True
+
+    async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
+        self._process.gate()
+        self._disk.aside.append(new_name)
+        del self._disk.texts[name]
+        self._process.gate()
+
+    def _write(self, texts: Mapping[str, str]) -> None:
+        self._process.gate()
+        self._disk.texts = dict(texts)
+        self._process.gate()
+
+
+def applied(texts: Mapping[str, str], query: str, *, is_again: bool = False) -> dict[str, str]:
+    """`is_again`: what is done already counts as done. Raises SqlError."""
+    verb, name, *rest = query.split()
+    result = dict(texts)
+    if verb == "CREATE":
+        if name in texts and not (is_again and texts[name] == rest[0]):
+            raise SqlError(Code.TABLE_ALREADY_EXISTS, name)
+        result[name] = rest[0]
+        return result
+    if name not in texts:
+        if is_again and (verb == "DROP" or (verb == "RENAME" and rest[0] in texts)):
+            return result
+        raise SqlError(Code.UNKNOWN_TABLE, name)
+    if verb == "DROP":
+        del result[name]
+    elif verb == "ALTER":
+        result[name] = rest[0]
+    else:
+        if rest[0] in texts:
+            raise SqlError(Code.TABLE_ALREADY_EXISTS, rest[0])
+        result[rest[0]] = result.pop(name)
+    return result
+
+
+class Replica:
+    """A machine; its process comes and goes."""
+
+    def __init__(self, name: str, env: SimulationEnv, server: MemoryKeeperServer) -> None:
+        self.name = name
+        self.env = env
+        self.server = server
+        self.disk = Disk()
+        self.is_made = False
+        self.process: Process | None = None
+        self.database: ReplicatedDatabase | None = None
+        self.schema: ModelSchema | None = None
+        self.holder: SessionHolder | None = None
+
+    def start(self, kill_at: int | None) -> None:
+        client = f"{self.name}-{self.env.rng.random()}"
+        process = Process(client, kill_at=kill_at, on_kill=lambda: self.server.crash_client(client))
+        env = GatedEnv(self.env, process)
+        self.process, self.schema = process, ModelSchema(self.disk, process)
+        self.holder = SessionHolder(
+            gated_factory(self.server.factory(session_timeout_s=6.0, client=client), process), env
+        )
+        self.database = ReplicatedDatabase(
+            env=env,
+            holder=self.holder,
+            paths=PATHS,
+            me=ReplicaName("s", self.name),
+            host=f"{self.name}:9000:uuid-{self.name}",
+            server_uuid=f"server-{self.name}",
+            schema=self.schema,
+            settings=DatabaseSettings(max_retries_before_automatic_recovery=3),
+            database_name=lambda: "d",
+        )
+        process.spawn(self._live(self.database), name=client)
+
+    async def _live(self, database: ReplicatedDatabase) -> None:
+        while not self.is_made:
+            try:
+                await database.create()
+                self.is_made = True
+            except OnclusterError:
+                await asyncio.sleep(1.0)
+        database.start()
+
+    async def submit(self, query: str) -> str:
+        """`ok`, `failed`, `unknown`, `died`."""
+        database, schema, process = self.database, self.schema, self.process
+        assert database is not None and schema is not None and process is not None
+
+        async def run() -> str:
+            try:
+                await database.submit(
+                    query,
+                    settings={},
+                    initial_query_id="",
+                    execute=lambda commit: schema.as_initiator(query, commit),
+                    timeout_s=60,
+                )
+            except UnknownOutcome:
+                return "unknown"
+            except OnclusterError:
+                return "failed"
+            return "ok"
+
+        task = process.spawn(run(), name="client")
+        while not task.done():
+            await asyncio.wait([task], timeout=1.0)
+            if not process.is_alive:
+                task.cancel()  # nobody answers a process that is no more
+        return "died" if task.cancelled() else task.result()
+
+
+async def simulate(env: SimulationEnv, seed: int) -> Counter[str]:
+    rng = random.Random(f"databases {seed}")
+    plan = FaultPlan.rough(random.Random(f"faults {seed}"), rate=rng.choice((0.0, 0.01, 0.05)))
+    server = MemoryKeeperServer(env, faults=plan)
+    replicas = [Replica(name, env.fork(), server) for name in ("r1", "r2", "r3")]
+    reached: Counter[str] = Counter()
+    outcomes: list[tuple[str, str]] = []
+
+    async def client(number: int) -> None:
+        for at in range(12):
+            await asyncio.sleep(rng.expovariate(0.3))
+            replica = rng.choice(replicas)
+            if replica.process is None or not replica.process.is_alive:
+                replica.start(rng.randint(1, 150) if rng.random() < 0.6 else None)
+                reached["started again"] += 1
+                continue
+            name = rng.choice(NAMES)
+            query = rng.choice(
+                (
+                    *(f"CREATE {name} t{number}.{at}", f"CREATE {name} t{number}.{at}", f"DROP {name}"),
+                    *(f"ALTER {name} t{number}.{at}", f"RENAME {name} {rng.choice(NAMES)}"),
+                )
+            )
+            outcome = await replica.submit(query)
+            reached[outcome] += 1
+            outcomes.append((query, outcome))
+
+    for replica in replicas:
+        replica.start(rng.randint(20, 200) if rng.random() < 0.5 else None)
+    await asyncio.gather(*(client(number) for number in range(4)))
+    plan.calm()
+    for replica in replicas:
+        if replica.process is None or not replica.process.is_alive:
+            replica.start(None)
+        else:
+            replica.process.kill_at = None
+    await asyncio.sleep(CALM_S)
+
+    keeper = await server.factory(client="checker")()
+    metadata = (await keeper.children(PATHS.metadata)).names
+    wanted = {name: (await keeper.get(PATHS.table(name))).data.decode() for name in metadata}
+    newest = int((await keeper.get(PATHS.max_log_ptr)).data)
+    replayed: dict[str, str] = {}
+    committed: list[str] = []
+    for name in (await keeper.children(PATHS.log)).names:
+        if await keeper.exists(f"{PATHS.log}/{name}/committed") is None:
+            continue
+        data = (await keeper.get(f"{PATHS.log}/{name}")).data.decode()
+        query = data.split("query: ")[1].split("\n")[0]
+        if query:
+            replayed = applied(replayed, query)
+            committed.append(query)
+    assert replayed == wanted, "the definitions are what the committed entries make of nothing"
+    for query, outcome in outcomes:
+        if outcome == "ok":
+            assert query in committed, f"{query} was answered with success"
+        elif outcome == "failed" and query.startswith(("CREATE", "ALTER")):
+            reached["failed and committed"] += query in committed
+    for replica in replicas:
+        assert replica.database is not None
+        assert replica.disk.texts == wanted, f"B1: {replica.name}"
+        assert not replica.database.readonly_reason, f"{replica.name}: {replica.database.readonly_reason}"
+        assert not replica.disk.dropped_with_rows, "B3"
+        me = ReplicaName("s", replica.name)
+        assert int((await keeper.get(PATHS.replica(me, "digest"))).data) == digest_of(wanted)
+        assert int((await keeper.get(PATHS.replica(me, "log_ptr"))).data) <= newest
+        reached["moved aside"] += len(replica.disk.aside)
+        await replica.database.stop(grace_s=1)
+    reached["committed"] += len(committed)
+    return reached
+
+
+@pytest.mark.slow
+def test_all_replicas_come_to_the_committed_definitions() -> None:
+    reached: Counter[str] = Counter()
+    for seed in chosen_seeds(1, 40):
+        reached += run_simulation(seed, lambda env, seed=seed: simulate(env, seed))  # type: ignore[misc]
+    for state in ("ok", "failed", "died", "started again", "committed", "moved aside"):
+        assert reached[state], f"{state} was never reached: {reached}"
+
+
+def test_one_run_without_kills_is_quick() -> None:
+    assert run_simulation(3, lambda env: simulate(env, 3))["committed"]
