@@ -19,6 +19,7 @@ from typing import Any
 from engine.errors import SqlError
 from engine.migrations.errors import Problem
 from engine.migrations.files import GAP_RULE, Migration, MigrationSet, Script, ScriptStatement, gaps
+from engine.migrations.lint_databases import check_database, replicated_databases
 from engine.migrations.lint_statements import check_statement
 from engine.migrations.options import Options
 from engine.migrations.statements import Surroundings
@@ -50,6 +51,7 @@ RULES: dict[str, tuple[Severity, str]] = {
     "other-cluster": (Severity.ERROR, "ON CLUSTER names another cluster than the folder's"),
     "data-statement": (Severity.ERROR, "SELECT and INSERT do not go through ON CLUSTER"),
     "not-on-cluster": (Severity.ERROR, "ClickHouse has no ON CLUSTER for this statement"),
+    "replicated-database": (Severity.ERROR, "a Replicated database refuses statements ON CLUSTER"),
     "replicated-path": (Severity.ERROR, "a replication path that shards or replicas would share"),
     "destructive": (Severity.WARNING, "data or definitions are lost"),
     "not-repeatable": (Severity.WARNING, "IF EXISTS or IF NOT EXISTS is missing"),
@@ -139,6 +141,13 @@ async def lint(
     """`problems` are those of `read_folder`. Without a validator text is judged by the tokenizer only."""
     findings = [Finding(p.path, p.line, p.rule, p.message, p.code) for p in problems]
     findings += _folder(migrations, surroundings)
+    replicated = replicated_databases(
+        statement
+        for migration in migrations.migrations
+        for script in (migration.up, migration.down)
+        if script is not None
+        for statement in script.statements
+    )
     for migration in migrations.migrations:
         findings += _migration(migration)
         for script in (migration.up, migration.down):
@@ -149,6 +158,7 @@ async def lint(
                 found = [
                     _of(script, statement, note) for note in check_statement(script, statement, surroundings)
                 ]
+                found += [_of(script, statement, note) for note in check_database(statement, replicated)]
                 if validator is not None:
                     found += await _parsed(script, statement, validator)
                 findings += [_silenced(finding, statement.options) for finding in found]

@@ -254,3 +254,18 @@ async def test_what_other_tools_send_in_a_session_is_refused_with_what_to_write_
     record = MigrationRecord(1, "a", Direction.UP, 1, MigrationState.PENDING, 1, "", ())
     with pytest.raises(MigrationFilesError, match=rf"DDL queries\. The statement .* Instead, .*{instead}"):
         preflight([Selected(migration, migration.up, record, 1)], RunRequest("r"), where)
+
+
+async def test_a_statement_in_a_replicated_database_would_be_refused_by_every_host(tmp_path: Path) -> None:
+    made = "CREATE DATABASE IF NOT EXISTS r ENGINE = Replicated('/db/r', '{shard}', '{replica}');"
+    files = {
+        "1_a.up.sql": made,
+        "1_a.down.sql": "DROP DATABASE IF EXISTS r;",
+        "2_b.up.sql": f"{GOOD}\n{GOOD.replace('d.t', 'r.t')}",
+        "2_b.down.sql": f"{GOOD_DOWN}\n-- oncluster-next: database=r\nDROP TABLE IF EXISTS t;",
+    }
+    found = [place for place in standing(await report(tmp_path, files)) if place[0] == "replicated-database"]
+    assert found == [
+        ("replicated-database", "2_b.down.sql", 3),
+        ("replicated-database", "2_b.up.sql", 2),
+    ]
