@@ -68,6 +68,22 @@ def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
     return define
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two migrations of `order_cluster`, and an empty ledger."""
+    path = tmp_path / "migrations" / "order_cluster"
+    path.mkdir(parents=True)
+    (path / "0001_create_database.up.sql").write_text("CREATE DATABASE IF NOT EXISTS shop;")
+    (path / "0001_create_database.down.sql").write_text("DROP DATABASE IF EXISTS shop;")
+    (path / "0002_create_orders.up.sql").write_text(
+        "CREATE TABLE IF NOT EXISTS shop.orders (id UInt64) ENGINE = Memory;"
+    )
+    (path / "0002_create_orders.down.sql").write_text("DROP TABLE IF EXISTS shop.orders;")
+    monkeypatch.setenv("ONCLUSTER_MIGRATIONS", str(tmp_path / "migrations"))
+    monkeypatch.setenv("ONCLUSTER_LEDGER_URL", f"sqlite:///{tmp_path / 'ledger.db'}")
+    return path
+
+
 @pytest.fixture(autouse=True)
 def _no_project_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing of a stack that runs on this machine is used by accident."""

@@ -88,3 +88,8 @@ class _OutletEvents(dict[Any, Any]):
     def __missing__(self, key: object) -> Any:
         self[key] = SimpleNamespace(extra=None)
         return self[key]
+
+
+async def events(trigger: Any) -> list[Any]:
+    """What a triggerer would be told."""
+    return [event async for event in trigger.run()]

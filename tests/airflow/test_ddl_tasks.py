@@ -14,6 +14,7 @@ from kazoo.client import KazooClient
 from engine.config.model import ZooKeeper
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.names import HostId
+from tests.airflow.dag_run import events
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +63,6 @@ def sensor(submission: dict[str, Any], **options: Any) -> Any:
     from oncluster_airflow.sensors import DDLFinishedSensor
 
     return DDLFinishedSensor(task_id="wait", submission=submission, **options)
-
-
-async def events(trigger: Any) -> list[Any]:
-    return [event async for event in trigger.run()]
 
 
 # --- submitting ---------------------------------------------------------------------------------------------
