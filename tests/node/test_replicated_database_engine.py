@@ -111,6 +111,9 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n2.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
     n3.query(f"CREATE TABLE {d}.like_r AS {d}.r")
     n1.query(f"CREATE VIEW {d}.v AS SELECT k + 1 AS kk FROM {d}.r")
+    n1.query("CREATE DATABASE IF NOT EXISTS only_here")
+    n1.query("CREATE TABLE IF NOT EXISTS only_here.o (k UInt64) ENGINE = Memory")
+    n1.query(f"CREATE VIEW {d}.of_n1 AS SELECT * FROM only_here.o COMMENT 'not everywhere'")
     n2.query(f"CREATE MATERIALIZED VIEW {d}.mv ENGINE = MergeTree ORDER BY k AS SELECT k FROM {d}.r")
     n3.query(f"CREATE TABLE {d}.dist (k UInt64, v String) ENGINE = Distributed({d}, {d}, r, k)")
     n1.query(
@@ -129,7 +132,7 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n2.query(f"ATTACH TABLE {d}.p")
     shown = three.same(DEFINITIONS.format(d))
     names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
-    assert names == ["dict", "dist", "like_r", "mv", "p", "q2", "r", "v"]
+    assert names == ["dict", "dist", "like_r", "mv", "of_n1", "p", "q2", "r", "v"]
     texts = three.same(f"SELECT engine_full FROM system.tables WHERE database = '{d}' AND name = 'r'")
     assert "merge_max_block_size = 100" in texts
     n2.query(f"INSERT INTO {d}.dist (k, v) VALUES (1, 'a')", distributed_foreground_insert="1")

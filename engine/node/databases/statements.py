@@ -20,6 +20,7 @@ from engine.node.databases.routing import Way, check_statement, concerns_objects
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
 from engine.node.databases.system_commands import DatabaseCommands
+from engine.node.databases.view_columns import with_columns
 from engine.node.replicated.definition_sql import Definition
 from engine.node.replicated.statements import done
 from engine.node.replicated.waiting import flag, number, settings_of
@@ -157,6 +158,7 @@ class DatabaseStatements:
             sql = f"{sql} PERMANENTLY"
         sql = self._with_definition(check_create(sql, settings))
         await asked.check_syntax()
+        sql = await with_columns(asked, sql)
         own = {**asked.session.settings, **asked.settings, **trailing_settings(asked.sql)}
         mode = OutputMode.parse(settings.get("distributed_ddl_output_mode", "throw"))
         timeout_s = number(settings, "distributed_ddl_task_timeout", DEFAULT_TIMEOUT_S)

@@ -1,0 +1,39 @@
+"""The columns of a view, written into its CREATE on the initiator, as ClickHouse does it.
+
+So the view is the same on all replicas, and can be made where what it reads is not there: a replica that
+could not make it would come to no later entry.
+"""
+
+from __future__ import annotations
+
+import json
+
+from engine.names import quote_identifier
+from engine.node.statement import Asked
+from engine.sql import StatementKind, TokenKind
+from engine.sql.edit import Edit, apply_edits
+from engine.sql.parse import draft_of
+
+
+async def with_columns(asked: Asked, sql: str) -> str:
+    """`sql` unchanged if it makes no view, names its columns itself, or has parameters, which have no columns
+    yet. Raises SqlError for a SELECT that cannot be."""
+    d = draft_of(sql)
+    if d.kind is not StatementKind.CREATE_VIEW or d.body is None or not d.refs:
+        return sql
+    at = d.at_offset(d.refs[0].end)
+    if d.words[at : at + 1] == ["UUID"]:
+        at += 2
+    if d.words[at : at + 1] == ["("] or d.words[d.body - 1 : d.body] != ["AS"] or "{" in d.words[d.body :]:
+        return sql
+    end = len(sql)
+    if d.words[-2:-1] == ["COMMENT"] and d.tokens[-1].kind is TokenKind.STRING:
+        end = d.tokens[-2].start
+    select = sql[d.tokens[d.body].start : end].rstrip("; \t\r\n")
+    found = await asked.session.clone().query(
+        f"DESCRIBE TABLE ({select}\n)", format="JSONCompactEachRow", params=asked.params, scope=asked.scope
+    )
+    rows = [json.loads(line) for line in found.data.decode("utf-8", "surrogateescape").splitlines()]
+    columns = ", ".join(f"{quote_identifier(row[0])} {row[1]}" for row in rows)
+    behind = d.tokens[at - 1].end
+    return apply_edits(sql, [Edit(behind, behind, f" ({columns})")])
