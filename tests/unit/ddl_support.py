@@ -9,6 +9,7 @@ from uuid import UUID
 
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.ddl.client import DDLQueueClient, Submission
+from engine.ddl.executor import Execution
 from engine.ddl.identity import FixedResolver, NodeIdentity
 from engine.ddl.initiator import PreparedStatement, prepare
 from engine.ddl.outcome import EntryStatus
@@ -170,3 +171,17 @@ async def status_on(bench: Bench, entry: str, name: str) -> ExecutionStatus | No
     except NoNode:
         return None
     return ExecutionStatus.from_bytes(node.data)
+
+
+def listen(bench: Bench, name: str) -> list[Execution]:
+    """What reaches the local server of a host that has been started."""
+    calls: list[Execution] = []
+    executor = bench.executors[name]
+    original = executor.execute
+
+    async def execute(execution: Execution) -> None:
+        calls.append(execution)
+        await original(execution)
+
+    executor.execute = execute  # type: ignore[method-assign]
+    return calls

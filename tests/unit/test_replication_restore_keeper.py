@@ -1,0 +1,111 @@
+"""Tables that Keeper has lost: made anew from what the replicas have."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from engine.errors import Code, SessionExpired, SqlError
+from engine.replication.commands.create import Created
+from engine.replication.commands.drop import drop_replica
+from engine.replication.commands.insert import Inserter, InsertOptions
+from engine.replication.commands.restore import (
+    attach_restored,
+    give_up_restoring,
+    is_founder,
+    restore_replica,
+)
+from engine.testing.replication_disk import model_definition
+from tests.unit.replica_bench import PATHS, Bench, Replica, new_replica, run
+from tests.unit.replication_create_support import fail_after
+
+
+async def lose_keepers_data(bench: Bench, *replicas: Replica) -> None:
+    """The table is gone from Keeper; the replicas are read-only, as after a failed activation."""
+    keeper = await bench.keeper()
+    for replica in replicas:
+        await replica.expire()
+        await drop_replica(keeper, PATHS, replica.ctx.me)
+    assert not bench.has(PATHS.root)
+
+
+def test_a_table_that_keeper_has_lost_is_made_anew_with_all_rows() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        for value in range(4):
+            await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+        await lose_keepers_data(bench, replica)
+        made = await restore_replica(
+            replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+        )
+        assert made is Created.TABLE and replica.values() == []
+        await replica.activate()
+        assert await attach_restored(replica.ctx) == 4
+        assert replica.values() == [0, 1, 2, 3] and not replica.disk.detached
+        assert await attach_restored(replica.ctx) == 0
+        assert len(bench.log()) == 4
+
+    run(main)
+
+
+def test_a_restore_that_crashes_anywhere_is_finished_without_doubling_rows() -> None:
+    for requests in range(1, 60, 2):
+
+        async def main(bench: Bench, requests: int = requests) -> None:
+            replica = await bench.replica("r1")
+            for value in range(3):
+                await Inserter(replica.ctx).commit([await replica.write(value)], InsertOptions())
+            await lose_keepers_data(bench, replica)
+            fail_after(await replica.holder.get(), requests)
+            for _ in range(2):
+                try:
+                    await restore_replica(
+                        replica.ctx, await replica.holder.get(), new_replica(1), model_definition()
+                    )
+                    await replica.activate()
+                    await replica.settle_staged()
+                    await asyncio.wait_for(attach_restored(replica.ctx), 5)
+                    break
+                except (SessionExpired, TimeoutError):
+                    await (await replica.holder.get()).close()  # the crash
+                    replica.ctx.keeper = None
+            else:
+                raise AssertionError("not restored")
+            assert replica.values() == [0, 1, 2] and bench.locks() == []
+
+        run(main)
+
+
+def test_only_a_read_only_replica_that_keeper_does_not_know_is_restored() -> None:
+    async def main(bench: Bench) -> None:
+        replica = await bench.replica("r1")
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+        await replica.expire()
+        with pytest.raises(SqlError) as caught:
+            await restore_replica(replica.ctx, await replica.holder.get(), new_replica(1), model_definition())
+        assert caught.value.code == Code.BAD_ARGUMENTS
+
+    run(main)
+
+
+def test_a_replica_that_joins_a_restored_table_keeps_its_parts_for_the_clone() -> None:
+    async def main(bench: Bench) -> None:
+        one, two = await bench.replica("r1"), await bench.replica("r2")
+        (done,) = await Inserter(one.ctx).commit([await one.write(1)], InsertOptions())
+        await two.fetch(done.name, one)
+        await lose_keepers_data(bench, one, two)
+        await restore_replica(one.ctx, await one.holder.get(), new_replica(1), model_definition())
+        assert (
+            await restore_replica(two.ctx, await two.holder.get(), new_replica(2), model_definition())
+            is Created.REPLICA
+        )
+        await two.activate()
+        assert not await is_founder(two.ctx, two.ctx.session())
+        assert await attach_restored(two.ctx) == 0
+        await give_up_restoring(two.ctx, two.ctx.session())
+        assert list(two.disk.detached) == ["all_0_0_0"]
+
+    run(main)
