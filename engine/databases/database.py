@@ -38,6 +38,8 @@ from engine.errors import (
     NoNode,
     OnclusterError,
     SqlError,
+    Unavailable,
+    UnknownOutcome,
 )
 from engine.keeper.base import CreateMode, Keeper, SetData
 from engine.keeper.recipes import try_remove
@@ -97,7 +99,6 @@ class ReplicatedDatabase(DatabaseWorker):
                 f"{self.readonly_reason or 'it has no session with ZooKeeper'}",
                 hint="Nothing was changed; try again.",
             )
-        await self._check_lag(keeper)
         entry = DDLLogEntry(
             version=DEFAULT_VERSION,
             query=query,
@@ -107,9 +108,17 @@ class ReplicatedDatabase(DatabaseWorker):
             initial_query_id=initial_query_id,
         )
         done = asyncio.Event()
-        async with self._enqueue_lock:
-            number = await enqueue(keeper, self._env, self.paths, self.me, entry, is_committed=False)
-            self._own[number] = done
+        try:
+            await self._check_lag(keeper)
+            async with self._enqueue_lock:
+                number = await enqueue(keeper, self._env, self.paths, self.me, entry, is_committed=False)
+                self._own[number] = done
+        except (Unavailable, UnknownOutcome) as error:
+            raise SqlError(
+                Code.DATABASE_REPLICATION_FAILED,
+                f"Database {self._database_name()}: the statement was not proposed: {error.message}",
+                hint="Nothing was changed, whatever is left in the log; it can be sent again.",
+            ) from error
         try:
             await self._execute_own(keeper, number, query, execute, timeout_s)
         finally:

@@ -20,6 +20,7 @@ from engine.env import Env
 from engine.errors import (
     Code,
     ConnectionLoss,
+    KeeperUnavailable,
     MultiFailed,
     OperationTimeout,
     SessionExpired,
@@ -28,7 +29,7 @@ from engine.errors import (
 from engine.keeper.base import Create, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import SessionHolder
 
-_KEEPER_WAIT_S = 30.0
+_KEEPER_WAIT_S = 300.0
 
 
 class Proposal:
@@ -120,10 +121,17 @@ class Proposal:
         return ops
 
     async def handed_over(self) -> bool:
-        """Looks until it is known: a session that is over has taken `try` with it. Raises KeeperUnavailable
-        when Keeper cannot be asked."""
+        """Looks until it is known: a session that is over has taken `try` with it. Raises OperationTimeout
+        when Keeper cannot be asked for long."""
         while True:
-            keeper = await self._holder.get(timeout_s=_KEEPER_WAIT_S)
+            try:
+                keeper = await self._holder.get(timeout_s=_KEEPER_WAIT_S)
+            except KeeperUnavailable as error:
+                raise OperationTimeout(
+                    f"Nobody knows whether entry {self.number} of the database's log was committed: "
+                    f"{error.message}",
+                    hint="When Keeper is back this replica finds out, and is put right if need be.",
+                ) from error
             try:
                 await keeper.sync(self._paths.root)
                 committed = await is_there(keeper, self._paths.entry(self.number, "committed"))

@@ -60,6 +60,8 @@ class ModelSchema:
             self._write(after)
             try:
                 await commit(changes)
+            except UnknownOutcome:
+                raise
             except OnclusterError:
                 self._write(before)
                 raise

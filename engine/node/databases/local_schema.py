@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from engine.config.model import User
 from engine.databases import Commit
-from engine.errors import Code, OnclusterError, SqlError
+from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
@@ -125,6 +125,8 @@ class ChdbSchema:
         changed = changes(before, self.texts())
         try:
             await commit(changed)
+        except UnknownOutcome:
+            raise  # undone or not: one of the two is wrong, and only the start of a session knows which
         except OnclusterError:
             new = [TableName(database, name) for name in changed.keys() - before.keys()]
             await self._undo(opposite_of(asked.sql, statement, new))
