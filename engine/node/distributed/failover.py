@@ -149,7 +149,7 @@ class Failover:
         for peer in peers:
             if peer in self._broke_off:
                 raise self._broke_off[peer]
-        return [f"{peer.name}: {_first_line(self.failed[peer])}" for peer in peers if peer in self.failed]
+        return [f"{peer.name}: {first_line(self.failed[peer])}" for peer in peers if peer in self.failed]
 
     async def begins_anew(self, error: SqlError) -> bool:
         """Whether the statement, of which nobody has seen anything, shall begin anew after `error`."""
@@ -173,7 +173,7 @@ class Failover:
         for peer, failure in culprits.items():
             self.health.forget(peer)
             self.failed[peer] = failure
-            log.info("distributed.failover replica=%s error=%s", peer.name, _first_line(failure))
+            log.info("distributed.failover replica=%s error=%s", peer.name, first_line(failure))
         return bool(culprits)
 
     def _those_who_are_silent(self) -> dict[Peer, OnclusterError]:
@@ -285,5 +285,5 @@ def _is_slow(error: SqlError) -> bool:
     return error.code == Code.SOCKET_TIMEOUT or error.message.startswith("Timeout")
 
 
-def _first_line(error: OnclusterError) -> str:
+def first_line(error: OnclusterError) -> str:
     return str(error).partition("\n")[0][:300]

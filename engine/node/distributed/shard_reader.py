@@ -21,16 +21,14 @@ from urllib.parse import quote
 from engine.distributed.definition import SkipMode
 from engine.distributed.peers import Peer, PeerShard
 from engine.distributed.select import RemoteSelect, ShardSource, TooLong
-from engine.distributed.select.deterministic import is_deterministic
 from engine.distributed.select.model import union_all
-from engine.distributed.select.shard_choice import IS_EXACT, key_columns, rows_of_constants
-from engine.distributed.sharding import owner_of, slot_count, slot_expression
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.asking_in_turn import AskingInTurn
 from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.early_reads import EarlyReads, early_url
-from engine.node.distributed.failover import GONE, Failover, Read, received_from
+from engine.node.distributed.failover import GONE, Failover, Read, first_line, received_from
+from engine.node.distributed.needed_shards import needed_shards
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
 from engine.node.distributed.read_place import ReadPlace
@@ -46,7 +44,6 @@ MAX_DEPTH = 5
 ONE_ROW = "/* one row */ "
 """Behind the depth: the node that is asked needs no stream for its answer, and may put SETTINGS behind it."""
 _FILTERS = "additional_table_filters"
-_ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
 _DEFAULT_DELAY_S = 300
 _HEDGED_MS = 1000
 """ClickHouse's is 50, for a connection that is open; here a node answers a statement, and may be busy."""
@@ -120,7 +117,9 @@ class ShardReader:
     async def table_expression(self, select: RemoteSelect, sources: Sequence[ShardSource] = ()) -> str:
         if self.depth >= MAX_DEPTH:
             raise SqlError(Code.TOO_LARGE_DISTRIBUTED_DEPTH, "Maximum distributed depth exceeded")
-        shards = await self._needed(select)
+        shards = await needed_shards(
+            self.shards, select, self.sharding_key, self.column_types, self.settings, self.health.pool
+        )
         peers = await asyncio.gather(*(self._choice(shard) for shard in shards))
         chosen = [(shard, peer) for shard, peer in zip(shards, peers, strict=True) if peer is not None]
         # chDB begins with what stands first, and asks nobody before it has read this node's own rows.
@@ -319,7 +318,7 @@ class ShardReader:
                         raise delay_s
                     if isinstance(delay_s, SqlError) and (refusal is None or refusal.code in GONE):
                         refusal = received_from(peer, delay_s)
-                    failures.append(f"{peer.name}: {_first_line(delay_s)}")
+                    failures.append(f"{peer.name}: {first_line(delay_s)}")
                 elif not max_delay_s or delay_s < max_delay_s:
                     for silent in asking.silent:
                         self.health.failed(silent)
@@ -347,55 +346,7 @@ class ShardReader:
             hint="Start one of them, or set skip_unavailable_shards = 1 for an answer without its rows.",
         )
 
-    async def _needed(self, select: RemoteSelect) -> Sequence[PeerShard]:
-        force = int(self.settings.get("force_optimize_skip_unused_shards", "0") or 0)
-        if not flag(self.settings, "optimize_skip_unused_shards", False):
-            return self.shards
-        why = "No sharding key"
-        if self.sharding_key:
-            why = "Sharding key is not deterministic"
-            if flag(self.settings, _ANY_KEY, False) or is_deterministic(self.sharding_key, self.column_types):
-                why = f"Sharding key {self.sharding_key} is not used"
-                numbers = await self._shards_of_constants(select)
-                if numbers is not None:
-                    return [shard for at, shard in enumerate(self.shards) if at in numbers]
-        if force == 2 or (force == 1 and self.sharding_key):
-            raise SqlError(Code.UNABLE_TO_SKIP_UNUSED_SHARDS, why)
-        return self.shards
-
-    async def _shards_of_constants(self, select: RemoteSelect) -> set[int] | None:
-        wanted = key_columns(self.sharding_key, self.column_types)
-        rows = rows_of_constants(select.pruned_by, wanted, self.column_types)
-        if not rows:
-            return None
-        weights = [shard.weight for shard in self.shards]
-        types = ", ".join(
-            f"defaultValueOfTypeName({quote_string(self.column_types[name])}) AS {quote_identifier(name)}"
-            for name in wanted
-        )
-        limit = int(self.settings.get("optimize_skip_unused_shards_limit", "1000") or 1000)
-        zone = self.settings.get("session_timezone", "")
-        if zone and any(has_session_zone(self.column_types[name]) for name in wanted):
-            return None  # the key may have been evaluated in another zone
-        settings = {"session_timezone": zone} if zone else {}
-        try:
-            asked = f"SELECT toTypeName({self.sharding_key}) FROM (SELECT {types})"
-            key_type = (await self.health.pool.query(asked, format="TSVRaw")).text.strip()
-            slot = slot_expression(self.sharding_key, key_type, slot_count(weights))
-            asked = f"SELECT {slot}, {IS_EXACT} FROM {rows} LIMIT {limit + 1}"
-            found = await self.health.pool.query(asked, format="TSVRaw", settings=settings)
-        except SqlError:
-            return None
-        lines = [line.split("\t") for line in found.text.splitlines()]
-        if len(lines) > limit or any(is_exact != "1" for _, is_exact in lines):
-            return None
-        return {owner_of(int(at), weights) for at, _ in lines}
-
 
 def depth_mark(depth: int) -> str:
     """How many nodes a request has passed: a Distributed table that reads itself would go on for ever."""
     return f"/* distributed depth {depth} */"
-
-
-def _first_line(error: OnclusterError) -> str:
-    return str(error).partition("\n")[0][:300]
