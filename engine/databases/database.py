@@ -38,8 +38,6 @@ from engine.errors import (
     NoNode,
     OnclusterError,
     SqlError,
-    Unavailable,
-    UnknownOutcome,
 )
 from engine.keeper.base import CreateMode, Keeper, SetData
 from engine.keeper.recipes import try_remove
@@ -113,7 +111,9 @@ class ReplicatedDatabase(DatabaseWorker):
             async with self._enqueue_lock:
                 number = await enqueue(keeper, self._env, self.paths, self.me, entry, is_committed=False)
                 self._own[number] = done
-        except (Unavailable, UnknownOutcome) as error:
+        except SqlError:
+            raise
+        except OnclusterError as error:
             raise SqlError(
                 Code.DATABASE_REPLICATION_FAILED,
                 f"Database {self._database_name()}: the statement was not proposed: {error.message}",

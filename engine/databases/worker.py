@@ -37,6 +37,7 @@ from engine.ddl.text import encode_bytes
 from engine.env import Env
 from engine.errors import (
     Code,
+    KeeperAnswer,
     MalformedEntry,
     MultiFailed,
     NodeExists,
@@ -149,6 +150,9 @@ class DatabaseWorker:
             except (OnclusterError, OSError) as error:
                 end_if_cancelled()
                 log.error("databases.failed database=%s error=%s", self._database_name(), error)
+                if isinstance(error, KeeperAnswer):  # what should be in Keeper is not
+                    self._restarts = True
+                    self._note_down(f"ZooKeeper answers: {error.message}")
                 await self._count_error(str(error))
             if pause_s and not self._is_stopping:
                 await self._nap(pause_s)

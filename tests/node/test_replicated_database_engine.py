@@ -9,6 +9,10 @@ from typing import Any
 
 import pytest
 
+from engine.config.model import ZooKeeper
+from engine.env import SystemEnv
+from engine.keeper import zookeeper
+from engine.keeper.recipes import remove_recursive
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt
@@ -326,3 +330,27 @@ def test_a_killed_initiator_leaves_the_same_everywhere(three: Three) -> None:
         eventually(lambda: len({node.query(DEFINITIONS.format(d)) for node in three.nodes.values()}), 1)
         eventually(lambda: len(three.digests(d)), 1)
     assert three.n1.query(f"SELECT k FROM {d}.kept") == "1\n", "no table was moved aside"
+
+
+def test_definitions_that_keeper_has_lost_are_restored(three: Three) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    port = three.local.zookeeper.client_port
+
+    async def lose() -> None:
+        keeper = await zookeeper.factory(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())()
+        await remove_recursive(keeper, f"/databases/{d}")
+        await keeper.close()
+
+    three.call(lose())
+    assert d not in three.children("/databases")
+    eventually(lambda: three.n1.post(f"CREATE TABLE {d}.q (k UInt64) ENGINE = Memory").code, 225)
+    for node in three.nodes.values():
+        node.query(f"SYSTEM RESTORE DATABASE REPLICA {d}")
+        node.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    three.n2.query(f"CREATE TABLE {d}.q (k UInt64) ENGINE = Memory")
+    assert three.same(f"SHOW TABLES FROM {d}") == "p\nq\n"
+    three.same(DEFINITIONS.format(d))
+    assert three.n1.query(f"SELECT k FROM {d}.p") == "1\n"
+    eventually(lambda: len(three.digests(d)), 1)
