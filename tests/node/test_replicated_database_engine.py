@@ -148,6 +148,9 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     three.n1.query(f"TRUNCATE TABLE {d}.r")
     eventually(lambda: len(three.digests(d)), 1)
     three.n3.query(f"DROP VIEW {d}.mv SYNC")
+    refused(n1.post(f"ALTER TABLE {d}.dist RENAME COLUMN v TO w"), 48, "Distributed")
+    n1.query(f"DROP TABLE {d}.p, {d}.q2 SYNC")
+    assert not {"p", "q2"} & set(three.same(f"SHOW TABLES FROM {d}").split())
     assert not [n for n in three.same(f"SHOW TABLES FROM {d}").split() if n.startswith(".inner") or n == "mv"]
 
 

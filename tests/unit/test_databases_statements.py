@@ -11,7 +11,7 @@ import pytest
 from engine.errors import SqlError
 from engine.node.databases.create_text import engine_full, parse_create, place_of, shown_create
 from engine.node.databases.moments import Moment, moment_of, opposite_of
-from engine.node.databases.rewriting import check_create, for_log, from_log, with_whole_names
+from engine.node.databases.rewriting import check_create, for_log, from_log, one_by_one, with_whole_names
 from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
 from engine.sql import parse_statement
 
@@ -156,7 +156,7 @@ def test_what_is_not_about_objects(sql: str) -> None:
         ("DETACH VIEW d.t", 80),
         ("RENAME TABLE d.t TO e.t", 48),
         ("EXCHANGE TABLES d.t AND e.t", 48),
-        ("DROP TABLE d.t, d.u", 48),
+        ("DROP TABLE d.t, e.u", 48),
     ],
 )
 def test_what_no_replica_could_do_is_refused(sql: str, code: int) -> None:
@@ -169,6 +169,15 @@ def test_detach_permanently_and_renames_within_the_database_pass() -> None:
     for sql in ("DETACH TABLE d.t PERMANENTLY", "RENAME TABLE d.t TO d.u, d.v TO d.w"):
         check_statement(sql, parse_statement(sql), detaches_permanently=False)
     check_statement("DETACH TABLE d.t", parse_statement("DETACH TABLE d.t"), detaches_permanently=True)
+
+
+def test_several_tables_are_dropped_one_by_one() -> None:
+    assert one_by_one("DROP TABLE IF EXISTS d.a, d.`b c` SYNC") == [
+        "DROP TABLE IF EXISTS d.a SYNC",
+        "DROP TABLE IF EXISTS d.`b c` SYNC",
+    ]
+    for sql in ("DROP TABLE d.a", "DROP TABLE d.a, e.b", "RENAME TABLE d.a TO d.b"):
+        assert one_by_one(sql) == [sql]
 
 
 # -- texts --------------------------------------------------------------------------

@@ -27,13 +27,14 @@ from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind, parse_statement, runs_once_per_shard
+from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard
 from engine.storage import ChdbPool
 
 log = logging.getLogger(__name__)
 
 _K = StatementKind
 _INNER = ".inner"
+_DISTRIBUTED = "\nENGINE = Distributed("
 _QUIET = {
     "check_table_dependencies": "0",
     "check_referential_table_dependencies": "0",
@@ -185,6 +186,14 @@ class ChdbSchema:
 
     async def _planned(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         name = statement.tables[0]
+        if AlterCommand.RENAME_COLUMN in statement.alter_commands and _DISTRIBUTED in self.texts().get(
+            name.table, ""
+        ):
+            raise SqlError(
+                Code.NOT_IMPLEMENTED,
+                "RENAME COLUMN of a Distributed table is not supported in a Replicated database",
+                hint="DROP the table and CREATE it: it has no rows of its own.",
+            )
         planned = await self._shell.planner.altered(asked, name)
         if planned is None:  # a view, or nothing at all
             await self._behind(asked, statement, commit)

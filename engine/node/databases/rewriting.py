@@ -64,6 +64,16 @@ def with_whole_names(sql: str, database: str) -> str:
     return with_default_database(without_output_clauses(sql), database)
 
 
+def one_by_one(sql: str) -> list[str]:
+    """DROP and DETACH of several tables of one database as one statement for each; any other as it is."""
+    d = draft_of(sql)
+    refs = _objects(d)
+    is_list = d.kind.value.startswith(("DROP ", "DETACH ")) and d.kind is not _K.DROP_INDEX and len(refs) > 1
+    if not is_list or len({ref.name.database for ref in refs}) > 1:
+        return [sql]
+    return [f"{sql[: refs[0].start]}{sql[ref.start : ref.end]}{sql[refs[-1].end :]}" for ref in refs]
+
+
 def for_log(sql: str, new_uuid: Callable[[], UUID]) -> str:
     """A statement with whole names as it goes into the log: without ON CLUSTER, its objects' database and
     whatever is about its answer, a CREATE with UUIDs."""

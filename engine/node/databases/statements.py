@@ -15,7 +15,7 @@ from engine.env import Env
 from engine.errors import Code, SqlError
 from engine.node.databases.answer import DatabaseAnswer
 from engine.node.databases.create_text import is_create_replicated
-from engine.node.databases.rewriting import check_create, for_log, from_log, with_whole_names
+from engine.node.databases.rewriting import check_create, for_log, from_log, one_by_one, with_whole_names
 from engine.node.databases.routing import Way, check_statement, concerns_objects, way_of
 from engine.node.databases.running import ReplicatedDatabases, RunningDatabase
 from engine.node.databases.show import ShowDatabase
@@ -107,7 +107,16 @@ class DatabaseStatements:
         if not concerns_objects(statement) or await is_about_temporary(asked, statement):
             return None
         databases = self._of(statement, asked.current_database)
-        return await self._on_objects(databases[0], asked, statement.format) if databases else None
+        if not databases:
+            return None
+        *firsts, last = one_by_one(with_whole_names(asked.sql, asked.current_database))
+        for sql in firsts:
+            answer = await self._on_objects(databases[0], replace(asked, sql=sql), None)
+            if answer is not None:
+                await answer.read()
+                await answer.finish()
+        asked = replace(asked, sql=last) if firsts else asked
+        return await self._on_objects(databases[0], asked, statement.format)
 
     async def run_about_database(self, asked: Asked, statement: Statement) -> Answer | None:
         """Also from the DDL queue. Raises SqlError."""
