@@ -40,9 +40,9 @@ class LocalSchema(Protocol):
         """Of a statement of the log: one replica of each shard does it for the others."""
         ...
 
-    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
-        """A statement of the log that another replica has committed. What is done already counts as done.
-        Raises SqlError."""
+    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
+        """Entry `number` of the log, which another replica has committed. What is done already counts as
+        done. Raises SqlError."""
         ...
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:

@@ -363,9 +363,11 @@ class DatabaseWorker:
             pass
         log.info("databases.execute database=%s entry=%d", self._database_name(), number)
         if await self._schema.runs_once_per_shard(entry.query):
-            ops += await self._for_shard(keeper, number, lambda: self._schema.execute(entry.query, settings))
+            ops += await self._for_shard(
+                keeper, number, lambda: self._schema.execute(number, entry.query, settings)
+            )
         else:
-            await self._schema.execute(entry.query, settings)
+            await self._schema.execute(number, entry.query, settings)
         async with self._digest_lock:
             digest = digest_of(self._schema.texts())
             await keeper.multi(

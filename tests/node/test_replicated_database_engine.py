@@ -132,8 +132,12 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n2.query(f"RENAME TABLE {d}.q TO {d}.q2")
     n3.query(f"EXCHANGE TABLES {d}.q2 AND {d}.p")
     n1.query(f"CREATE OR REPLACE TABLE {d}.q2 (y Int8) ENGINE = MergeTree ORDER BY y")
+    n3.query(f"ALTER TABLE {d}.p ADD COLUMN x2 Int8 DEFAULT 5")
     n1.query(f"DETACH TABLE {d}.p PERMANENTLY")
     n2.query(f"ATTACH TABLE {d}.p")
+    n2.query(f"INSERT INTO {d}.p (x) VALUES (1)")
+    n1.query(f"ALTER TABLE {d}.p UPDATE x2 = x2 + 1 WHERE x = 1, ADD COLUMN x3 Int8", mutations_sync="2")
+    assert n2.query(f"SELECT * FROM {d}.p") == "1\t6\t0\n"
     shown = three.same(DEFINITIONS.format(d))
     names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
     assert names == ["dict", "dist", "like_r", "mv", "of_n1", "p", "q2", "r", "v"]

@@ -69,12 +69,12 @@ class ModelSchema:
             await commit(changes)
             self._write(after)
 
-    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
+    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
         self._write(applied(self._disk.texts, query, is_again=True))
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         if query.startswith(("DROP", "ALTER")):
-            await self.execute(query, settings)
+            await self.execute(0, query, settings)
 
     async def create(self, name: str, text: str) -> None:
         self._write({**self._disk.texts, name: text})

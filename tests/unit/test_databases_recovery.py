@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import cast
 
 import pytest
@@ -11,6 +12,7 @@ from engine.databases import DatabaseSettings, LocalSchema, digest_of
 from engine.databases.paths import ReplicaName
 from engine.databases.recovery import Plan, plan_recovery
 from engine.errors import SqlError
+from engine.node.databases.begun import BegunMutations
 
 
 class OnlyReplicates:
@@ -80,3 +82,18 @@ def test_settings_and_names_that_cannot_be_are_refused() -> None:
     for name in ("r1", "s|r|1", "|r", "s|"):
         with pytest.raises(SqlError):
             ReplicaName.parse(name)
+
+
+def test_a_mutation_that_was_made_before_a_kill_is_not_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "d.begun"
+    assert not BegunMutations(file).is_done(7, ["mutation_1.txt"]), "it begins"
+    assert not BegunMutations(file).is_done(7, ["mutation_1.txt"]), "killed before: it begins again"
+    assert BegunMutations(file).is_done(7, ["mutation_1.txt", "mutation_2.txt"]), "killed behind"
+    assert not BegunMutations(file).is_done(8, ["mutation_1.txt", "mutation_2.txt"]), (
+        "the same text once more"
+    )
+    assert BegunMutations(file).is_done(8, ["mutation_2.txt", "mutation_3.txt"]), "chDB forgets old ones"
+    file.write_text("{torn")
+    assert not BegunMutations(file).is_done(8, ["mutation_3.txt"])
+    BegunMutations(file).forget()
+    assert not file.exists()

@@ -19,6 +19,7 @@ from engine.config.model import User
 from engine.databases import Commit
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import LENIENT, AlterPlanner
@@ -62,8 +63,9 @@ class Shell:
 class ChdbSchema:
     """One database. `name` is its present one."""
 
-    def __init__(self, shell: Shell, name: Callable[[], str]) -> None:
+    def __init__(self, shell: Shell, name: Callable[[], str], begun: BegunMutations) -> None:
         self._shell = shell
+        self._begun = begun
         self._name = name
 
     # -- what there is ---------------------------------------------------------------------------------------
@@ -100,13 +102,29 @@ class ChdbSchema:
                 await self._shell.run_here(asked)
                 await commit({})
 
-    async def execute(self, query: str, settings: Mapping[str, str]) -> None:
-        """A statement of the log that another replica has committed. Done already counts as done. Raises
+    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
+        """Entry `number`, which another replica has committed. Done already counts as done. Raises
         SqlError."""
         sql = from_log(query, self._name())
         statement = parse_statement(sql)
-        if self._is_done(statement):
+        if self._is_done(statement) or await self._has_mutated(number, statement):
             return
+        await self._carry_out(sql, settings)
+
+    async def _has_mutated(self, number: int, statement: Statement) -> bool:
+        """Whether an earlier try has made the mutation of a plain table that the entry asks for."""
+        if moment_of(statement) is not Moment.DATA or statement.kind is _K.TRUNCATE_TABLE:
+            return False
+        table = self._whole(statement.tables[0])
+        if self._shell.life.tables.find(table) is not None:
+            return False
+        rows = await self._shell.local.rows(
+            f"SELECT mutation_id FROM system.mutations WHERE database = {quote_string(table.database)} "
+            f"AND table = {quote_string(table.table)}"
+        )
+        return self._begun.is_done(number, [name for (name,) in rows])
+
+    async def _carry_out(self, sql: str, settings: Mapping[str, str]) -> None:
         session = self._shell.pool.session(one_shot=True)
         asked = Asked(sql=sql, user=User("default"), session=session, settings={**settings, **_QUIET})
         try:
@@ -117,7 +135,9 @@ class ChdbSchema:
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         """Of what is committed before it is carried out (`moments`). Raises SqlError."""
         if moment_of(parse_statement(query)) in (Moment.BEFORE, Moment.PLANNED):
-            await self.execute(query, settings)
+            sql = from_log(query, self._name())
+            if not self._is_done(parse_statement(sql)):
+                await self._carry_out(sql, settings)
 
     async def _behind(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         database = self._name()
@@ -276,6 +296,10 @@ class ChdbSchema:
         await self._run(
             f"RENAME TABLE {TableName(database, name).quoted} TO {TableName(to, new_name).quoted}", _QUIET
         )
+
+    def forget(self) -> None:
+        """The database is gone."""
+        self._begun.forget()
 
     async def drop_database(self, name: str) -> None:
         """With all that is in it. Raises SqlError."""

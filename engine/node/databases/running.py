@@ -36,6 +36,7 @@ from engine.errors import Code, KeeperUnavailable, OnclusterError, SqlError, Una
 from engine.keeper.recipes import SessionHolder
 from engine.lifetime import end_if_cancelled
 from engine.names import TableName, quote_identifier, quote_string
+from engine.node.databases.begun import BegunMutations
 from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, DatabaseState
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
@@ -170,7 +171,8 @@ class ReplicatedDatabases:
         def name() -> str:
             return running.record.name
 
-        schema = ChdbSchema(self._shell, name)
+        begun = BegunMutations(self.catalog.directory / f"{record.uuid}.begun")
+        schema = ChdbSchema(self._shell, name, begun)
         core = self._core(record, schema, name)
         running = RunningDatabase(record, core, schema)
         self._running[record.uuid] = running
@@ -284,6 +286,7 @@ class ReplicatedDatabases:
             await database.schema.drop_database(name)
         await database.core.drop_end()
         self.catalog.remove(record.uuid)
+        database.schema.forget()
 
     async def _drop_until_done(self, uuid: UUID) -> None:
         while True:
