@@ -24,6 +24,7 @@ import click
 from engine.cli import common
 from engine.cli.cleanup_show import Acts, run_as_json, show_run, show_runs
 from engine.cli.operations_place import (
+    acting_options,
     carry_out_shown,
     exit_code_of,
     read_plan,
@@ -153,17 +154,7 @@ def plan(out: Path | None, config: Path | None, as_json: bool, **options: Any) -
 
 
 @group.command()
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    default=None,
-    help="The plan to carry out, saved by `plan --out`. Default: plan now.",
-)
-@click.option(
-    "--run-id", default="", help="Go on with this run. Without, a new run is begun and its id said."
-)
-@click.option("--yes", "is_approved", is_flag=True, help="You have read the plan and approve it.")
+@acting_options
 @_what_options
 @site_options
 @common.config_option

@@ -16,6 +16,7 @@ import click
 
 from engine.cli import common
 from engine.cli.operations_place import (
+    acting_options,
     carry_out_shown,
     exit_code_of,
     read_plan,
@@ -80,20 +81,17 @@ def repair_plan(config: Path | None, as_json: bool, **options: Any) -> None:
 
 
 @group.command()
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    default=None,
-    help="Carry out this plan of `repair-plan --json`. Default: one that is made now.",
-)
-@click.option("--run-id", default="", help="Resume this run.")
-@click.option("--yes", is_flag=True, help="Do it. Without it the plan is shown.")
+@acting_options
 @site_options
 @common.config_option
 @common.json_option
 def repair(
-    plan_file: Path | None, run_id: str, yes: bool, config: Path | None, as_json: bool, **options: Any
+    plan_file: Path | None,
+    run_id: str,
+    is_approved: bool,
+    config: Path | None,
+    as_json: bool,
+    **options: Any,
 ) -> None:
     """Make what is missing, add what is not there: only on the hosts that are apart."""
 
@@ -103,7 +101,7 @@ def repair(
                 plan = read_plan(plan_file)
             else:
                 plan = plan_drift_repair(site, await check_drift(site))
-            if not yes:
+            if not is_approved:
                 return plan
             return await carry_out_shown(
                 site, plan, drift_performer(site), run_id=run_id, approved=True, as_json=as_json

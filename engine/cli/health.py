@@ -23,6 +23,7 @@ import click
 from engine.cli import common
 from engine.cli.health_show import show_findings, show_proof, show_report, show_trend
 from engine.cli.operations_place import (
+    acting_options,
     carry_out_shown,
     exit_code_of,
     read_plan,
@@ -105,15 +106,7 @@ def check(
 
 
 @group.command()
-@click.option("--yes", "is_approved", is_flag=True, help="Do it. Without it the plan is shown, nothing more.")
-@click.option(
-    "--plan",
-    "plan_file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    default=None,
-    help="Do the plan that was saved with --json, and nothing else.",
-)
-@click.option("--run-id", default="", help="Name of the run, or of the interrupted run to go on with.")
+@acting_options
 @click.option("--limit", type=click.IntRange(min=1), default=None, help="Repairs of one run at most.")
 @click.option("--only", multiple=True, metavar="FINGERPRINT", help="Only this finding; may be repeated.")
 @click.option(

@@ -66,6 +66,34 @@ def site_options(command: F) -> F:
     return command
 
 
+def acting_options(command: F) -> F:
+    """Adds --plan, --run-id and --yes, for commands that carry out a plan."""
+    for option in reversed(
+        (
+            click.option(
+                "--plan",
+                "plan_file",
+                type=click.Path(path_type=Path, exists=True, dir_okay=False),
+                default=None,
+                help="Carry out this plan, which was saved as JSON, and nothing else. Default: one made now.",
+            ),
+            click.option(
+                "--run-id",
+                default="",
+                help="Go on with this run. Default: a new one, whose id is said.",
+            ),
+            click.option(
+                "--yes",
+                "is_approved",
+                is_flag=True,
+                help="You approve the plan: do it. Without, it is shown.",
+            ),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 def operator_name() -> str:
     """Who acts, for records and locks."""
     command = " ".join(sys.argv[1:3])

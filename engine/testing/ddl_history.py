@@ -7,12 +7,20 @@ what the checkers of `engine.testing.ddl_checkers` read; a test can also make on
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine.names import QueuePaths
 from engine.testing.ddl_model import Effect
-from engine.testing.keeper_history import Changed, Created, Event, ObservedTree, Removed, Transaction
+from engine.testing.keeper_history import (
+    Changed,
+    Created,
+    Event,
+    KeeperHistory,
+    ObservedTree,
+    Removed,
+    Transaction,
+)
 
 __all__ = [
     "Acknowledged",
@@ -64,12 +72,11 @@ class Expectation:
 
 
 @dataclass(slots=True)
-class History:
+class History(KeeperHistory):
     """Everything the checkers need. `expectations` is keyed by entry name, `shard_of` by host;
     `foreign` are entries whose initiators keep to other rules."""
 
     paths: QueuePaths = field(default_factory=QueuePaths)
-    transactions: list[Transaction] = field(default_factory=list)
     effects: list[SeenEffect] = field(default_factory=list)
     acknowledged: list[Acknowledged] = field(default_factory=list)
     expectations: dict[str, Expectation] = field(default_factory=dict)
@@ -78,16 +85,6 @@ class History:
     lifetime_s: float = 7 * 86_400
     max_tasks: int = 1000
     foreign: set[str] = field(default_factory=set)
-    clock: int = 0
-
-    def tick(self) -> int:
-        self.clock += 1
-        return self.clock
-
-    def record(
-        self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False, actor: str = ""
-    ) -> None:
-        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end, actor))
 
     def events(self) -> Iterator[tuple[Transaction, Event]]:
         for transaction in self.transactions:

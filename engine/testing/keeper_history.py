@@ -1,13 +1,12 @@
 """What happened to a memory Keeper's tree, as an observer who sees every transaction at once.
 
-`ObservedTree` takes the place of the tree and tells a `Recorder` (a history) about each transaction.
+`ObservedTree` takes the place of the tree and tells a `KeeperHistory` about each transaction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from engine.keeper.base import Create, Op, OpResult, Remove, SetData
 from engine.keeper.tree import Caller, Tree
@@ -47,12 +46,22 @@ class Transaction:
     actor: str = ""
 
 
-class Recorder(Protocol):
-    """A history that takes transactions."""
+@dataclass(slots=True, kw_only=True)
+class KeeperHistory:
+    """All transactions; `clock` numbers the moments, those of effects outside Keeper among them."""
+
+    transactions: list[Transaction] = field(default_factory=list)
+    clock: int = 0
+
+    def tick(self) -> int:
+        """The next moment."""
+        self.clock += 1
+        return self.clock
 
     def record(
         self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False, actor: str = ""
-    ) -> None: ...
+    ) -> None:
+        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end, actor))
 
 
 class ObservedTree(Tree):
@@ -60,7 +69,7 @@ class ObservedTree(Tree):
 
     def __init__(
         self,
-        history: Recorder,
+        history: KeeperHistory,
         now_s: Callable[[], float],
         on_event: Callable[[Event], None] = lambda event: None,
         actor_of: Callable[[int], str] = lambda session_id: "",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import enum
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine.errors import MalformedEntry
@@ -17,7 +17,7 @@ from engine.replication.log_entry import LogEntry
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_name import PartName
 from engine.replication.paths import TablePaths
-from engine.testing.keeper_history import Created, Event, Removed, Transaction
+from engine.testing.keeper_history import Created, KeeperHistory, Removed
 from engine.testing.replication_disk import StoredPart
 from engine.testing.replication_rows import Row, Rows
 from engine.testing.replication_store_events import Origin
@@ -148,12 +148,11 @@ class Logged:
 
 
 @dataclass(slots=True)
-class History:
+class History(KeeperHistory):
     """`wiped` are moments at which a replica lost its disk or its nodes in Keeper, or was dropped and made
     anew; `harmed` those at which a part on its disk was damaged."""
 
     paths: TablePaths = field(default_factory=lambda: TablePaths("/t"))
-    transactions: list[Transaction] = field(default_factory=list)
     staged: list[SeenStaged] = field(default_factory=list)
     visible: list[SeenVisible] = field(default_factory=list)
     inserts: list[Insert] = field(default_factory=list)
@@ -168,16 +167,6 @@ class History:
     harmed: list[tuple[int, str, PartName]] = field(default_factory=list)
     disks_lost: dict[str, list[int]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    clock: int = 0
-
-    def tick(self) -> int:
-        self.clock += 1
-        return self.clock
-
-    def record(
-        self, time_s: float, events: Sequence[Event], *, by_session_end: bool = False, actor: str = ""
-    ) -> None:
-        self.transactions.append(Transaction(self.tick(), time_s, tuple(events), by_session_end, actor))
 
     def created_below(self, directory: str) -> Iterator[tuple[int, str, bytes]]:
         """(moment, name, value) of every node that was ever made in a directory."""
