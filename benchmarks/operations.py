@@ -173,7 +173,7 @@ def main(names: tuple[str, ...], scale: float, json_file: Path | None) -> None:
 
 
 # Each registers its measurements; they import this module, so it has to be complete.
-from benchmarks import _operations_health, _operations_keeper_backup, _operations_page  # noqa: E402, F401
+from benchmarks import _operations_health, _operations_keeper_backup, _operations_page  # noqa: E402, F401 - see above
 
 if __name__ == "__main__":
     from benchmarks import operations

@@ -1,4 +1,4 @@
-"""`users` and `profiles`."""
+"""The sections `users` and `profiles`: who may log in from where, and with which settings."""
 
 from __future__ import annotations
 

@@ -204,11 +204,11 @@ class _Stream:
         """The next status; None when the time is up or a host came or went."""
         if self._pending is None:
             self._pending = asyncio.ensure_future(anext(self._updates))
-        waits: set[asyncio.Future[object]] = {self._pending}  # type: ignore[arg-type]
+        waits: set[asyncio.Future[object]] = {self._pending}  # type: ignore[arg-type]  # Future is invariant
         presence: asyncio.Task[bool] | None = None
         if self._mode.waits_for_active_only:
             presence = asyncio.create_task(self._presence_changed.wait())
-            waits.add(presence)  # type: ignore[arg-type]
+            waits.add(presence)  # type: ignore[arg-type]  # as above
         try:
             await asyncio.wait(waits, timeout=self._time_left_s(), return_when=asyncio.FIRST_COMPLETED)
         finally:

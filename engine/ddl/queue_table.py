@@ -150,7 +150,7 @@ def _host_rows(
     rest = QueueState.REMOVING if active is None and has_finished else QueueState.INACTIVE
     seen = {*finished, *(active or ())}
     rows += [_row(base, str(host), rest) for host in hosts if str(host) not in seen]
-    return rows or [QueueRow(**base)]  # type: ignore[arg-type]
+    return rows or [QueueRow(**base)]  # type: ignore[arg-type]  # of mixed types
 
 
 def _finished_row(base: dict[str, object], host: str, node: Node, entry: Node) -> QueueRow:
@@ -172,4 +172,4 @@ def _row(base: dict[str, object], host: str, state: QueueState, **more: object) 
         address: dict[str, object] = {"host": host_id.host, "port": host_id.port}
     except SqlError:
         address = {"host": host, "port": None}
-    return QueueRow(**base, **address, status=state, **more)  # type: ignore[arg-type]
+    return QueueRow(**base, **address, status=state, **more)  # type: ignore[arg-type]  # of mixed types

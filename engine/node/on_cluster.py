@@ -129,7 +129,7 @@ class ClusterAnswer:
         found: list[OutputRow] = []
 
         async def collect() -> None:
-            async with aclosing(self._rows) as rows:  # type: ignore[type-var]
+            async with aclosing(self._rows) as rows:  # type: ignore[type-var]  # it is a generator
                 async for row in rows:
                     found.append(row)
 

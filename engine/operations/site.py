@@ -112,7 +112,7 @@ class Site:
         """All hosts at once, in the order of the configuration. Errors are values, see `ask`."""
         hosts = self.hosts
         answers = await asyncio.gather(
-            *(self.ask(host, lambda client, host=host: question(host, client)) for host in hosts)  # type: ignore[misc]
+            *(self.ask(host, lambda client, host=host: question(host, client)) for host in hosts)  # type: ignore[misc]  # of the default
         )
         return dict(zip(hosts, answers, strict=True))
 

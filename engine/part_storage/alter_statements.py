@@ -168,7 +168,7 @@ def _without_removed(column: Column, removed: Sequence[str]) -> Column:
         column = replace(column, default_kind=None, default="")
     for word, field in (("COMMENT", "comment"), ("CODEC", "codec"), ("TTL", "ttl"), ("SETTINGS", "settings")):
         if word in removed:
-            column = replace(column, **{field: ""})  # type: ignore[arg-type]
+            column = replace(column, **{field: ""})  # type: ignore[arg-type]  # all four are text
     return column
 
 

@@ -71,7 +71,7 @@ class ReplicatedSettings:
                 changes[name] = float(text.strip("'")) if known[name] == "float" else int(text.strip("'"))
             except ValueError:
                 raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text} is not a number.") from None
-        return replace(self, **changes)  # type: ignore[arg-type]
+        return replace(self, **changes)  # type: ignore[arg-type]  # by `known`
 
     def with_defaults(self, names: Collection[str]) -> Self:
         """These settings reset; what is not ours is passed over."""

@@ -1,4 +1,4 @@
-"""ALTER and its sub-commands."""
+"""ALTER of all kinds: which sub-commands an ALTER TABLE has, and where its names stand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A script into statements."""
+"""A script cut into its statements."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ async def on_own_loop(make: Callable[[], Coroutine[Any, Any, T]], *, name: str) 
         if error is not None:
             done.set_exception(error)
         else:
-            done.set_result(result)  # type: ignore[arg-type]
+            done.set_result(result)  # type: ignore[arg-type]  # there is no error
 
     def work() -> None:
         result: T | None = None

@@ -204,7 +204,7 @@ class Moves:
         if intent is None:
             self._intend(partition_id, {"blocks": sorted(before)})
         else:
-            before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]
+            before = {str(block) for block in intent["blocks"]}  # type: ignore[attr-defined]  # from JSON
         expected = len(self.parts[partition_id])
         self._alter("ATTACH", partition_id)
         if len(self._blocks().hashes.get(partition_id, set()) - before) < expected:

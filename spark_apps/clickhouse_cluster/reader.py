@@ -216,7 +216,7 @@ def condition_of(one: ds.Filter, target: Target) -> str | None:
         if isinstance(one.child, ds.IsNull | ds.IsNotNull):
             return f"NOT ({inner})"
         # NULL IN (…) is NULL to Spark and false to old servers.
-        name = quote_identifier(getattr(one.child, "attribute")[0])  # noqa: B009
+        name = quote_identifier(getattr(one.child, "attribute")[0])  # noqa: B009 - Spark's types do not have it
         return f"isNotNull({name}) AND NOT ({inner})"
     attribute: tuple[str, ...] = getattr(one, "attribute", ())
     column = target.column(attribute[0]) if len(attribute) == 1 else None

@@ -29,7 +29,7 @@ class HalfOpenServer(web.Server):
 class _Connection(web.RequestHandler):
     __slots__ = ()
 
-    def eof_received(self) -> bool | None:  # type: ignore[override]
+    def eof_received(self) -> bool | None:  # type: ignore[override]  # the base says None
         """True keeps the connection open for the answer. TLS has no such state."""
         waiter = self._waiter
         is_idle = waiter is not None and not waiter.done() and not self._messages

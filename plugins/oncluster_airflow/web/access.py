@@ -1,4 +1,4 @@
-"""Who may see the page.
+"""Who may see the page of which cluster.
 
 Every route needs a login. Pages about a cluster need, by Airflow's auth manager, permission to read the runs
 of the DAG that migrates the cluster: whoever may see what is sent to a cluster may see what became of it. The
@@ -63,7 +63,7 @@ def may_trigger(user: BaseUser, dag_id: str) -> bool:
 def _may(user: BaseUser, method: str, dag_id: str) -> bool:
     details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
     return get_auth_manager().is_authorized_dag(
-        method=method,  # type: ignore[arg-type]
+        method=method,  # type: ignore[arg-type]  # a literal, says Airflow
         access_entity=DagAccessEntity.RUN,
         details=details,
         user=user,
