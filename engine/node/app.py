@@ -46,7 +46,7 @@ class Node:
         use, SqlError from chDB."""
         try:
             await self._start()
-        except BaseException:
+        except BaseException:  # also a cancellation: nothing is left running
             await self._stack.aclose()
             raise
         return self

@@ -68,7 +68,7 @@ class WarmPython:
         told, tell = os.pipe()
         try:
             socket.send_fds(self._forking(), [request.encode()], [output, tell])
-        except BaseException:
+        except BaseException:  # whatever it is: nobody else would close it
             os.close(told)
             raise
         finally:

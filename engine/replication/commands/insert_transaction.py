@@ -138,7 +138,7 @@ class InsertTransaction:
                 await stack.enter_async_context(self._ctx.in_flight.hold(name))
             try:
                 await self._commit()
-            except BaseException:
+            except BaseException:  # also a cancellation: see `_leave`
                 await self._leave()
                 raise
             for lock in self._locks:

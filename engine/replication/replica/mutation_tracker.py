@@ -63,7 +63,7 @@ async def run(ctx: ReplicaContext) -> None:
             is_known = True  # until the watch says otherwise, which may be before the answer is here
             try:
                 await refresh_mutations(ctx, ctx.session(), watch=changed)
-            except BaseException:
+            except BaseException:  # also a cancellation: the next step has to ask again
                 is_known = False
                 raise
         is_open = await finish_mutations(ctx)
