@@ -88,7 +88,30 @@ class ReplicatedDatabase(DatabaseWorker):
         `execute` is awaited when all earlier entries are done here, and calls the `Commit` that it is given;
         if it does not, the entry is committed behind it. Raises SqlError 225, 529, 341, 571, and what
         `execute` raises.
+
+        Cancelled, it goes on by itself: cut off in the middle it would leave `counter_lock` or `try`, which
+        hold up all replicas for as long as this session lives, or a table that no other replica has.
         """
+        submitting = asyncio.get_running_loop().create_task(
+            self._submit(query, settings, initial_query_id, execute, timeout_s), name="submits"
+        )
+        self._submitting.add(submitting)
+        submitting.add_done_callback(self._is_submitted)
+        return await asyncio.shield(submitting)
+
+    def _is_submitted(self, submitting: asyncio.Task[int]) -> None:
+        self._submitting.discard(submitting)
+        if not submitting.cancelled() and (error := submitting.exception()) is not None:
+            log.info("databases.not_submitted database=%s error=%s", self._database_name(), error)
+
+    async def _submit(
+        self,
+        query: str,
+        settings: Mapping[str, str],
+        initial_query_id: str,
+        execute: Execute,
+        timeout_s: float,
+    ) -> int:
         keeper = self._active_in
         if self.is_readonly or keeper is None or keeper.is_expired:
             raise SqlError(

@@ -98,6 +98,8 @@ class DatabaseWorker:
         """The entry that the worker has come to."""
         self._own: dict[int, asyncio.Event] = {}
         """Entries that a client's task carries out; set when it has ended."""
+        self._submitting: set[asyncio.Task[int]] = set()
+        """Clients' statements; the client may have gone."""
         self._moved = asyncio.Event()
         self._wake = asyncio.Event()
         self._digest_lock = asyncio.Lock()
@@ -124,10 +126,14 @@ class DatabaseWorker:
         self.readonly_reason = "it is being stopped"
         self._wake.set()
         self._moved.set()
+        tasks: list[asyncio.Task[None] | asyncio.Task[int]] = [*self._submitting]
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=grace_s)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            tasks.append(self._task)
+        if tasks:
+            await asyncio.wait(tasks, timeout=grace_s)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
         keeper, self._active_in = self._active_in, None
         if keeper is not None and not keeper.is_expired:
             try:
@@ -280,6 +286,9 @@ class DatabaseWorker:
             signal = Signal()
             names = (await keeper.children(self.paths.log, watch=signal)).names
             numbers = sorted(n for name in names if (n := entry_number(name)) is not None and n > self._ptr)
+            if numbers and await self._has_missed_entries(keeper):
+                self._restarts = True
+                return
             is_other_cluster = False
             for number in numbers:
                 if self._is_stopping:
@@ -305,6 +314,21 @@ class DatabaseWorker:
                 if isinstance(end, SessionExpired):
                     raise end
 
+    async def _has_missed_entries(self, keeper: Keeper) -> bool:
+        """Whether entries behind the pointer may have been removed (`clean_log`): a listing lacks them.
+
+        Asked after the listing, in the same session: what is missing there was removed for a pointer that is
+        no newer than this one.
+        """
+        newest = int((await keeper.get(self.paths.max_log_ptr)).data)
+        keep = int((await keeper.get(self.paths.logs_to_keep)).data)
+        if self._ptr + keep >= newest:
+            return False
+        log.warning(
+            "databases.too_far_behind database=%s ptr=%d newest=%d", self._database_name(), self._ptr, newest
+        )
+        return True
+
     async def _process(self, keeper: Keeper, number: int) -> bool:
         """Whether the cluster is another one now."""
         self._current = number
@@ -313,6 +337,7 @@ class DatabaseWorker:
             own = self._own.get(number)
         if own is not None:
             await own.wait()
+        await self._remove_orphaned_try(keeper, number)
         await self._wait_for_initiator(keeper, number)
         committed = await is_there(keeper, self.paths.entry(number, "committed"))
         data = await is_there(keeper, self.paths.entry(number))
@@ -330,6 +355,15 @@ class DatabaseWorker:
         if await keeper.exists(self.paths.entry(number, f"finished/{self.me}")) is None:
             await self._carry_out(keeper, number, entry)
         return False
+
+    async def _remove_orphaned_try(self, keeper: Keeper, number: int) -> None:
+        """A `try` of this very session with nobody behind it: its client went away while it was made, or a
+        broken connection kept it from being given up. The session may live for long, and everybody waits."""
+        path = self.paths.entry(number, "try")
+        stat = await keeper.exists(path)
+        if stat is not None and stat.ephemeral_owner == keeper.session_id:
+            log.warning("databases.orphaned_try database=%s entry=%d", self._database_name(), number)
+            await try_remove(keeper, path)
 
     async def _wait_for_initiator(self, keeper: Keeper, number: int) -> None:
         path = self.paths.entry(number, "try")

@@ -12,10 +12,12 @@ import pytest
 
 from engine.databases import Commit, DatabasePaths, DatabaseSettings, ReplicaName, ReplicatedDatabase
 from engine.databases.digest import digest_of
+from engine.databases.entry_cleanup import clean_log
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder
+from engine.keeper.session import RequestKind
 from engine.testing.simulated_process import GatedEnv, Process, gated_factory
 from engine.testing.simulation import SimulationEnv, run_simulation
 from tests.simulation.seeds import chosen_seeds
@@ -279,3 +281,95 @@ def test_all_replicas_come_to_the_committed_definitions() -> None:
 
 def test_one_run_without_kills_is_quick() -> None:
     assert run_simulation(3, lambda env: simulate(env, 3))["committed"]
+
+
+def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_what_was_removed() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        healthy, slow = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+        for replica in (healthy, slow):
+            replica.start(None)
+            await asyncio.sleep(5.0)
+        keeper = await server.factory(client="checker")()
+        await keeper.set(PATHS.logs_to_keep, b"2")
+        assert slow.schema is not None and slow.database is not None and healthy.database is not None
+        execute = slow.schema.execute
+
+        # 1. One replica is held up at an entry, in one and the same session.
+        async def fails(number: int, query: str, settings: Mapping[str, str]) -> None:
+            raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
+
+        slow.schema.execute = fails  # type: ignore[method-assign]
+        # 2. The others go on, and the log forgets entries that it has not come to.
+        for number in range(6):
+            assert await healthy.submit(f"CREATE t{number} text{number}") == "ok"
+        assert await clean_log(keeper, PATHS)
+        # 3. It goes on.
+        slow.schema.execute = execute  # type: ignore[method-assign]
+        await asyncio.sleep(120.0)
+        assert slow.disk.texts == healthy.disk.texts
+        for replica in (healthy, slow):
+            assert replica.database is not None and not replica.database.readonly_reason
+            digest = (await keeper.get(PATHS.replica(ReplicaName("s", replica.name), "digest"))).data
+            assert int(digest) == digest_of(healthy.disk.texts)
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_client_that_goes_away_at_any_moment_holds_up_nobody() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+        for replica in (first, second):
+            replica.start(None)
+            await asyncio.sleep(5.0)
+        nonlocal was_cut_off
+        for turns in range(0, 90, 3):
+            client = asyncio.ensure_future(first.submit(f"CREATE a{turns} t"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            inner = [t for t in env.loop.unfinished_tasks() if t.get_name() == "client"]
+            for task in inner:
+                task.cancel()
+                was_cut_off += 1
+            await asyncio.gather(client, return_exceptions=True)
+            assert await second.submit(f"CREATE b{turns} t") == "ok", turns
+        await asyncio.sleep(120.0)
+        assert first.disk.texts == second.disk.texts
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    was_cut_off = 0
+    for seed in range(3):
+        run_simulation(seed, main)
+    assert was_cut_off > 10
+
+
+def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_nobody() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+        for replica in (first, second):
+            replica.start(None)
+            await asyncio.sleep(5.0)
+        assert first.schema is not None and first.process is not None
+        session_ids = server.session_ids(first.process.name)
+
+        async def fails(query: str, commit: Commit) -> None:
+            # The two requests by which the initiator gives its entry up do not reach Keeper.
+            for session_id in session_ids:
+                for _ in range(2):
+                    server.lose_next_request(session_id, kind=RequestKind.REMOVE)
+            raise SqlError(Code.UNKNOWN_TABLE, "nothing")
+
+        first.schema.as_initiator = fails  # type: ignore[method-assign]
+        assert await first.submit("DROP nothing") == "failed"
+        assert server.session_ids(first.process.name) == session_ids
+        assert await second.submit("CREATE a t") == "ok"
+        for replica in (first, second):
+            assert replica.database is not None
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
