@@ -35,7 +35,7 @@ from engine.errors import (
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from engine.config.model import NodeConfig, ZooKeeper
+    from engine.config.model import KeeperSection, NodeConfig
     from engine.keeper.base import Keeper
 
 T = TypeVar("T")
@@ -154,7 +154,7 @@ def load_config(config: Path | None) -> NodeConfig:
     return load_client_config(find_config(config))
 
 
-def zookeeper_of(config: NodeConfig) -> ZooKeeper:
+def zookeeper_of(config: NodeConfig) -> KeeperSection:
     """The `zookeeper` section. Raises ConfigError when there is none."""
     if config.zookeeper is None:
         raise ConfigError(
@@ -165,17 +165,17 @@ def zookeeper_of(config: NodeConfig) -> ZooKeeper:
 
 
 @contextlib.asynccontextmanager
-async def keeper_session(config: NodeConfig | ZooKeeper) -> AsyncIterator[Keeper]:
+async def keeper_session(config: NodeConfig | KeeperSection) -> AsyncIterator[Keeper]:
     """One session with the configuration's Keeper, ended on the way out.
 
     Raises ConfigError without a `zookeeper` section, KeeperUnavailable when nobody answers.
     """
     from engine.config.model import NodeConfig as NodeConfigType
     from engine.env import SystemEnv
-    from engine.keeper import zookeeper
+    from engine.keeper import opening
 
     section = zookeeper_of(config) if isinstance(config, NodeConfigType) else config
-    keeper = await zookeeper.connect(section, SystemEnv())
+    keeper = await opening.connect(section, SystemEnv())
     try:
         yield keeper
     finally:

@@ -6,6 +6,7 @@ A *place* is a file, or a live tree:
     keeper:/clickhouse         a path of the configuration's Keeper
     keeper@other.xml:/path     a path of another configuration's Keeper (with its identity and TLS)
     zk://zk1:2181,zk2:2181/p   a path of any ZooKeeper, without identity
+    etcd://etcd1:2379/p        a path of any etcd, without user, identity and TLS
 
 Safety: dump, diff and verify change nothing. Restore and copy only add to an empty tree, or continue what
 they began; see `engine.operations.keeper_backup`.
@@ -27,33 +28,37 @@ from engine.cli import common
 from engine.errors import ConfigError
 
 if TYPE_CHECKING:
-    from engine.config.model import ZooKeeper
+    from engine.config.model import KeeperSection
     from engine.operations.keeper_backup import BackupFacts, Comparison, Progress, Restored
     from engine.operations.keeper_backup.comparing import TreeSource
 
 _SHOWN = 50
-_DEFAULT_PORT = 2181
+_DEFAULT_PORTS = {"zk": 2181, "etcd": 2379}
 
 
 @dataclass(frozen=True, slots=True)
 class KeeperPlace:
     """A path of a live tree."""
 
-    section: ZooKeeper
+    section: KeeperSection
     root: str
 
 
 def _keeper_place(text: str, config: Path | None) -> KeeperPlace | None:
     """None for what is no live tree. Raises ConfigError."""
-    from engine.config.model import ZooKeeper
+    from engine.config.model import Etcd, ZooKeeper
 
-    if text.startswith("zk://"):
-        servers, slash, path = text.removeprefix("zk://").partition("/")
+    scheme, colon, rest = text.partition("://")
+    if colon and scheme in _DEFAULT_PORTS:
+        servers, slash, path = rest.partition("/")
         try:
-            hosts = tuple(_host_and_port(server) for server in servers.split(","))
+            hosts = tuple(_host_and_port(server, _DEFAULT_PORTS[scheme]) for server in servers.split(","))
         except ValueError:
-            raise ConfigError(f"{text} names no servers.", hint="Write zk://HOST:PORT,…/PATH.") from None
-        return KeeperPlace(ZooKeeper(hosts=hosts), _path(slash + path, text))
+            raise ConfigError(
+                f"{text} names no servers.", hint=f"Write {scheme}://HOST:PORT,…/PATH."
+            ) from None
+        section = Etcd(hosts=hosts) if scheme == "etcd" else ZooKeeper(hosts=hosts)
+        return KeeperPlace(section, _path(slash + path, text))
     if text.startswith("keeper:"):
         section = common.zookeeper_of(common.load_config(config))
         return KeeperPlace(section, _path(text.removeprefix("keeper:"), text))
@@ -66,10 +71,10 @@ def _keeper_place(text: str, config: Path | None) -> KeeperPlace | None:
     return None
 
 
-def _host_and_port(server: str) -> tuple[str, int]:
+def _host_and_port(server: str, default_port: int) -> tuple[str, int]:
     host, colon, port = server.rpartition(":")
     if not colon:
-        host, port = server, str(_DEFAULT_PORT)
+        host, port = server, str(default_port)
     if not host or host.count("[") != host.count("]"):
         raise ValueError(server)
     return host.strip("[]"), int(port)

@@ -32,9 +32,9 @@ from engine.config.model import NodeConfig, Topology
 from engine.config.sections import (
     read_ca_file,
     read_interserver_access,
+    read_keeper,
     read_queues,
     read_tls_files,
-    read_zookeeper,
 )
 from engine.config.users import read_profiles, read_users
 from engine.errors import ConfigError
@@ -46,7 +46,7 @@ USUAL_INCLUDE = Path("/etc/metrika.xml")
 """What ClickHouse includes from when the configuration does not say."""
 _READ_BY_ALL = frozenset(
     {
-        *("zookeeper", "remote_servers", "macros", "distributed_ddl", "http_addresses", "openSSL"),
+        *("zookeeper", "etcd", "remote_servers", "macros", "distributed_ddl", "http_addresses", "openSSL"),
         *("oncluster", "tcp_port", "tcp_port_secure", "default_replica_path", "default_replica_name"),
         SECTION,
     }
@@ -87,7 +87,7 @@ def load_client_config(path: Path, *, environ: Mapping[str, str] | None = None) 
         default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
         default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
         topology=read_topology(root),
-        zookeeper=read_zookeeper(root),
+        zookeeper=read_keeper(root),
         queues=read_queues(root),
         graphite=read_graphite(root),
         health=read_health(root),
@@ -348,7 +348,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         default_replica_path=reading.text(root, "default_replica_path") or defaults.default_replica_path,
         default_replica_name=reading.text(root, "default_replica_name") or defaults.default_replica_name,
         topology=read_topology(root),
-        zookeeper=read_zookeeper(root),
+        zookeeper=read_keeper(root),
         queues=queues,
         users=read_users(root, profiles),
         profiles=profiles,

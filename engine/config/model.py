@@ -241,7 +241,7 @@ class NodeConfig:
     default_replica_path: str = "/clickhouse/tables/{uuid}/{shard}"
     default_replica_name: str = "{replica}"
     topology: Topology = field(default_factory=Topology)
-    zookeeper: ZooKeeper | None = None
+    zookeeper: KeeperSection | None = None
     queues: tuple[DistributedDdl, ...] = ()
     users: Mapping[str, User] = field(default_factory=dict)
     profiles: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

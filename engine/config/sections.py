@@ -6,7 +6,7 @@ import re
 
 from engine.config import reading
 from engine.config.element import Element
-from engine.config.model import DistributedDdl, InterserverAccess, ZooKeeper
+from engine.config.model import DistributedDdl, Etcd, InterserverAccess, KeeperSection, ZooKeeper
 from engine.errors import Code, ConfigError
 
 _DDL_ELEMENTS = frozenset(
@@ -26,23 +26,72 @@ _DDL_ELEMENTS = frozenset(
 )
 
 
-def read_zookeeper(root: Element) -> ZooKeeper | None:
-    """The `zookeeper` section; None without one. Raises ConfigError."""
-    section = root.first("zookeeper")
-    if section is None or not (section.children or section.text):
-        return None
+def read_keeper(root: Element) -> KeeperSection | None:
+    """The `zookeeper` or the `etcd` section; None without any. Raises ConfigError."""
+    zookeeper, etcd = (_section_with_text(root, name) for name in ("zookeeper", "etcd"))
+    if zookeeper is not None and etcd is not None:
+        raise ConfigError(
+            f"{etcd.source}: there is an <etcd> section, and a <zookeeper> section, too",
+            hint="The tree is kept in one place: leave one of them out.",
+        )
+    if etcd is not None:
+        return _etcd(root, etcd)
+    return None if zookeeper is None else _zookeeper(root, zookeeper)
+
+
+def _section_with_text(root: Element, name: str) -> Element | None:
+    section = root.first(name)
+    return section if section is not None and (section.children or section.text) else None
+
+
+def _servers(section: Element, default_port: int) -> tuple[tuple[tuple[str, int], ...], bool]:
+    """The servers of a section, and whether they are reached over TLS."""
     nodes = [child for child in section.children if child.name.startswith("node")]
     if not nodes:
         raise ConfigError(
-            f"{section.source}: <zookeeper> names no server",
-            hint="Add <node><host>…</host><port>2181</port></node>.",
+            f"{section.source}: <{section.name}> names no server",
+            hint=f"Add <node><host>…</host><port>{default_port}</port></node>.",
         )
     secure = {reading.boolean(node, "secure", False) for node in nodes}
     if len(secure) > 1:
         raise ConfigError(
-            f"{section.source}: <secure> is set for some servers of <zookeeper> and not for others",
+            f"{section.source}: <secure> is set for some servers of <{section.name}> and not for others",
             hint="One session may move between all of them: set it for every <node> or for none.",
         )
+    hosts = tuple(
+        (reading.required_text(node, "host"), reading.port(node, "port", default_port, at_least=1))
+        for node in nodes
+    )
+    return hosts, True in secure
+
+
+def _etcd(root: Element, section: Element) -> Etcd:
+    hosts, is_secure = _servers(section, 2379)
+    ca_file, certificate_file, private_key_file = _client_tls_files(root)
+    chroot = reading.text(section, "root").rstrip("/")
+    _require_absolute(section, "root", chroot)
+    identity = reading.text(section, "identity")
+    if identity and ":" not in identity:
+        raise ConfigError(f"{section.source}: <identity> has to be user:password")
+    return Etcd(
+        hosts=hosts,
+        session_timeout_ms=reading.integer(section, "session_timeout_ms", 30_000, at_least=1),
+        operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
+        root=chroot,
+        identity=identity,
+        user=reading.text(section, "user"),
+        password=reading.text(section, "password"),
+        secure=is_secure,
+        ca_file=ca_file,
+        certificate_file=certificate_file,
+        private_key_file=private_key_file,
+        key_prefix=reading.text(section, "key_prefix") or "oncluster/",
+        max_txn_ops=reading.integer(section, "max_txn_ops", 128, at_least=16),
+    )
+
+
+def _zookeeper(root: Element, section: Element) -> ZooKeeper:
+    hosts, is_secure = _servers(section, 2181)
     ca_file, certificate_file, private_key_file = _client_tls_files(root)
     chroot = reading.text(section, "root").rstrip("/")
     _require_absolute(section, "root", chroot)
@@ -50,15 +99,12 @@ def read_zookeeper(root: Element) -> ZooKeeper | None:
     if identity and ":" not in identity:
         raise ConfigError(f"{section.source}: <identity> has to be user:password")
     return ZooKeeper(
-        hosts=tuple(
-            (reading.required_text(node, "host"), reading.port(node, "port", 2181, at_least=1))
-            for node in nodes
-        ),
+        hosts=hosts,
         session_timeout_ms=reading.integer(section, "session_timeout_ms", 30_000, at_least=1),
         operation_timeout_ms=reading.integer(section, "operation_timeout_ms", 10_000, at_least=1),
         root=chroot,
         identity=identity,
-        secure=True in secure,
+        secure=is_secure,
         ca_file=ca_file,
         certificate_file=certificate_file,
         private_key_file=private_key_file,

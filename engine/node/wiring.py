@@ -16,7 +16,7 @@ from engine.config.model import NodeConfig, Topology
 from engine.ddl import NodeIdentity, SqliteIntentStore, SystemResolver
 from engine.env import Env
 from engine.errors import Busy, Code, ConfigError
-from engine.keeper import zookeeper
+from engine.keeper import opening
 from engine.keeper.base import KeeperFactory
 from engine.keeper.recipes import SessionHolder
 from engine.names import HostId
@@ -83,7 +83,7 @@ class Wiring:
         )
         replicated, queues = None, None
         if config.zookeeper is not None:
-            factory = zookeeper.factory(config.zookeeper, env)
+            factory = opening.factory(config.zookeeper, env)
             holder = SessionHolder(factory, env)
             self._stack.push_async_callback(holder.close)
             replicated = ReplicatedNode(

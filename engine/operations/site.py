@@ -18,7 +18,7 @@ from engine.client.node_client import NodeClient
 from engine.config.model import Cluster, DistributedDdl, NodeConfig, Replica
 from engine.env import Env, SystemEnv
 from engine.errors import ConfigError, KeeperUnavailable, NodeUnavailable, OnclusterError, ReplyLost
-from engine.keeper import zookeeper
+from engine.keeper import opening
 from engine.keeper.base import Keeper
 from engine.names import HostId
 from engine.operations.records import Records
@@ -172,7 +172,7 @@ async def open_site(
                     hint="Add <zookeeper><node><host>…</host><port>2181</port></node></zookeeper>.",
                 )
             connect_s = PATIENCE_S if need is KeeperNeed.REQUIRED else min(patience_s, PATIENCE_S)
-            site.keeper_or_none = await zookeeper.connect(config.zookeeper, env, connect_timeout_s=connect_s)
+            site.keeper_or_none = await opening.connect(config.zookeeper, env, connect_timeout_s=connect_s)
             stack.push_async_callback(site.keeper_or_none.close)
         except KeeperUnavailable as error:
             if need is KeeperNeed.REQUIRED:

@@ -12,7 +12,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable
 
-from engine.config.model import ZooKeeper
+from engine.config.model import Etcd, KeeperSection
 from engine.keeper.embedded import four_letter_word
 from engine.operations.health.facts import Gap, KeeperServerFacts, NotSaid
 
@@ -39,11 +39,13 @@ async def ask_four_letters(host: str, port: int, word: str) -> str:
 
 
 async def ask_keeper_servers(
-    config: ZooKeeper | None, *, ask: AskWord = ask_four_letters
+    config: KeeperSection | None, *, ask: AskWord = ask_four_letters
 ) -> tuple[tuple[KeeperServerFacts, ...], tuple[NotSaid, ...]]:
     """All servers of the configuration at once. Raises nothing."""
     if config is None:
         return (), ()
+    if isinstance(config, Etcd):
+        return (), (NotSaid("Keeper's own figures", "etcd knows no four-letter words", Gap.ABSENT),)
     if config.secure:
         return (), (NotSaid("Keeper's own figures", "four-letter words have no TLS", Gap.ABSENT),)
     servers = tuple(await asyncio.gather(*(_ask_one(host, port, ask) for host, port in config.hosts)))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.config.model import ZooKeeper
+from engine.config.model import KeeperSection
 from engine.errors import ConfigError
 from engine.keeper.recipes import ancestors
 from engine.operations.act import Act, ActResult, ActState, Danger, Plan
@@ -86,7 +86,7 @@ def restore_performer(site: Site, *, progress: Progress = no_progress) -> Perfor
     return perform
 
 
-def _section(site: Site) -> ZooKeeper:
+def _section(site: Site) -> KeeperSection:
     if site.config.zookeeper is None:
         raise ConfigError("The configuration has no <zookeeper> section.")
     return site.config.zookeeper

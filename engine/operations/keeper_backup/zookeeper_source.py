@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator
 
-from engine.config.model import ZooKeeper
+from engine.config.model import KeeperSection
 from engine.env import Env
-from engine.keeper import zookeeper
+from engine.keeper import opening
 from engine.operations.keeper_backup.patient import PatientKeeper
 
 PATIENCE_S = 60.0
@@ -15,17 +15,17 @@ PATIENCE_S = 60.0
 
 @contextlib.asynccontextmanager
 async def patient_keeper(
-    section: ZooKeeper, env: Env, *, patience_s: float = PATIENCE_S
+    section: KeeperSection, env: Env, *, patience_s: float = PATIENCE_S
 ) -> AsyncIterator[PatientKeeper]:
     """Sessions with the Keeper of a configuration, as many as it takes. Raises KeeperUnavailable at once when
     there is none to be had at the start."""
-    first = await zookeeper.connect(section, env)
+    first = await opening.connect(section, env)
     await first.close()
-    async with PatientKeeper(zookeeper.factory(section, env), env, patience_s=patience_s) as keeper:
+    async with PatientKeeper(opening.factory(section, env), env, patience_s=patience_s) as keeper:
         yield keeper
 
 
-def name_of(section: ZooKeeper) -> str:
+def name_of(section: KeeperSection) -> str:
     """The servers, sorted, and the root of the sessions: `zk1:2181,zk2:2181/clickhouse`."""
     servers = sorted(f"{host}:{port}" for host, port in section.hosts)
     return ",".join(servers) + section.root.rstrip("/")

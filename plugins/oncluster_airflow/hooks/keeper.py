@@ -21,15 +21,17 @@ from typing import Any
 
 from airflow.sdk import BaseHook, Connection
 
-from engine.config.model import ZooKeeper
+from engine.config.model import Etcd, KeeperSection, ZooKeeper
 from engine.env import SystemEnv
 from engine.errors import ConfigError
-from engine.keeper import zookeeper
+from engine.keeper import opening
 from engine.keeper.base import Keeper
 from oncluster_airflow.hooks.extra import extra_of, flag
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
+_DEFAULT_ETCD_PORT = 2379
+_ETCD_FIELDS = ("identity", "key_prefix", "max_txn_ops")
 _FILES = ("ca_file", "certificate_file", "private_key_file")
 _EXTRA_FIELDS = ("hosts", "root", "session_timeout_ms", "operation_timeout_ms", "secure", *_FILES)
 
@@ -48,11 +50,11 @@ class KeeperHook(BaseHook):
 
     # --- configuration --------------------------------------------------------------------------------------
 
-    def config(self) -> ZooKeeper:
+    def config(self) -> KeeperSection:
         """The connection's fields, in a task. Raises ConfigError; Airflow raises for an unknown id."""
         return config_of(self.get_connection(self.keeper_conn_id))
 
-    async def aconfig(self) -> ZooKeeper:
+    async def aconfig(self) -> KeeperSection:
         """The same on an event loop, in a trigger."""
         return config_of(await self.aget_connection(self.keeper_conn_id))
 
@@ -102,32 +104,56 @@ class KeeperHook(BaseHook):
 
 
 @contextlib.asynccontextmanager
-async def open_session(config: ZooKeeper) -> AsyncIterator[Keeper]:
+async def open_session(config: KeeperSection) -> AsyncIterator[Keeper]:
     """A session, closed at the end. Raises KeeperUnavailable."""
-    keeper = await zookeeper.connect(config, SystemEnv())
+    keeper = await opening.connect(config, SystemEnv())
     try:
         yield keeper
     finally:
         await keeper.close()
 
 
-def config_of(connection: Connection) -> ZooKeeper:
-    """What an Airflow connection of type `zookeeper` says. Raises ConfigError that names the field."""
+def config_of(connection: Connection) -> KeeperSection:
+    """What an Airflow connection of type `zookeeper` says. Raises ConfigError that names the field.
+
+    A host that begins with `etcd://` is an etcd: login and password are those of etcd then."""
     extra = extra_of(connection)
     where = f"Airflow connection {connection.conn_id!r}"
-    if unknown := sorted(set(extra) - set(_EXTRA_FIELDS)):
+    hosts = str(extra.get("hosts") or connection.host or "")
+    is_etcd = hosts.startswith("etcd://")
+    known = (*_EXTRA_FIELDS, *_ETCD_FIELDS) if is_etcd else _EXTRA_FIELDS
+    if unknown := sorted(set(extra) - set(known)):
         raise ConfigError(
             f"{where}: unknown field in extra: {', '.join(unknown)}.",
-            hint=f"There are {', '.join(_EXTRA_FIELDS)}.",
+            hint=f"There are {', '.join(known)}.",
         )
-    hosts = str(extra.get("hosts") or connection.host or "")
     if not hosts:
         raise ConfigError(f"{where}: no host.", hint="Give Host as `name`, or as `a:2181,b:2181`.")
     identity = f"{connection.login}:{connection.password or ''}" if connection.login else ""
+    hosts = hosts.removeprefix("etcd://")
+    default_port = _DEFAULT_ETCD_PORT if is_etcd else _DEFAULT_PORT
     try:
+        if is_etcd:
+            return Etcd(
+                hosts=tuple(
+                    _host_and_port(part.strip(), int(connection.port or default_port))
+                    for part in hosts.split(",")
+                    if part.strip()
+                ),
+                session_timeout_ms=int(extra.get("session_timeout_ms", 30_000)),
+                operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
+                root=str(extra.get("root", "")),
+                identity=str(extra.get("identity", "")),
+                user=connection.login or "",
+                password=connection.password or "",
+                secure=flag(extra, "secure"),
+                key_prefix=str(extra.get("key_prefix", "oncluster/")),
+                max_txn_ops=int(extra.get("max_txn_ops", 128)),
+                **{name: str(extra.get(name, "")) for name in _FILES},
+            )
         return ZooKeeper(
             hosts=tuple(
-                _host_and_port(part.strip(), int(connection.port or _DEFAULT_PORT))
+                _host_and_port(part.strip(), int(connection.port or default_port))
                 for part in hosts.split(",")
                 if part.strip()
             ),
@@ -173,7 +199,7 @@ class _Sessions:
         async with self.lock:
             shared = self.current.get(conn_id)
             if shared is None or shared.keeper.is_expired:
-                keeper = await zookeeper.connect(await hook.aconfig(), SystemEnv())
+                keeper = await opening.connect(await hook.aconfig(), SystemEnv())
                 shared = self.current[conn_id] = _Shared(conn_id, keeper)
             shared.users += 1
             return shared

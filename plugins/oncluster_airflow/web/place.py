@@ -6,7 +6,7 @@ import logging
 
 from airflow.sdk.exceptions import AirflowException, AirflowRuntimeError
 
-from engine.config.model import ZooKeeper
+from engine.config.model import KeeperSection
 from engine.errors import ConfigError
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.hooks.nodes import ClickHouseNodesHook
@@ -41,7 +41,7 @@ def place_of_airflow() -> Place:
     )
 
 
-def _keeper() -> ZooKeeper | None:
+def _keeper() -> KeeperSection | None:
     try:
         return KeeperHook().config()
     except (*_NO_CONNECTION, ConfigError) as error:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 from engine.client.node_client import NodeClient
 from engine.config.load import load_client_config
-from engine.config.model import NodeConfig, ZooKeeper
+from engine.config.model import KeeperSection, NodeConfig
 from engine.env import Env
 from engine.errors import ConfigError, KeeperUnavailable, OnclusterError
-from engine.keeper import zookeeper
+from engine.keeper import opening
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.operations.overview import (
@@ -58,7 +58,7 @@ class Place:
     config: Path
     records_url: str = dataclasses.field(repr=False)
     ledger_url: str = dataclasses.field(repr=False)
-    keeper: ZooKeeper | None = None
+    keeper: KeeperSection | None = None
     urls: dict[str, str] = dataclasses.field(default_factory=dict)
     user: str = ""
     password: str = dataclasses.field(default="", repr=False)
@@ -108,7 +108,7 @@ class Watch:
         """On the loop on which it is used from now on."""
         section = self._site.config.zookeeper
         if section is not None:
-            factory = zookeeper.factory(section, self._env, connect_timeout_s=OPENING_S / 3)
+            factory = opening.factory(section, self._env, connect_timeout_s=OPENING_S / 3)
             self._holder = SessionHolder(factory, self._env)
 
     async def close(self) -> None:
