@@ -2,7 +2,9 @@
 
 Safety argument. The database is made in one transaction, a replica in one, which checks `max_log_ptr`, so
 that it knows from which entry on it has to follow. After a lost reply the whole is done again: what
-is there with this replica's own value is taken for made.
+is there with this replica's own value is taken for made. Removing begins with `replicas`, in a transaction
+that raises the root's version, which every further removal checks: one that was cut short is finished by the
+next CREATE, and one that was only slow removes nothing of the database that is made after it.
 
 Source: ClickHouse's DatabaseReplicated::createDatabaseNodesInZooKeeper, createReplicaNodesInZooKeeper,
 dropReplica and drop.
@@ -18,7 +20,7 @@ from engine.databases.paths import DROPPED, MARK, DatabasePaths, ReplicaName
 from engine.ddl.text import encode_bytes
 from engine.env import Env
 from engine.errors import BadVersion, Code, MultiFailed, NodeExists, NoNode, NotEmpty, SqlError
-from engine.keeper.base import Check, Create, Keeper, Op, Remove
+from engine.keeper.base import Check, Create, Keeper, Op, Remove, SetData
 from engine.keeper.recipes import create_ancestors, remove_recursive
 
 _ATTEMPTS = 10
@@ -29,13 +31,18 @@ async def create_database(
     keeper: Keeper, paths: DatabasePaths, *, database_name: str, logs_to_keep: int
 ) -> None:
     """Make the database's nodes, or find them there. Raises SqlError 36 for a path with something else."""
-    await create_ancestors(keeper, paths.root)
-    try:
-        await keeper.multi([*_database_ops(paths, database_name, logs_to_keep)])
-    except MultiFailed as failed:
-        if not isinstance(failed.error, NodeExists):
-            raise
+    for _ in range(_ATTEMPTS):
+        await create_ancestors(keeper, paths.root)
+        try:
+            await keeper.multi([*_database_ops(paths, database_name, logs_to_keep)])
+            return
+        except MultiFailed as failed:
+            if not isinstance(failed.error, NodeExists):
+                raise
         await check_is_database(keeper, paths)
+        if await keeper.exists(paths.replicas) is not None:
+            return
+        await _remove_rest(keeper, paths)
 
 
 def _database_ops(paths: DatabasePaths, database_name: str, logs_to_keep: int) -> Sequence[Op]:
@@ -123,12 +130,28 @@ async def remove_replica(keeper: Keeper, paths: DatabasePaths, name: ReplicaName
     if await is_there(keeper, paths.replica(name)) == DROPPED:
         await remove_recursive(keeper, paths.replica(name))
     try:
-        await keeper.remove(paths.replicas)
-    except NotEmpty:
-        return
+        await keeper.multi([Remove(paths.replicas), SetData(paths.root, MARK)])
+    except MultiFailed as failed:
+        if isinstance(failed.error, NotEmpty):
+            return
+        if not isinstance(failed.error, NoNode):
+            raise
+    await _remove_rest(keeper, paths)
+
+
+async def _remove_rest(keeper: Keeper, paths: DatabasePaths) -> None:
+    """Of a database without `replicas`. Whoever comes later takes over from whoever is at it."""
+    try:
+        stat = await keeper.set(paths.root, MARK)
     except NoNode:
-        pass  # a removal that was cut short
-    await remove_recursive(keeper, paths.root)
+        return
+    if await keeper.exists(paths.replicas) is not None:
+        return  # it is a new one
+    try:
+        await remove_recursive(keeper, paths.root, fence=(Check(paths.root, stat.version),))
+    except MultiFailed as failed:
+        if not isinstance(failed.error, BadVersion | NoNode):
+            raise
 
 
 async def drop_other_replica(

@@ -16,7 +16,7 @@ from engine.databases.entry_cleanup import clean_log
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
-from engine.keeper.recipes import SessionHolder
+from engine.keeper.recipes import SessionHolder, remove_recursive
 from engine.keeper.session import RequestKind
 from engine.testing.simulated_process import GatedEnv, Process, gated_factory
 from engine.testing.simulation import SimulationEnv, run_simulation
@@ -371,5 +371,30 @@ def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_no
         for replica in (first, second):
             assert replica.database is not None
             await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
+def test_a_database_whose_removal_was_cut_short_can_be_created_again() -> None:
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        first, second = (Replica(name, env.fork(), server) for name in ("r1", "r2"))
+        first.start(None)
+        await asyncio.sleep(5.0)
+        assert await first.submit("CREATE a t") == "ok"
+        assert first.database is not None
+        await first.database.stop(grace_s=1)
+        # 1. The last replica goes, and its process ends in the middle of the removal.
+        keeper = await server.factory(client="checker")()
+        await remove_recursive(keeper, PATHS.replica(ReplicaName("s", "r1")))
+        await keeper.remove(PATHS.replicas)
+        await keeper.remove(PATHS.max_log_ptr)
+        # 2. Somebody creates a database at the same path.
+        second.start(None)
+        await asyncio.sleep(30.0)
+        assert second.is_made and second.database is not None
+        assert await second.submit("CREATE b t") == "ok"
+        assert (await keeper.children(PATHS.metadata)).names == ("b",)
+        await second.database.stop(grace_s=1)
 
     run_simulation(1, main)
