@@ -143,7 +143,9 @@ def test_without_keeper_apply_ends_with_4_and_status_shows_the_ledger(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = zookeeper.connect
-    monkeypatch.setattr(zookeeper, "connect", lambda config, env: real(config, env, connect_timeout_s=0.3))
+    monkeypatch.setattr(
+        zookeeper, "connect", lambda config, env, **_: real(config, env, connect_timeout_s=0.3)
+    )
     write(tmp_path / "migrations" / "shop", SHOP)
     assert call(tmp_path, "apply", "--no-rehearse")[0] == 4
     code, output = call(tmp_path, "status")

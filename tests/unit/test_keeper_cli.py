@@ -180,7 +180,7 @@ def test_nobody_there_is_unavailable(tmp_path, monkeypatch):
     from engine.keeper import zookeeper as backend
 
     real = backend.connect
-    monkeypatch.setattr(backend, "connect", lambda config, env: real(config, env, connect_timeout_s=0.3))
+    monkeypatch.setattr(backend, "connect", lambda config, env, **_: real(config, env, connect_timeout_s=0.3))
     path = tmp_path / "node.xml"
     path.write_text(
         "<clickhouse><zookeeper><node><host>127.0.0.1</host><port>1</port></node></zookeeper></clickhouse>"
