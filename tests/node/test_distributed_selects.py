@@ -331,6 +331,18 @@ def test_the_rows_of_all_shards_count_for_the_limit_of_rows_to_read(cluster: Clu
     assert cluster.n1.query(summed, **most, read_overflow_mode="break") != ""
 
 
+def test_a_limit_of_a_leaf_holds_for_each_shard_and_not_for_the_rows_of_all(cluster: Cluster) -> None:
+    """A thousand on each of two shards, and two thousand come together."""
+    sql = "SELECT id FROM events_d ORDER BY id"
+    expected = cluster.n1.query(sql)
+    assert len(expected.splitlines()) == 2000
+    for node in (cluster.n1, cluster.nodes["n3"]):
+        assert node.query(sql, max_rows_to_read_leaf="1000") == expected
+        assert node.query(f"{sql} SETTINGS max_rows_to_read_leaf = 1000") == expected
+        assert refused(node, sql, max_rows_to_read_leaf="999").code == 158
+        assert refused(node, f"{sql} SETTINGS max_rows_to_read_leaf = 999").code == 158
+
+
 def test_a_dictionary_reads_a_distributed_table_by_way_of_the_node(cluster: Cluster) -> None:
     url = f"{cluster.local.node('n1').url}/?query=SELECT+id,note+FROM+default.events_d"
     cluster.n1.query(

@@ -41,6 +41,7 @@ from engine.node.distributed.early_reads import EarlyClient, EarlyStatement
 from engine.node.distributed.failover import Failover
 from engine.node.distributed.guard import check_merge
 from engine.node.distributed.inner_calls import InnerCalls
+from engine.node.distributed.leaf_limits import without_leaf_limits
 from engine.node.distributed.merges import Merges
 from engine.node.distributed.name_changes import is_among
 from engine.node.distributed.patience import USUAL_S, patience_s, with_patience
@@ -125,6 +126,8 @@ class DistributedSelects:
         prepared = await self._prepared_at_once(asked, statement, failover)
         if statement.kind is not StatementKind.EXPLAIN:
             await check_rows_to_read(self._health, failover.to_read)
+        if failover.reads:
+            prepared = without_leaf_limits(prepared)
         wait_s = patience_s(asked) if failover.reads else USUAL_S
         prepared = with_patience(prepared, wait_s)
         if statement.kind is not StatementKind.SELECT:

@@ -28,6 +28,7 @@ from engine.node.distributed.asking_in_turn import AskingInTurn
 from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.early_reads import EarlyReads, early_url
 from engine.node.distributed.failover import GONE, Failover, Read, first_line, received_from
+from engine.node.distributed.leaf_limits import has_leaf_limits
 from engine.node.distributed.needed_shards import needed_shards
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.policy import policy_of
@@ -224,7 +225,8 @@ class ShardReader:
         return not self.is_distributed_here(self._table_at(peer))
 
     def _is_preferred(self, peer: Peer) -> bool:
-        return peer.is_local and flag(self.settings, "prefer_localhost_replica", True)
+        prefers = flag(self.settings, "prefer_localhost_replica", True)
+        return peer.is_local and prefers and not has_leaf_limits(self.settings)
 
     def _table_at(self, peer: Peer) -> TableName:
         table = self.place.table
