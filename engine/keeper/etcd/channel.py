@@ -10,10 +10,14 @@ of another's.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+# A child that is forked only to become another program must not wait for gRPC's threads, nor hear of them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
 import grpc
 from grpc import aio
