@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping
 
 from engine.ddl.text import encode_bytes
-from engine.replication.siphash import siphash128
+from engine.siphash import siphash128
 
 _MODULUS = 1 << 64
 

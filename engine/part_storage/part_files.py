@@ -21,7 +21,7 @@ from engine.replication.part_checksums import (
 )
 from engine.replication.part_name import PartName
 from engine.replication.part_store import Part
-from engine.replication.siphash import siphash128_bytes
+from engine.siphash import siphash128_bytes
 
 CHECKSUMS_FILE = "checksums.txt"
 COLUMNS_FILE = "columns.txt"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from engine.errors import MalformedEntry
 from engine.replication.part_name import is_partition_id
-from engine.replication.siphash import siphash128
+from engine.siphash import siphash128
 
 _BLOCK_ID = re.compile(r"([0-9A-Za-z-]+)_(0|[1-9][0-9]{0,19})_(0|[1-9][0-9]{0,19})\Z", re.ASCII)
 _MAX_UINT64 = 2**64 - 1

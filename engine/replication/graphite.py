@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable
 
 from engine.config.graphite import GraphitePattern, GraphiteRollup, RuleType
-from engine.replication.siphash import siphash128
+from engine.siphash import siphash128
 
 _NUMBERS = {RuleType.ALL: 0, RuleType.PLAIN: 1, RuleType.TAGGED: 2, RuleType.TAG_LIST: 2}
 

@@ -20,8 +20,8 @@ import zstandard
 
 from engine.errors import Code, Corrupt
 from engine.replication.cityhash import city_hash_128
-from engine.replication.siphash import siphash128_bytes
 from engine.replication.varint import BinaryReader, write_varint
+from engine.siphash import siphash128_bytes
 
 HASH_BYTES = 16
 MAX_FILE_BYTES = 64 << 20

@@ -9,8 +9,8 @@ import functools
 from dataclasses import dataclass
 
 from engine.replication.part_checksums import HASH_BYTES, PartDigest
-from engine.replication.siphash import siphash128_bytes
 from engine.replication.varint import BinaryReader
+from engine.siphash import siphash128_bytes
 
 _MAX_CACHED_BYTES = 16 << 10
 _HEADER = b"part header format version: 1\n"

@@ -36,7 +36,7 @@ from engine.replication.part_store import (
     PartsBroken,
     PartStore,
 )
-from engine.replication.siphash import siphash128_bytes
+from engine.siphash import siphash128_bytes
 from engine.testing.replication_alter import partition_ids_of
 from engine.testing.replication_disk import COUNT, DATA, Damage, StoreDisk, StoredPart
 from engine.testing.replication_rows import Row, Rows, Value, mutated, rows_of

@@ -33,9 +33,9 @@ from engine.replication.part_checksums import (
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.quorum import LastQuorumParts, QuorumStatus
-from engine.replication.siphash import siphash128
 from engine.replication.table_metadata import TableMetadata
 from engine.replication.text import time_text
+from engine.siphash import siphash128
 
 DATA = pathlib.Path(__file__).parents[1] / "data"
 CAPTURES = json.loads((DATA / "replication_captures.json").read_text())

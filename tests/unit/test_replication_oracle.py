@@ -23,9 +23,9 @@ from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.recipes import create_ancestors
 from engine.replication.creation import NewReplica, later_nodes, leader_election_ops, replica_ops, table_ops
 from engine.replication.paths import TablePaths
-from engine.replication.siphash import siphash128
 from engine.replication.table_definition import parse_definition
 from engine.replication.table_metadata import TableMetadata, check_metadata
+from engine.siphash import siphash128
 from tests.unit.graphite_support import COLUMNS, ROLLUPS
 from tests.unit.replicated_chdb import Clickhouse
 

@@ -18,7 +18,7 @@ from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
 from engine.replication.paths import ReplicaPaths
 from engine.replication.replica.context import ReplicaContext
-from engine.replication.siphash import siphash128_bytes
+from engine.siphash import siphash128_bytes
 
 log = logging.getLogger(__name__)
 
