@@ -8,7 +8,7 @@ import dataclasses
 import pytest
 
 from engine.env import SystemEnv
-from engine.errors import ConfigError, ConnectionLoss, SessionExpired
+from engine.errors import ConfigError, ConnectionLoss, KeeperUnavailable, SessionExpired
 from engine.keeper import CreateMode, EventType, etcd
 from engine.keeper.etcd.embedded import EmbeddedEtcd, EmbeddedEtcdCluster, find_etcd
 from engine.testing.seen import Seen
@@ -122,3 +122,26 @@ async def test_a_session_goes_on_when_its_member_is_killed(tmp_path):
                     pass
         assert node.data == b"mine" and node.stat.ephemeral_owner == keeper.session_id
         await keeper.close()
+
+
+async def test_users_of_etcd_are_asked_for_and_shown_again_after_a_restart(own_server):
+    """etcd forgets who has shown a password when it starts."""
+    program = find_etcd().with_name("etcdctl")
+    if not program.is_file():
+        pytest.skip("There is no etcdctl beside etcd.")
+    for arguments in (["user", "add", "root:pw"], ["user", "grant-role", "root", "root"], ["auth", "enable"]):
+        endpoint = f"--endpoints=127.0.0.1:{own_server.client_port}"
+        ran = await asyncio.create_subprocess_exec(program, endpoint, *arguments)
+        assert await ran.wait() == 0
+    for user, password in (("root", "wrong"), ("", "")):
+        with pytest.raises(KeeperUnavailable, match="refuses a session"):
+            await etcd.connect(
+                dataclasses.replace(own_server.config, user=user, password=password), SystemEnv()
+            )
+    config = dataclasses.replace(own_server.config, user="root", password="pw")
+    keeper = await etcd.connect(config, SystemEnv())
+    await keeper.create("/a")
+    await own_server.restart()
+    assert await keeper.exists("/a") is not None
+    await keeper.create("/b")
+    await keeper.close()
