@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import Connection
 
-from engine.config.model import ZooKeeper
+from engine.config.model import Etcd, ZooKeeper
 from engine.errors import ConfigError
 from engine.names import HostId
 
@@ -157,3 +157,77 @@ def test_a_number_that_is_none_is_an_error_that_names_the_variable(text: str) ->
 
     with pytest.raises(ConfigError, match="ONCLUSTER_DAG_MIGRATIONS"):
         Settings.from_environment({"ONCLUSTER_DAG_MIGRATIONS": text})
+
+
+def etcd(**fields: Any) -> Etcd:
+    config = keeper(**fields)
+    assert isinstance(config, Etcd)
+    return config
+
+
+def test_a_host_that_begins_with_etcd_is_an_etcd_with_its_own_port() -> None:
+    assert etcd(host="etcd://e1") == Etcd(hosts=(("e1", 2379),))
+    assert etcd(host="etcd://e1", port=23790).hosts == (("e1", 23790),)
+
+
+def test_several_members_of_etcd_stand_in_host_each_with_the_scheme_or_without() -> None:
+    there = (("e1", 2379), ("e2", 23790), ("::1", 2381))
+    assert etcd(host="etcd://e1, e2:23790,[::1]:2381").hosts == there
+    assert etcd(host="etcd://e1, etcd://e2:23790,etcd://[::1]:2381/").hosts == there
+    assert etcd(host="e0", extra='{"hosts": "etcd://e1,e2"}').hosts == (("e1", 2379), ("e2", 2379))
+
+
+def test_login_and_password_are_those_of_etcd_and_are_not_shown() -> None:
+    config = etcd(host="etcd://e1", login="ada", password="hunter2", extra='{"identity": "a:secret"}')
+
+    assert (config.user, config.password, config.identity) == ("ada", "hunter2", "a:secret")
+    assert "hunter2" not in repr(config) and "secret" not in repr(config)
+
+
+def test_extra_carries_what_etcd_has_to_be_told() -> None:
+    extra = (
+        '{"root": "/a", "session_timeout_ms": 5000, "operation_timeout_ms": 7000, "key_prefix": "k/",'
+        ' "max_txn_ops": 512, "secure": true, "ca_file": "/ca.pem", "certificate_file": "/c.pem",'
+        ' "private_key_file": "/k.pem"}'
+    )
+    assert etcd(host="etcd://e1", extra=extra) == Etcd(
+        hosts=(("e1", 2379),),
+        root="/a",
+        session_timeout_ms=5000,
+        operation_timeout_ms=7000,
+        key_prefix="k/",
+        max_txn_ops=512,
+        secure=True,
+        ca_file="/ca.pem",
+        certificate_file="/c.pem",
+        private_key_file="/k.pem",
+    )
+
+
+def test_a_chroot_of_etcd_may_stand_behind_its_hosts() -> None:
+    """As a place of the command line does: `etcd://e1,e2/path`."""
+    assert etcd(host="etcd://e1,e2:23790/a/b").root == "/a/b"
+    assert etcd(host="etcd://e1/").root == ""
+    assert etcd(host="etcd://e1,e2:23790/a/b").hosts == (("e1", 2379), ("e2", 23790))
+    with pytest.raises(ConfigError, match=r"'zk'.*root.*twice"):
+        etcd(host="etcd://e1/a", extra='{"root": "/b"}')
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"host": "etcd://"}, "no host"),
+        ({"host": "etcd://e1:abc"}, "'zk'"),
+        ({"host": "etcd://e1/a,e2"}, "'zk'.*not the last"),
+        ({"host": "etcd://e1/a,e2/b"}, "'zk'.*not the last"),
+        ({"host": "etcd://e1", "extra": '{"max_txn_ops": "many"}'}, "'zk'"),
+        ({"host": "etcd://e1", "extra": '{"secure": "maybe"}'}, "secure is 'maybe'"),
+        ({"host": "etcd://e1", "extra": '{"chroot": "/a"}'}, "chroot.*key_prefix"),
+        ({"host": "zk1", "extra": '{"key_prefix": "k/"}'}, "key_prefix"),
+    ],
+)
+def test_what_makes_no_sense_for_etcd_is_an_error_that_names_the_connection(
+    fields: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        keeper(**fields)

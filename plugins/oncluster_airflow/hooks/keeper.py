@@ -1,10 +1,13 @@
-"""The Airflow connection to ZooKeeper or ClickHouse Keeper, as a session.
+"""The Airflow connection to ZooKeeper, ClickHouse Keeper or an etcd, as a session.
 
     Connection type   zookeeper
     Host, Port        one server, or several as `a:2181,b:2181` in Host
     Login, Password   identity for digest authentication, optional
     Extra             {"root": "/chroot", "session_timeout_ms": 30000, "operation_timeout_ms": 10000,
                        "secure": true, "ca_file": "…", "certificate_file": "…", "private_key_file": "…"}
+
+An etcd is named by its Host: `etcd://a:2379,b:2379`, behind which the chroot may stand (`etcd://a,b/chroot`).
+Login and Password are etcd's own then, and Extra may have `identity`, `key_prefix` and `max_txn_ops`.
 
 Triggers share one session per event loop and connection: hundreds of waiting tasks cost one TCP connection. A
 session that is over is replaced when the next trigger asks; who held the old one learns it by SessionExpired.
@@ -31,6 +34,7 @@ from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
 _DEFAULT_ETCD_PORT = 2379
+_ETCD_SCHEME = "etcd://"
 _ETCD_FIELDS = ("identity", "key_prefix", "max_txn_ops")
 _FILES = ("ca_file", "certificate_file", "private_key_file")
 _EXTRA_FIELDS = ("hosts", "root", "session_timeout_ms", "operation_timeout_ms", "secure", *_FILES)
@@ -119,55 +123,60 @@ def config_of(connection: Connection) -> KeeperSection:
     A host that begins with `etcd://` is an etcd: login and password are those of etcd then."""
     extra = extra_of(connection)
     where = f"Airflow connection {connection.conn_id!r}"
-    hosts = str(extra.get("hosts") or connection.host or "")
-    is_etcd = hosts.startswith("etcd://")
+    host = str(extra.get("hosts") or connection.host or "").strip()
+    is_etcd = host.startswith(_ETCD_SCHEME)
     known = (*_EXTRA_FIELDS, *_ETCD_FIELDS) if is_etcd else _EXTRA_FIELDS
     if unknown := sorted(set(extra) - set(known)):
         raise ConfigError(
             f"{where}: unknown field in extra: {', '.join(unknown)}.",
             hint=f"There are {', '.join(known)}.",
         )
-    if not hosts:
-        raise ConfigError(f"{where}: no host.", hint="Give Host as `name`, or as `a:2181,b:2181`.")
-    identity = f"{connection.login}:{connection.password or ''}" if connection.login else ""
-    hosts = hosts.removeprefix("etcd://")
-    default_port = _DEFAULT_ETCD_PORT if is_etcd else _DEFAULT_PORT
     try:
+        default_port = int(connection.port or (_DEFAULT_ETCD_PORT if is_etcd else _DEFAULT_PORT))
+        servers, root = _etcd_servers(host, where) if is_etcd else (host, "")
+        hosts = tuple(
+            _host_and_port(part.strip(), default_port) for part in servers.split(",") if part.strip()
+        )
+        if not hosts:
+            raise ConfigError(f"{where}: no host.", hint="Give Host as `name`, or as `a:2181,b:2181`.")
+        if root and "root" in extra:
+            raise ConfigError(f"{where} names its root twice: behind the hosts, and in extra.")
+        both: dict[str, Any] = {
+            "hosts": hosts,
+            "session_timeout_ms": int(extra.get("session_timeout_ms", 30_000)),
+            "operation_timeout_ms": int(extra.get("operation_timeout_ms", 10_000)),
+            "root": root or str(extra.get("root", "")),
+            "secure": flag(extra, "secure"),
+            **{name: str(extra.get(name, "")) for name in _FILES},
+        }
         if is_etcd:
             return Etcd(
-                hosts=tuple(
-                    _host_and_port(part.strip(), int(connection.port or default_port))
-                    for part in hosts.split(",")
-                    if part.strip()
-                ),
-                session_timeout_ms=int(extra.get("session_timeout_ms", 30_000)),
-                operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
-                root=str(extra.get("root", "")),
+                **both,
                 identity=str(extra.get("identity", "")),
                 user=connection.login or "",
                 password=connection.password or "",
-                secure=flag(extra, "secure"),
                 key_prefix=str(extra.get("key_prefix", "oncluster/")),
                 max_txn_ops=int(extra.get("max_txn_ops", 128)),
-                **{name: str(extra.get(name, "")) for name in _FILES},
             )
-        return ZooKeeper(
-            hosts=tuple(
-                _host_and_port(part.strip(), int(connection.port or default_port))
-                for part in hosts.split(",")
-                if part.strip()
-            ),
-            session_timeout_ms=int(extra.get("session_timeout_ms", 30_000)),
-            operation_timeout_ms=int(extra.get("operation_timeout_ms", 10_000)),
-            root=str(extra.get("root", "")),
-            identity=identity,
-            secure=flag(extra, "secure"),
-            **{name: str(extra.get(name, "")) for name in _FILES},
-        )
+        identity = f"{connection.login}:{connection.password or ''}" if connection.login else ""
+        return ZooKeeper(**both, identity=identity)
     except ValueError as error:
         raise ConfigError(
             f"{where}: {error}.", hint="Ports and times are whole numbers; `secure` is true or false."
         ) from error
+
+
+def _etcd_servers(host: str, where: str) -> tuple[str, str]:
+    """The servers of `etcd://a,b/chroot`, each with the scheme or without, and the chroot. Raises
+    ConfigError."""
+    parts = [part.strip().removeprefix(_ETCD_SCHEME).partition("/") for part in host.split(",")]
+    roots = {path.rstrip("/") for _, _, path in parts} - {""}
+    if len(roots) > 1 or (roots and not parts[-1][2]):
+        raise ConfigError(
+            f"{where}: a path stands behind a server that is not the last.",
+            hint="Write etcd://a,b/chroot.",
+        )
+    return ",".join(server for server, _, _ in parts), "".join(f"/{root}" for root in roots)
 
 
 def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
