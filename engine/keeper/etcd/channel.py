@@ -71,17 +71,39 @@ class EtcdRefuses(Exception):
 
 
 def _credentials(config: Etcd) -> grpc.ChannelCredentials:
-    """Raises ConfigError."""
+    """As with a node's own certificate, the key may stand in the certificate's file. Raises ConfigError."""
+    key_file = config.private_key_file or config.certificate_file
+    if config.private_key_file and not config.certificate_file:
+        raise ConfigError(f"There is a private key for TLS to etcd, {key_file}, and no certificate for it.")
+    _check_files(config, key_file)
     try:
         ca = Path(config.ca_file).read_bytes() if config.ca_file else _system_authorities()
-        own = config.certificate_file and config.private_key_file
         return grpc.ssl_channel_credentials(
             root_certificates=ca,
-            private_key=Path(config.private_key_file).read_bytes() if own else None,
-            certificate_chain=Path(config.certificate_file).read_bytes() if own else None,
+            private_key=Path(key_file).read_bytes() if key_file else None,
+            certificate_chain=Path(config.certificate_file).read_bytes() if key_file else None,
         )
     except OSError as error:
         raise ConfigError(f"Cannot read {error.filename}, named for TLS to etcd: {error.strerror}.") from None
+
+
+def _check_files(config: Etcd, key_file: str) -> None:
+    """gRPC would take files without a certificate for a server that cannot be reached. Raises ConfigError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    names = ""
+    try:
+        if names := config.ca_file:
+            context.load_verify_locations(names)
+        if names := config.certificate_file:
+            names = f"{names} and {key_file}" if key_file != names else names
+            context.load_cert_chain(config.certificate_file, key_file)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{names}, named for TLS to etcd: {error.reason or error}.",
+            hint="Files are PEM; a certificate needs its own private key, in its file or beside it.",
+        ) from None
+    except OSError:
+        return  # whoever reads the file says which it is
 
 
 def _system_authorities() -> bytes | None:
