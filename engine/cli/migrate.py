@@ -206,6 +206,7 @@ async def _rehearse(
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
 @click.option("--dry-run", is_flag=True, help="Only plan.")
 @click.option("--rehearse/--no-rehearse", "rehearses", default=True, help="Rehearse first (the default).")
+@node_option
 def apply_command(
     directory: Path,
     cluster: str,
@@ -215,6 +216,7 @@ def apply_command(
     target: int | None,
     dry_run: bool,
     rehearses: bool,
+    nodes: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Apply what is not applied, and go on with what was begun.
@@ -226,7 +228,7 @@ def apply_command(
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, target, options)
     if dry_run:
-        _plan(place, request, ledger, nodes=(), as_json=as_json)
+        _plan(place, request, ledger, nodes=nodes, as_json=as_json)
         return
     if rehearses:
         records = ledger.records(place.migrations.cluster)
@@ -242,7 +244,7 @@ def apply_command(
                 "The rehearsal failed; nothing was sent.",
                 hint="Correct the files, or repeat with --no-rehearse.",
             )
-    _run(place, ledger, request, as_json=as_json)
+    _run(place, ledger, request, nodes=nodes, as_json=as_json)
 
 
 @group.command("resume")
@@ -252,12 +254,14 @@ def apply_command(
 @json_option
 @run_options
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
+@node_option
 def resume_command(
     directory: Path,
     cluster: str,
     config: Path | None,
     ledger_url: str,
     as_json: bool,
+    nodes: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Go on with what was begun, in its direction, and begin nothing new."""
@@ -272,7 +276,7 @@ def resume_command(
     else:
         below = [v for v in place.migrations.versions if v < min(r.version for r in opened)]
         request = request_for(Direction.DOWN, below[-1] if below else ALL, options)
-    _run(place, ledger, request, as_json=as_json)
+    _run(place, ledger, request, nodes=nodes, as_json=as_json)
 
 
 @group.command("rollback")
@@ -285,6 +289,7 @@ def resume_command(
 @click.option("--all", "everything", is_flag=True, help="Undo everything.")
 @click.option("--approve", is_flag=True, help="Statements that destroy something may be sent.")
 @click.option("--dry-run", is_flag=True, help="Only plan.")
+@node_option
 def rollback_command(
     directory: Path,
     cluster: str,
@@ -294,6 +299,7 @@ def rollback_command(
     target: int | None,
     everything: bool,
     dry_run: bool,
+    nodes: tuple[str, ...],
     **options: Any,
 ) -> None:
     """Run down files, the latest first. Exit codes are those of `apply`."""
@@ -302,14 +308,14 @@ def rollback_command(
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.DOWN, ALL if everything else target, options)
     if dry_run:
-        _plan(place, request, ledger, nodes=(), as_json=as_json)
+        _plan(place, request, ledger, nodes=nodes, as_json=as_json)
         return
-    _run(place, ledger, request, as_json=as_json)
+    _run(place, ledger, request, nodes=nodes, as_json=as_json)
 
 
-def _run(place: Place, ledger: Ledger, request: RunRequest, *, as_json: bool) -> None:
+def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str, ...], as_json: bool) -> None:
     async def work(wanted: RunRequest) -> RunSummary:
-        async with place.runner(ledger) as runner:
+        async with place.runner(ledger, probe=probe_of(nodes)) as runner:
             with Reporter() as reporter:
                 return await drive(runner, wanted, listener=reporter)
 

@@ -145,7 +145,7 @@ def node_option(command: F) -> F:
         "nodes",
         multiple=True,
         metavar="HOST=URL",
-        help="Where to ask a host for the size of tables, such as node01=http://10.0.0.1:8123. "
+        help="Where to ask a host for its tables and databases, such as node01=http://10.0.0.1:8123. "
         "Default: the local stack's nodes.",
     )(command)
 
@@ -186,7 +186,9 @@ class Place:
         return Surroundings(cluster, self.config.topology, self.config.queue_of(cluster))
 
     @contextlib.asynccontextmanager
-    async def runner(self, ledger: Ledger) -> AsyncIterator[MigrationRunner]:
+    async def runner(
+        self, ledger: Ledger, *, probe: HttpProbe | None = None
+    ) -> AsyncIterator[MigrationRunner]:
         async with keeper_session(self.config) as keeper:
             yield MigrationRunner(
                 keeper=keeper,
@@ -195,4 +197,5 @@ class Place:
                 topology=self.config.topology,
                 queue=self.config.queue_of(self.migrations.cluster),
                 env=SystemEnv(),
+                probe=probe,
             )

@@ -13,7 +13,9 @@ from engine.ddl.client import DDLQueueClient
 from engine.ddl.queue_table import QueueState
 from engine.errors import OnclusterError, Refused
 from engine.migrations import lock
+from engine.migrations.database_probe import DatabaseProbe, databases_of
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
+from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
 from engine.migrations.plan import Facts, Plan, Presence, TableFacts, build_plan, tables_of
 from engine.migrations.runner import MigrationRunner
@@ -22,7 +24,7 @@ from engine.migrations.states import MigrationRecord
 from engine.names import HostId, TableName
 
 
-class NodeProbe(Protocol):
+class NodeProbe(DatabaseProbe, Protocol):
     """Asks nodes; `engine.client` over HTTP."""
 
     async def is_up(self, host: HostId) -> bool | None:
@@ -59,6 +61,8 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
         text = f"{refusal.message} {refusal.hint}".rstrip()
         problems.append(Problem(str(runner.migrations.folder), 0, "refused", text, refusal.code))
     facts = await gather(runner, tables_of(selected, request), probe=probe)
+    replicated, silent = await databases_of(runner.topology, runner.cluster, probe)
+    problems += refused_by_databases(selected, request, runner.surroundings, replicated)
     return build_plan(
         runner.migrations,
         selected,
@@ -66,7 +70,7 @@ async def make_plan(runner: MigrationRunner, request: RunRequest, *, probe: Node
         runner.surroundings,
         facts,
         problems=problems,
-        notes=[str(note) for note in notes] + _newcomers(runner, list(records.values())),
+        notes=[str(note) for note in notes] + silent + _newcomers(runner, list(records.values())),
     )
 
 

@@ -3,11 +3,11 @@ Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from engine.errors import Refused
 from engine.migrations.errors import ApprovalRequired, MigrationFilesError, Problem
-from engine.migrations.files import ScriptStatement
+from engine.migrations.lint_databases import refused_by_databases
 from engine.migrations.model import RunRequest
 from engine.migrations.selection import Selected
 from engine.migrations.statements import ADVICE, Surroundings, full_text, needs_approval
@@ -17,13 +17,22 @@ from engine.wording import shortened
 _SHOWN_CHARS = 100
 
 
-def preflight(selected: Sequence[Selected], request: RunRequest, surroundings: Surroundings) -> None:
-    """Raises MigrationFilesError with every statement that cannot be sent, and ApprovalRequired."""
-    problems: list[Problem] = []
+def preflight(
+    selected: Sequence[Selected],
+    request: RunRequest,
+    surroundings: Surroundings,
+    *,
+    replicated: Set[str] = frozenset(),
+) -> None:
+    """`replicated`: the Replicated databases that hosts of the cluster are known to have.
+
+    Raises MigrationFilesError with every statement that cannot be sent, and ApprovalRequired.
+    """
+    problems = refused_by_databases(selected, request, surroundings, replicated)
     unapproved: list[str] = []
     for item in selected:
         for statement in item.script.statements:
-            if not _will_be_sent(item, statement, request):
+            if not item.will_send(statement, retry_failed=request.leniency.retry_failed):
                 continue
             try:
                 surroundings.prepare(statement, request, token="preflight")
@@ -42,12 +51,3 @@ def preflight(selected: Sequence[Selected], request: RunRequest, surroundings: S
         raise MigrationFilesError(folder, problems)
     if unapproved:
         raise ApprovalRequired(unapproved)
-
-
-def _will_be_sent(item: Selected, statement: ScriptStatement, request: RunRequest) -> bool:
-    if item.record.direction is not item.script.direction or not item.record.state.is_open:
-        return True
-    rows = item.record.rows_of(statement.index)
-    if not rows:
-        return True
-    return request.leniency.retry_failed and any(row.state.is_failure for row in rows)

@@ -1,4 +1,5 @@
-"""Asking nodes over HTTP how large tables are and whether they are up, for plans. Reads only."""
+"""Asking nodes over HTTP whether they are up, how large tables are, and which databases are Replicated ones;
+for plans and before runs. Reads only."""
 
 from __future__ import annotations
 
@@ -54,6 +55,15 @@ class HttpProbe:
             )
         rows, size_bytes = size.rows[0]
         return TableFacts(str(engine.scalar), int(rows or 0), int(size_bytes or 0))
+
+    async def replicated_databases(self, host: HostId) -> frozenset[str]:
+        """Empty when no URL is known. Raises SqlError, NodeUnavailable, ReplyLost."""
+        client = self._client(host)
+        if client is None:
+            return frozenset()
+        async with client:
+            found = await client.query_rows("SELECT name FROM system.databases WHERE engine = 'Replicated'")
+        return frozenset(str(name) for (name,) in found.rows)
 
     def _client(self, host: HostId) -> NodeClient | None:
         url = self.urls.get(host.host)

@@ -47,6 +47,7 @@ from engine.errors import OnclusterError
 from engine.keeper.base import Keeper
 from engine.migrations import lock
 from engine.migrations.abandoned import require_gone
+from engine.migrations.database_probe import DatabaseProbe, databases_of
 from engine.migrations.decide import (
     attempts_to_send,
     check_unchanged,
@@ -86,6 +87,8 @@ class MigrationRunner:
     topology: Topology
     queue: DistributedDdl
     env: Env
+    probe: DatabaseProbe | None = None
+    """Asked by `begin` for Replicated databases, which refuse what a run would send; nobody without it."""
 
     @property
     def cluster(self) -> str:
@@ -108,6 +111,9 @@ class MigrationRunner:
         MigrationFilesError (a statement that cannot be sent, with its place and ClickHouse's code), Keeper's
         errors and LedgerUnavailable. The lock is given back then.
         """
+        replicated, silent = await databases_of(self.topology, self.cluster, self.probe)
+        for note in silent:
+            logger.warning("migration.not_asked cluster=%s note=%s", self.cluster, note)
         lease = await self.locked.acquire(request)
         try:
             opened = [record for record in self.ledger.records(self.cluster).values() if record.state.is_open]
@@ -119,7 +125,7 @@ class MigrationRunner:
                 target=self.target_of(request),
                 leniency=request.leniency,
             )
-            preflight(selected, request, self.surroundings)
+            preflight(selected, request, self.surroundings, replicated=replicated)
             writer = self.locked.writer(request.run_id, lease)
             writer.record_run(
                 direction=request.direction,

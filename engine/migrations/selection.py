@@ -14,7 +14,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.migrations.errors import ChangedMigration, MigrationRefused, Problem
-from engine.migrations.files import GAP_RULE, Direction, Migration, MigrationSet, Script, gaps
+from engine.migrations.files import (
+    GAP_RULE,
+    Direction,
+    Migration,
+    MigrationSet,
+    Script,
+    ScriptStatement,
+    gaps,
+)
 from engine.migrations.states import (
     CellState,
     Event,
@@ -38,6 +46,13 @@ class Selected:
     script: Script
     record: MigrationRecord
     generation: int
+
+    def will_send(self, statement: ScriptStatement, *, retry_failed: bool) -> bool:
+        """Whether a run enqueues it, rather than finding it done or under way."""
+        if self.record.direction is not self.script.direction or not self.record.state.is_open:
+            return True
+        rows = self.record.rows_of(statement.index)
+        return not rows or (retry_failed and any(row.state.is_failure for row in rows))
 
 
 @dataclass(frozen=True, slots=True)

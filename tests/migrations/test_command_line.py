@@ -98,7 +98,7 @@ def test_a_session_that_is_lost_on_the_way_says_how_to_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextlib.asynccontextmanager
-    async def lost(*_: object) -> AsyncIterator[None]:
+    async def lost(*_: object, **__: object) -> AsyncIterator[None]:
         raise SessionExpired("The Keeper session is over.", hint="Open another.")
         yield
 

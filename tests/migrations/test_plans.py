@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.output import OutputMode
 from engine.errors import NodeUnavailable
 from engine.migrations.drive import drive
+from engine.migrations.errors import MigrationFilesError
 from engine.migrations.gather import make_plan
 from engine.migrations.plan import Action, Plan, Presence, TableFacts
 from engine.migrations.runner import MigrationRunner
+from engine.migrations.states import RunState
 from engine.names import HostId, TableName
 from tests.migrations.support import SHOP, World, in_world, write
 
@@ -28,6 +32,11 @@ class Probe:
         if host != NODE1:
             raise NodeUnavailable("refused")
         return TableFacts("MergeTree", 10, 1000)
+
+    async def replicated_databases(self, host: HostId) -> frozenset[str]:
+        if host != NODE1:
+            raise NodeUnavailable("refused")
+        return frozenset({"r"})
 
 
 def presence(plan: Plan) -> dict[HostId, Presence]:
@@ -137,3 +146,58 @@ def test_a_run_whose_process_is_gone_is_not_at_work(tmp_path: Path) -> None:
         assert not any("alice" in note for note in plan.notes)
 
     in_world(tmp_path, scenario)
+
+
+def test_a_database_that_hosts_say_is_replicated_forbids_the_run_before_anything_is_enqueued(
+    tmp_path: Path,
+) -> None:
+    files = {
+        "1_a.up.sql": "CREATE TABLE s.a (x Int8) ENGINE = Memory;\nCREATE TABLE s.b AS r.t;\n",
+        "2_b.up.sql": "ALTER TABLE r.t ADD COLUMN y Int8;\n",
+        "3_c.up.sql": "-- oncluster-next: database=r\nCREATE TABLE t2 (x Int8) ENGINE = Memory;\n",
+        "4_c.up.sql": '-- oncluster-next: allow=replicated-database reason="one shard"\n'
+        "ALTER TABLE r.t UPDATE y = 1 WHERE 1;\n",
+        "5_d.up.sql": "DROP DATABASE r;\nCREATE DATABASE r;\nCREATE TABLE r.t (x Int8) ENGINE = Memory;\n",
+    }
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        plan = await make_plan(await world.runner(), world.request(), probe=Probe())
+        assert [(Path(p.path).name, p.line, p.rule, p.code) for p in plan.problems] == [
+            ("2_b.up.sql", 1, "replicated-database", 80),
+            ("3_c.up.sql", 2, "replicated-database", 80),
+        ]
+        assert "without ON CLUSTER" in plan.problems[0].message
+        assert any(note.startswith("node02:9000 does not say") for note in plan.notes)
+        with pytest.raises(MigrationFilesError, match="r is a Replicated database") as caught:
+            await drive(replace(await world.runner(), probe=Probe()), world.request())
+        assert caught.value.code == 80 and len(caught.value.problems) == 2
+        assert world.entries() == [] and world.ledger.runs("shop") == []
+        assert await lock_is_free(world)
+
+    in_world(tmp_path, scenario, files=files)
+
+
+async def lock_is_free(world: World) -> bool:
+    """Another run, which leaves these statements out, begins."""
+    runner = replace(await world.runner(client="other"), probe=Probe())
+    return (await drive(runner, world.request(target=1))).state is RunState.DONE
+
+
+def test_a_replicated_database_that_the_run_itself_makes_forbids_what_comes_after_it(tmp_path: Path) -> None:
+    files = {
+        "1_a.up.sql": "CREATE TABLE r.before (x Int8) ENGINE = Memory;\n"
+        "DROP DATABASE r;\n"
+        "CREATE DATABASE r ENGINE = Replicated('/r', '{shard}', '{replica}');\n"
+        "CREATE TABLE r.behind (x Int8) ENGINE = Memory;\n",
+    }
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        plan = await make_plan(await world.runner(), world.request())
+        assert [problem.line for problem in plan.problems] == [4]
+        with pytest.raises(MigrationFilesError, match="r is a Replicated database"):
+            await drive(await world.runner(), world.request())
+        assert world.entries() == []
+
+    in_world(tmp_path, scenario, files=files)
