@@ -264,6 +264,9 @@ def test_the_database_goes_through_its_life(three: Three) -> None:
     assert n1.query(f"SHOW CREATE DATABASE {d} FORMAT TSVRaw") == (
         f"CREATE DATABASE `{d}`\nENGINE = Replicated('/databases/{d}', '{{shard}}', '{{replica}}')\n"
     )
+    n2.query(f"ALTER DATABASE {d} MODIFY COMMENT 'it''s new'")
+    assert n2.query(f"SHOW CREATE DATABASE {d} FORMAT TSVRaw").endswith("\nCOMMENT 'it\\'s new'\n")
+    assert n2.query(f"SELECT comment FROM system.databases WHERE name = '{d}'") == "it\\'s new\n"
     [shown] = json_rows(n2, f"SELECT engine, engine_full FROM system.databases WHERE name = '{d}'")
     assert shown["engine"] == "Replicated" and shown["engine_full"].startswith("Replicated('/databases/")
     [row] = json_rows(n3, f"SELECT * FROM system.database_replicas WHERE database = '{d}'")

@@ -355,6 +355,17 @@ class ReplicatedDatabases:
             database.record = replace(database.record, name=statement.new_database or database.name)
             self.catalog.put(database.record)
 
+    async def alter(self, asked: Asked, database: RunningDatabase) -> None:
+        """Of this replica only, as in ClickHouse. The comment is what there is to change."""
+        async with self._lock:
+            await self._shell.run_here(asked)
+            [(comment,)] = await self._shell.local.rows(
+                f"SELECT comment FROM system.databases WHERE name = {quote_string(database.name)}"
+            )
+            record = database.record
+            database.record = replace(record, text=replace(record.text, comment=comment))
+            self.catalog.put(database.record)
+
     def _later(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)

@@ -38,6 +38,7 @@ _ABOUT_DATABASES = frozenset(
         _K.DETACH_DATABASE,
         _K.RENAME_DATABASE,
         _K.TRUNCATE_DATABASE,
+        _K.ALTER_DATABASE,
     }
 )
 NOT_INITIAL = "It's not initial query. ON CLUSTER is not allowed for Replicated database."
@@ -133,6 +134,8 @@ class DatabaseStatements:
                 await databases.detach(asked, database)
             case _K.RENAME_DATABASE if database is not None:
                 await databases.rename(asked, database, statement)
+            case _K.ALTER_DATABASE if database is not None:
+                await databases.alter(asked, database)
             case _K.TRUNCATE_DATABASE if database is not None:
                 raise SqlError(
                     Code.NOT_IMPLEMENTED,
