@@ -24,7 +24,7 @@ from engine.databases.joining import (
     remove_replica,
     restore_database,
 )
-from engine.databases.numbering import enqueue
+from engine.databases.numbering import enqueue, on_same_session
 from engine.databases.outcomes import ReplicaRow, outcome_rows
 from engine.databases.proposal import Execute, Proposal
 from engine.databases.worker import TICK_S, DatabaseWorker
@@ -32,6 +32,7 @@ from engine.ddl.entry import DEFAULT_VERSION, DDLLogEntry, Setting
 from engine.ddl.output import OutputMode
 from engine.ddl.text import encode_bytes
 from engine.errors import (
+    BadVersion,
     Code,
     MultiFailed,
     NodeExists,
@@ -39,7 +40,7 @@ from engine.errors import (
     OnclusterError,
     SqlError,
 )
-from engine.keeper.base import CreateMode, Keeper, SetData
+from engine.keeper.base import CreateMode, Keeper, Op, SetData
 from engine.keeper.recipes import try_remove
 
 log = logging.getLogger(__name__)
@@ -241,14 +242,33 @@ class ReplicatedDatabase(DatabaseWorker):
         if not wrong:
             return
         log.warning("databases.planned_wrong database=%s tables=%s", self._database_name(), list(wrong))
-        async with self._digest_lock:
-            digest = digest_of(self._schema.texts())
-            await keeper.multi(
-                [
-                    *(SetData(self.paths.table(name), encode_bytes(text)) for name, text in wrong.items()),
-                    SetData(self.paths.replica(self.me, "digest"), str(digest).encode()),
-                ]
-            )
+        try:
+            async with self._digest_lock:
+                await on_same_session(self._env, lambda: self._write_what_is_here(keeper, proposal, wrong))
+        except OnclusterError as error:
+            # The statement is committed and done; what Keeper has is looked at when the session begins anew.
+            log.warning("databases.plan_stays database=%s error=%s", self._database_name(), error)
+            self._restarts = True
+            self._wake.set()
+
+    async def _write_what_is_here(self, keeper: Keeper, proposal: Proposal, texts: Mapping[str, str]) -> None:
+        """Not over what a later entry has defined. `max_log_ptr` gets another version and the same value, so
+        that who reads a snapshot meanwhile reads it again."""
+        while True:
+            newest = await keeper.get(self.paths.max_log_ptr)
+            digest = str(digest_of(self._schema.texts())).encode()
+            ops: list[Op] = [SetData(self.paths.replica(self.me, "digest"), digest)]
+            if int(newest.data) == proposal.number:
+                ops.append(SetData(self.paths.max_log_ptr, newest.data, newest.stat.version))
+                ops += [SetData(self.paths.table(name), encode_bytes(text)) for name, text in texts.items()]
+            try:
+                await keeper.multi(ops)
+            except MultiFailed as failed:
+                log.info("databases.plan_meets database=%s error=%s", self._database_name(), failed.message)
+                if not isinstance(failed.error, BadVersion):
+                    raise
+            else:
+                return
 
     async def definition_changed(self) -> None:
         """A table's own replication has changed its definition here."""

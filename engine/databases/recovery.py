@@ -46,18 +46,19 @@ async def read_snapshot(keeper: Keeper, paths: DatabasePaths) -> Snapshot:
     """Raises SqlError 571 while the definitions keep changing."""
     for _ in range(_ATTEMPTS):
         await keeper.sync(paths.root)
-        before = int((await keeper.get(paths.max_log_ptr)).data)
+        before = await keeper.get(paths.max_log_ptr)
         names = (await keeper.children(paths.metadata)).names
         nodes = await keeper.get_many([f"{paths.metadata}/{name}" for name in names])
-        after = int((await keeper.get(paths.max_log_ptr)).data)
-        if before != after or not all(isinstance(node, Node) for node in nodes):
+        after = await keeper.get(paths.max_log_ptr)
+        # The version, too: an initiator that corrects what it had planned writes the same number again.
+        if before.stat.version != after.stat.version or not all(isinstance(node, Node) for node in nodes):
             continue
         texts = {
             unescape_for_file_name(name): decode_bytes(node.data)
             for name, node in zip(names, nodes, strict=True)
             if isinstance(node, Node)
         }
-        return Snapshot(after, texts)
+        return Snapshot(int(after.data), texts)
     raise SqlError(
         Code.DATABASE_REPLICATION_FAILED,
         f"Cannot get a consistent snapshot of the definitions at {paths.root}",

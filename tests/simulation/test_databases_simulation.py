@@ -375,6 +375,48 @@ def test_an_entry_that_could_not_be_given_up_for_a_broken_connection_holds_up_no
     run_simulation(1, main)
 
 
+@pytest.mark.parametrize("day", ["good", "lost connection", "later entry"])
+def test_a_definition_that_was_planned_wrong_is_put_right_and_nobody_s_rows_go_aside(day: str) -> None:
+    """What the initiator commits beforehand is planned; what it then has is what all have."""
+
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env)
+        first, second, third = (Replica(name, env.fork(), server) for name in ("r1", "r2", "r3"))
+        for replica in (first, second):
+            replica.start(None)
+            await asyncio.sleep(5.0)
+        assert first.schema is not None and first.process is not None
+        session_ids = server.session_ids(first.process.name)
+
+        async def plans_wrong(query: str, commit: Commit) -> None:
+            # 1. The plan is committed.
+            await commit({"a": "planned"})
+            # 2. Before it is corrected, the connection breaks, or another replica changes the same table.
+            if day == "lost connection":
+                for session_id in session_ids:
+                    server.lose_next_request(session_id, kind=RequestKind.MULTI)
+            if day == "later entry":
+                assert await second.submit("ALTER a later") == "ok"
+            first.disk.texts["a"] = "real"
+
+        first.schema.as_initiator = plans_wrong  # type: ignore[method-assign]
+        assert await first.submit("CREATE a real") == "ok"
+        # 3. A new replica takes what Keeper has, and the first begins its session anew.
+        third.start(None)
+        server.expire_session(session_ids[0])
+        await asyncio.sleep(120.0)
+        expected = {"a": "later" if day == "later entry" else "real"}
+        keeper = await server.factory(client="checker")()
+        assert (await keeper.get(PATHS.table("a"))).data.decode() == expected["a"]
+        for replica in (first, second, third):
+            assert replica.disk.texts == expected
+            assert replica.disk.aside == []
+            assert replica.database is not None and not replica.database.readonly_reason
+            await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
+
+
 def test_a_database_whose_removal_was_cut_short_can_be_created_again() -> None:
     async def main(env: SimulationEnv) -> None:
         server = MemoryKeeperServer(env)
