@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
@@ -284,8 +285,22 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedEt
     ]
 )
 def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | EmbeddedEtcd | None:
-    """The server to test against, None for the memory Keeper. Not async: it starts before any event loop."""
-    return None if request.param == "memory" else request.getfixturevalue(f"{request.param}_server")
+    """The server to test against, None for the memory Keeper. Not async: it starts before any event loop.
+
+    One that has ended of itself, or by somebody's hand, is said to have and starts again on its data: the
+    tests that come after it are not about that.
+    """
+    if request.param == "memory":
+        return None
+    server: EmbeddedZooKeeper | EmbeddedEtcd = request.getfixturevalue(f"{request.param}_server")
+    if server.pid is None:
+        end = server.log_path.read_text(errors="replace")[-2000:] if server.log_path.exists() else "no log"
+        warnings.warn(
+            f"{request.param} had ended and is started again. The end of its log: {end}", stacklevel=1
+        )
+        server.directory.mkdir(parents=True, exist_ok=True)
+        server.start_blocking()
+    return server
 
 
 async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
