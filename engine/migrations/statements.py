@@ -50,7 +50,10 @@ class Surroundings:
         hosts: Sequence[HostId] | None = None,
         uuid_seed: str = "",
     ) -> PreparedStatement:
-        """The entry. `hosts`: only these of the cluster's. Raises SqlError with ClickHouse's codes.
+        """The entry. `hosts`: these, and no others of the cluster's. Raises SqlError with ClickHouse's codes.
+
+        One that has left the cluster since the ledger was told of it is among them: it is waited for, missed
+        and given up like one that leaves when the entry is there.
 
         From `uuid_seed` follows the UUID of a replicated table, whose path in Keeper may be made of it: it
         has to be the same on all hosts, and in every attempt.
@@ -71,8 +74,9 @@ class Surroundings:
         )
         if hosts is None or set(hosts) == set(prepared.hosts):
             return prepared
+        order = [*prepared.hosts, *sorted(hosts)]
         entry = replace(
-            prepared.entry, hosts=tuple(host for host in prepared.hosts if host in frozenset(hosts))
+            prepared.entry, hosts=tuple(dict.fromkeys(host for host in order if host in frozenset(hosts)))
         )
         return replace(prepared, entry=entry, data=entry.to_bytes())
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from engine.config.model import Cluster, Replica, Shard, Topology
+from engine.ddl.abandonment import Abandonment, abandon
 from engine.ddl.cleaner import REPLICA_MAX_INACTIVE_S, DDLCleaner
+from engine.ddl.client import DDLQueueClient
+from engine.ddl.initiator import PreparedStatement
 from engine.ddl.output import OutputMode
 from engine.migrations.drive import drive
 from engine.migrations.errors import (
@@ -16,8 +21,8 @@ from engine.migrations.errors import (
 from engine.migrations.gather import make_plan
 from engine.migrations.plan import Presence
 from engine.migrations.selection import ALL
-from engine.migrations.states import CellState, RunState
-from engine.migrations.upkeep import refresh
+from engine.migrations.states import CellState, MigrationState, RunState
+from engine.migrations.upkeep import mark, refresh
 from engine.names import HostId
 from tests.migrations.support import TIMEOUT_S, World, in_world
 
@@ -102,6 +107,49 @@ def test_only_active_modes_go_on_at_once_without_a_host_of_which_keeper_has_noth
         assert (await drive(await world.runner(), request)).state is RunState.DONE
         assert len(set(world.schemas().values())) == 1
         world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_host_that_leaves_the_cluster_before_a_recorded_statement_is_sent_is_missed_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1. The attempt is recorded for both hosts, and the run dies. 2. node02 leaves the configuration.
+    3. The next run sends what was recorded: node02 is inactive, and the run goes on or ends as its mode says.
+    """
+
+    async def scenario(world: World) -> None:
+        await world.start(without=frozenset({NODE2}))
+
+        async def die(self: DDLQueueClient, prepared: PreparedStatement) -> None:
+            raise asyncio.CancelledError
+
+        dying = await world.runner()
+        with monkeypatch.context() as patched:
+            patched.setattr(DDLQueueClient, "submit", die)
+            with pytest.raises(asyncio.CancelledError):
+                await drive(dying, world.request(run_id="dies"))
+        assert {row.state for row in world.ledger.rows("shop")} == {CellState.RECORDED}
+        assert world.entries() == []
+        await dying.keeper.close()
+
+        smaller = Topology({"shop": Cluster("shop", (Shard(1, (Replica("node01", 9000),)),))})
+        runner = replace(await world.runner(), topology=smaller)
+        summary = await drive(runner, world.request(target=1, output_mode=OutputMode.NONE_ONLY_ACTIVE))
+        assert summary.state is RunState.PARTIAL
+        states = {(row.statement, row.host): row.state for row in summary.rows}
+        assert states == {
+            (1, NODE1): CellState.DONE,
+            (1, NODE2): CellState.INACTIVE,
+            (2, NODE1): CellState.DONE,
+        }
+        said = Abandonment("ada", "taken out", 0)
+        keeper = await world.server.connect()
+        await abandon(keeper, world.queue.paths, "query-0000000000", NODE2, said)
+        await refresh(runner, world.request())
+        assert world.states() == {1: "failed"}
+        record = await mark(runner, world.request(), 1, applied=True, reason="node02 was taken out")
+        assert record.state is MigrationState.MARKED
 
     in_world(tmp_path, scenario)
 
