@@ -51,8 +51,8 @@ def mode_of(word: object) -> Mode:
 
 def to_xcom(plan: Plan) -> dict[str, Any]:
     """Readable in its head; the acts are packed, since a plan may have thousands and XCom is a row in
-    Airflow's database."""
-    packed = zlib.compress(json.dumps(plan.to_json(), ensure_ascii=False).encode(), 6)
+    Airflow's database. Its words are redacted, too; what an act needs to be carried out is as it was."""
+    packed = zlib.compress(json.dumps(_redacted(plan).to_json(), ensure_ascii=False).encode(), 6)
     return {
         "operation": plan.operation,
         "cluster": plan.cluster,
@@ -64,6 +64,27 @@ def to_xcom(plan: Plan) -> dict[str, Any]:
         "notes": [redact_prose(note) for note in plan.notes[:_ACTS_IN_XCOM]],
         "packed": base64.b85encode(packed).decode(),
     }
+
+
+def _redacted(plan: Plan) -> Plan:
+    """The same acts, and so the same checksum."""
+    return replace(
+        plan,
+        acts=tuple(replace(a, what=redact_prose(a.what), why=redact_prose(a.why)) for a in plan.acts),
+        findings=tuple(
+            replace(
+                finding,
+                what=redact_prose(finding.what),
+                advice=redact_prose(finding.advice),
+                evidence={
+                    name: redact_prose(value) if isinstance(value, str) else value
+                    for name, value in finding.evidence.items()
+                },
+            )
+            for finding in plan.findings
+        ),
+        notes=tuple(map(redact_prose, plan.notes)),
+    )
 
 
 def from_xcom(value: Mapping[str, Any]) -> Plan:
