@@ -17,8 +17,7 @@ from engine.config.model import ZooKeeper
 from engine.env import Env
 from engine.keeper.java import find_java
 from engine.keeper.server_files import Peer, find_jars, server_arguments, write_files
-from engine.keeper.server_process import HOST, ServerProcess
-from engine.lifetime import Startable
+from engine.keeper.server_process import HOST, ServerGroup, ServerProcess
 from engine.ports import free_ports
 
 __all__ = ["HOST", "EmbeddedEnsemble", "EmbeddedZooKeeper", "four_letter_word"]
@@ -99,7 +98,7 @@ class EmbeddedZooKeeper(ServerProcess):
         return "Mode: leader" in await four_letter_word(self.client_port, "srvr")
 
 
-class EmbeddedEnsemble(Startable):
+class EmbeddedEnsemble(ServerGroup[EmbeddedZooKeeper]):
     """Several servers in one ensemble, below one directory. `leader()` is whoever leads now."""
 
     def __init__(
@@ -137,22 +136,6 @@ class EmbeddedEnsemble(Startable):
     def config(self) -> ZooKeeper:
         """How to connect to it: to any of its servers."""
         return ZooKeeper(hosts=tuple((HOST, server.client_port) for server in self.servers))
-
-    async def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start all servers and wait until each has found the leader. Raises like
-        `EmbeddedZooKeeper.start`."""
-        try:
-            for server in self.servers:
-                await server.start(wait_until_serving=False)
-            for server in self.servers:
-                await server.wait_until_serving(timeout_s=timeout_s)
-        except BaseException:  # also a cancellation: nothing is left running
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """End all that run."""
-        await asyncio.gather(*(server.stop() for server in self.servers))
 
     async def leader(self) -> EmbeddedZooKeeper | None:
         for server in self.servers:

@@ -19,6 +19,7 @@ import sys
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import psutil
 
@@ -236,3 +237,27 @@ class ServerProcess(Startable):
             lines = []
         telling = [line for line in lines if self._is_telling(line)] or lines
         return f"{telling[-1] if telling else 'it said nothing'} (see {self.log_path})"
+
+
+ServerT = TypeVar("ServerT", bound=ServerProcess)
+
+
+class ServerGroup(Startable, Generic[ServerT]):
+    """Servers that find one another and elect a leader."""
+
+    servers: Sequence[ServerT]
+
+    async def start(self, *, timeout_s: float = 60.0) -> None:
+        """Start all and wait until each has found the leader. Raises like `ServerProcess.start`."""
+        try:
+            for server in self.servers:
+                await server.start(wait_until_serving=False)
+            for server in self.servers:
+                await server.wait_until_serving(timeout_s=timeout_s)
+        except BaseException:  # also a cancellation: nothing is left running
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End all that run."""
+        await asyncio.gather(*(server.stop() for server in self.servers))

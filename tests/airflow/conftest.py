@@ -57,6 +57,13 @@ def airflow_db() -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def airflow_logs() -> None:
+    """For `caplog`: Airflow takes over logging when it is first imported, and with it the handler of a test
+    that has begun already."""
+    import airflow.settings  # noqa: F401  importing it is what counts
+
+
 @pytest.fixture
 def connection(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Define an Airflow connection for the length of a test: `connection("id", conn_type=…, host=…)`."""

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_failing_host_fails_the_wait_with_every_hosts_status_tells_people_and_stops_the_run(
-    folder: Path, hosts: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    airflow_logs: None, folder: Path, hosts: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What people are told goes to the log where no other channel is configured."""
     from oncluster_airflow.errors import DDLFailed, TaskRefused

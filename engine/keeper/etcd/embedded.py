@@ -23,8 +23,7 @@ from engine.env import Env
 from engine.errors import ConfigError
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses, LinkLost
-from engine.keeper.server_process import HOST, ServerProcess
-from engine.lifetime import Startable
+from engine.keeper.server_process import HOST, ServerGroup, ServerProcess
 from engine.ports import free_ports
 
 _PROBE_S = 2.0
@@ -148,7 +147,7 @@ class EmbeddedEtcd(ServerProcess):
         return '"level":"fatal"' in line or '"level":"error"' in line or "flag provided" in line
 
 
-class EmbeddedEtcdCluster(Startable):
+class EmbeddedEtcdCluster(ServerGroup[EmbeddedEtcd]):
     """Several members, below one directory."""
 
     def __init__(
@@ -179,18 +178,3 @@ class EmbeddedEtcdCluster(Startable):
     def config(self) -> Etcd:
         """How to connect to it: to any of its members."""
         return Etcd(hosts=tuple((HOST, server.client_port) for server in self.servers))
-
-    async def start(self, *, timeout_s: float = 60.0) -> None:
-        """Start all members and wait until each has found the leader."""
-        try:
-            for server in self.servers:
-                await server.start(wait_until_serving=False)
-            for server in self.servers:
-                await server.wait_until_serving(timeout_s=timeout_s)
-        except BaseException:  # also a cancellation: nothing is left running
-            await self.stop()
-            raise
-
-    async def stop(self) -> None:
-        """End all that run."""
-        await asyncio.gather(*(server.stop() for server in self.servers))
