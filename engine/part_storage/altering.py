@@ -17,9 +17,11 @@ Safety argument.
 2. The ALTER itself is chDB's: the definition is the old one or the new one.
 3. Whatever of its mutation runs (because it is to, or because a restart starts it before it can be killed)
    keeps the block numbers of a part in its name, so that `settle` knows it and writes its name into it.
-4. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
+4. chDB writes a mutation down before the definition. What was cut in between renames to a column that the
+   table does not have; it fails for ever, and is killed.
+5. `altering.json` goes last. `load` settles if it is there; an ALTER that was cut is repeated by its caller,
    and what is done already makes no command.
-5. chDB may have rewritten parts that needed none of it: one that was fetched from a replica that has the
+6. chDB may have rewritten parts that needed none of it: one that was fetched from a replica that has the
    ALTER already lost what the table did not know yet. Whoever calls has them shown as they are again
    (`Publisher.show_own_bytes`); until then they lie in `originals/`.
 
@@ -57,6 +59,7 @@ from engine.replication.columns import Columns
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import AlterPlan, Part
+from engine.replication.renamed_columns import renamed_columns
 from engine.replication.table_definition import TableDefinition, parse_definition
 from engine.replication.table_metadata import TableMetadata
 
@@ -220,6 +223,7 @@ class Alterer:
         except (FileNotFoundError, ValueError):
             return
         if journal["effect"] == Effect.RENAMES.name:
+            self._kill_renames_to_nowhere(connection)
             self._wait_for_mutations(connection)
         else:
             self._kill_mutations(connection)
@@ -298,6 +302,21 @@ class Alterer:
             f" AND table = {quote_string(table.table)}"
         )
         self._wait_for_mutations(connection)
+
+    def _kill_renames_to_nowhere(self, connection: Connection) -> None:
+        """Of an ALTER that was cut before the table had its new definition. Nothing was rewritten by it."""
+        table = self._state.table
+        mine = f"database = {quote_string(table.database)} AND table = {quote_string(table.table)}"
+        rows = connection.rows(
+            f"SELECT mutation_id, command FROM system.mutations WHERE {mine} AND NOT is_done"
+        )
+        here = parse_definition(self._scratch.create_text(connection)).columns.by_name
+        for mutation_id, command in rows:
+            if any(new not in here for new in renamed_columns(command).values()):
+                log.info("part_storage.alter_taken_back table=%s mutation=%s", table, mutation_id)
+                connection.execute(
+                    f"KILL MUTATION WHERE {mine} AND mutation_id = {quote_string(mutation_id)}"
+                )
 
     def _wait_for_mutations(self, connection: Connection) -> None:
         table = self._state.table

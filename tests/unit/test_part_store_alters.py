@@ -14,6 +14,7 @@ from engine.errors import SqlError
 from engine.names import TableName
 from engine.part_storage import HIDDEN_SETTINGS, ChdbPartStore
 from engine.part_storage.alter_statements import next_step
+from engine.part_storage.altering import Alterer
 from engine.part_storage.mutation_scratch import split_commands
 from engine.part_storage.scratch_tables import ScratchTables
 from engine.part_storage.workers import Connection
@@ -232,6 +233,38 @@ async def test_a_renamed_column_is_found_in_parts_that_come_later_and_after_a_re
         assert store.active[late].header == header
         await store.remove(named("all_1_1_0"))
         assert await rows(pool, "k, here") == "1\t9 2\t8"
+
+
+async def test_a_rename_that_was_cut_before_the_definition_changed_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """chDB writes the mutation first; without its definition it fails for ever, and a start waited for it."""
+    async with opened(tmp_path, CREATE) as (pool, store):
+        await store.load()
+        await add(pool, store, "SELECT 1, 'a', 3, 9", "all_0_0_0")
+        execute = Connection.execute
+
+        def cut(self: Connection, statement: str) -> None:
+            if "RENAME COLUMN" not in statement:
+                return execute(self, statement)
+            created = "format version: 1\ncreate time: 2026-11-26 13:04:16\n"
+            file = store.state.data / "mutation_50.txt"
+            file.write_text(f"{created}commands: (RENAME COLUMN gone TO here)\n")
+            raise SystemExit("killed here")
+
+        plan = await store.plan_alter("RENAME COLUMN gone TO here")
+        with monkeypatch.context() as patch:
+            patch.setattr(Connection, "execute", cut)
+            patch.setattr(Alterer, "settle", lambda *_: None)
+            with pytest.raises(SystemExit):
+                definition = plan.definition
+                await store.apply_alter(definition.columns, definition.metadata, {"gone": "here"})
+    async with opened(tmp_path) as (pool, store):
+        async with asyncio.timeout(120):
+            await store.load()
+        assert await rows(pool, "k, gone") == "1\t9"
+        await alter(store, "RENAME COLUMN gone TO here", {"gone": "here"})
+        assert await rows(pool, "k, here") == "1\t9"
 
 
 async def test_a_column_that_is_renamed_twice_is_found_in_parts_of_any_age(made: Made) -> None:

@@ -19,7 +19,7 @@ from engine.replication.commands.waiting import Sync
 from engine.replication.log_actions import AlterMetadata, MutatePart
 from engine.replication.mutation_entry import MutationEntry
 from engine.replication.part_store import AlterPlan
-from engine.replication.replica.execute_alter import renamed_columns
+from engine.replication.renamed_columns import renamed_columns
 from engine.replication.replica.switches import Activity
 from engine.testing.replication_store import MemoryPartStore
 from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
