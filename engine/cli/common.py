@@ -182,6 +182,12 @@ async def keeper_session(config: NodeConfig | KeeperSection) -> AsyncIterator[Ke
         await keeper.close()
 
 
+def keep_files_private() -> None:
+    """What this command and its children make is for this user alone: data, logs, passwords in settings."""
+    before = os.umask(0o077)
+    click.get_current_context().call_on_close(lambda: os.umask(before))
+
+
 # --- running ----------------------------------------------------------------------------------------------
 
 

@@ -311,6 +311,8 @@ def serve(directory: Path, port: int) -> None:
     """Run a ZooKeeper on this machine until Ctrl-C; its data stays in DIRECTORY."""
     from engine.keeper.embedded import HOST, EmbeddedZooKeeper
 
+    common.keep_files_private()
+
     async def work() -> None:
         stopped = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, stopped.set)

@@ -18,6 +18,7 @@ from engine.cli.common import (
     JsonValue,
     console,
     json_option,
+    keep_files_private,
     print_facts,
     print_json,
     print_table,
@@ -118,6 +119,7 @@ def up(
 
     if with_demo and no_airflow:
         raise click.UsageError("--demo migrates through Airflow; it cannot go with --no-airflow.")
+    keep_files_private()
     options = _options(stack_home(home), port_base, cluster_file, migrations, with_airflow=not no_airflow)
     out = console(stderr=as_json)
 
@@ -316,6 +318,7 @@ def demo(
     from engine.local.demo_result import show_result
     from engine.local.progress import ConsoleSink
 
+    keep_files_private()
     directory = (home or stack_home()) / "demo"
     options = _options(directory.absolute(), port_base, cluster_file, migrations)
     out = console(stderr=as_json)

@@ -55,7 +55,7 @@ _READ_BY_NODES = _READ_BY_ALL | {
     *("path", "listen_host", "host_name", "http_port", "https_port", "max_connections"),
     *("interserver_http_host", "interserver_http_port", "interserver_https_port"),
     *("interserver_listen_host", "interserver_http_credentials"),
-    *("users_config", "user_directories", "users", "profiles"),
+    *("users_config", "user_directories", "users", "profiles", "umask"),
     "distributed_ddl_use_initial_user_and_roles",
 }
 
@@ -360,6 +360,7 @@ def _node_config(root: Element, path: Path) -> NodeConfig:
         certificate_file=_beside(path, certificate),
         private_key_file=_beside(path, key),
         ca_file=_beside(path, read_ca_file(root)),
+        umask=reading.file_mode(root, "umask", defaults.umask),
         health=read_health(root),
     )
 

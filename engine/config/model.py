@@ -224,6 +224,7 @@ class NodeConfig:
     `ca_file` is whom this node trusts when it opens a connection; empty for the system's authorities.
     `uses_initial_user`: entries of version 8 name the user who asked, and are carried out for users known
     here.
+    `umask` is what the process takes from others of the machine when it makes files and directories.
     `health` is for who watches the cluster; the node does nothing with it.
     """
 
@@ -252,6 +253,7 @@ class NodeConfig:
     certificate_file: str = ""
     private_key_file: str = ""
     ca_file: str = ""
+    umask: int = 0o077
     health: HealthSettings = field(default_factory=HealthSettings)
 
     def queue_of(self, cluster: str) -> DistributedDdl:

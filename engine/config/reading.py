@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 
 from engine.config.element import Element
@@ -42,6 +43,18 @@ def integer_of(child: Element, *, at_least: int = 0, at_most: int = 2**63 - 1) -
 
 def port(parent: Element, name: str, default: int, *, at_least: int = 0) -> int:
     return integer(parent, name, default, at_least=at_least, at_most=65535)
+
+
+def file_mode(parent: Element, name: str, default: int) -> int:
+    """Permissions as `chmod` and `umask` write them: octal, with or without a leading 0."""
+    child = parent.first(name)
+    if child is None:
+        return default
+    if not re.fullmatch(r"0?[0-7]{1,3}", child.text):
+        raise ConfigError(
+            f"{child.source}: <{child.name}> is '{child.text}'", hint="Write an octal number from 000 to 777."
+        )
+    return int(child.text, base=8)
 
 
 def boolean(parent: Element, name: str, default: bool) -> bool:

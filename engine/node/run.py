@@ -23,13 +23,15 @@ _HARD_EXIT = 130
 def run_node(config_file: Path, *, overrides: Mapping[str, str] | None = None) -> int:
     """Serve until SIGTERM or SIGINT; 0 after an orderly end.
 
-    A second signal ends the process at once: chDB's data survives that. Raises ConfigError for configuration
+    A second signal ends the process at once: chDB's data survives that. The process's umask becomes that of
+    the configuration. Raises ConfigError for configuration
     that cannot be used, Busy when the data directory or a port is in use, Corrupt when the record of begun
     statements is unreadable.
     """
     gc.disable()  # until it has started: what a start makes stays, and looking through it takes a tenth of it
     try:
         config = ConfigFile(config_file, overrides=overrides or {})
+        os.umask(config.node.umask)  # before the first file is made
         return asyncio.run(_serve(config))
     finally:
         gc.enable()

@@ -14,6 +14,7 @@ from engine.client import NodeClient
 from engine.errors import NodeUnavailable, SqlError
 from tests.node.conftest import RunningNode, StartNode
 from tests.node.http_client import Reply
+from tests.permissions import open_to_others
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,19 @@ def test_a_node_says_where_it_is_and_takes_it_back_at_its_end(start_node: StartN
     node.start()
     assert node.query("SELECT sum(a) FROM kept") == "3\n"
     assert node.stop() == 0
+
+
+def test_what_a_node_makes_is_for_its_user_alone_unless_its_umask_says_more(start_node: StartNode) -> None:
+    nodes = start_node(), start_node(extra="<umask>027</umask>")
+    for node in nodes:
+        node.query("CREATE TABLE secret (a UInt64) ENGINE = MergeTree ORDER BY a")
+        node.query("INSERT INTO secret VALUES (1)")
+    private, shared = (node.directory / "data" for node in nodes)
+    assert open_to_others(private) == set()
+    [rows] = private.glob("store/*/*/all_1_1_0/data.bin")
+    assert rows.stat().st_mode & 0o777 == 0o600
+    [rows] = shared.glob("store/*/*/all_1_1_0/data.bin")
+    assert (rows.stat().st_mode & 0o777, rows.parent.stat().st_mode & 0o777) == (0o640, 0o750)
 
 
 def test_a_second_node_on_the_same_directory_is_refused_in_one_line(start_node: StartNode) -> None:

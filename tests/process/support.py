@@ -45,6 +45,7 @@ class Home:
             text=True,
             check=False,
             timeout=timeout_s,
+            umask=0,
         )
 
     def start(self, *arguments: str, **environ: str) -> subprocess.Popen[str]:

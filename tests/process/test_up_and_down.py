@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.permissions import open_to_others
 from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, until, until_gone
 
 pytestmark = pytest.mark.slow
@@ -26,13 +27,14 @@ def home(tmp_path: Path) -> Iterator[Home]:
 async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
     home: Home, tmp_path: Path
 ) -> None:
-    """1. Two stacks. 2. kill -9 of one's supervisor. 3. Every process of that one ends by itself, and status
-    says so. 4. up works there again; what the running one has not got is refused. 5. down ends one stack and
-    not the other."""
+    """1. Two stacks, whose files are their user's alone. 2. kill -9 of one's supervisor. 3. Every process of
+    that one ends by itself, and status says so. 4. up works there again; what the running one has not got is
+    refused. 5. down ends one stack and not the other."""
     up = (*UP, "--cluster-file", str(cluster_file_in(tmp_path / "cluster.xml", nodes=2)))
     with home_in(tmp_path / "other") as other:
         assert home.run(*up).returncode == 0
         assert other.run(*up).returncode == 0
+        assert open_to_others(home.path) == set()
         state = other.state()
         assert state is not None
 

@@ -88,6 +88,7 @@ def test_every_element_of_a_node_is_read(tmp_path: Path) -> None:
         <interserver_http_host>ch-1.internal</interserver_http_host>
         <interserver_http_port>19009</interserver_http_port>
         <max_connections>7</max_connections>
+        <umask>027</umask>
         <distributed_ddl_use_initial_user_and_roles>1</distributed_ddl_use_initial_user_and_roles>
         <openSSL><server>
             <certificateFile>server.crt</certificateFile>
@@ -105,6 +106,7 @@ def test_every_element_of_a_node_is_read(tmp_path: Path) -> None:
     )
     assert (config.interserver_http_host, config.interserver_http_port) == ("ch-1.internal", 19009)
     assert config.max_connections == 7
+    assert config.umask == 0o027
     assert config.uses_initial_user
     assert (config.certificate_file, config.private_key_file) == (
         str(tmp_path / "server.crt"),

@@ -20,6 +20,8 @@ from tests.unit.config_support import load, write
         ),
         ("<http_port>70000</http_port>", r"<http_port> is '70000'"),
         ("<tcp_port>0</tcp_port>", r"<tcp_port> is '0' Write a whole number from 1"),
+        ("<umask>0o27</umask>", r"<umask> is '0o27' Write an octal number from 000 to 777"),
+        ("<umask>28</umask>", r"<umask> is '28'"),
         ("<max_connections>-1</max_connections>", r"<max_connections> is '-1'"),
         ("\n<remote_servers><c/></remote_servers>", r"config.xml:2: cluster <c> has no shards"),
         ("<remote_servers><c><shard/></c></remote_servers>", "a shard without replicas"),

@@ -18,6 +18,7 @@ from engine.cli.main import cli
 from engine.env import SystemEnv
 from engine.keeper import Create, CreateMode, zookeeper
 from engine.keeper.embedded import EmbeddedZooKeeper
+from tests.permissions import open_to_others
 
 pytestmark = pytest.mark.slow
 
@@ -195,11 +196,13 @@ def test_serve_runs_until_it_is_told_to_stop(tmp_path):
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        umask=0,
     )
     try:
         line = process.stdout.readline()
         pid = int(re.search(r"serves at 127\.0\.0\.1:\d+ \(pid (\d+)\)", line).group(1))
         os.kill(pid, 0)
+        assert open_to_others(tmp_path / "zk") == set()
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=60) == 0
         with pytest.raises(ProcessLookupError):
