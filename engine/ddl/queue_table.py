@@ -6,7 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
-from engine.ddl.entry import DDLLogEntry
+from engine.ddl.entry import DDLLogEntry, Setting
 from engine.ddl.initiator import without_token
 from engine.ddl.status import ExecutionStatus
 from engine.errors import MalformedEntry, NoNode, SqlError
@@ -120,7 +120,7 @@ def _entry_part(name: str, node: Node) -> tuple[dict[str, object], tuple[HostId,
     base |= {
         "entry_version": entry.version,
         "query": redact(without_token(entry.query)),
-        "settings": dict(entry.setting_values),
+        "settings": {setting.name: _shown_value(setting) for setting in entry.settings},
     }
     if entry.initiator:
         try:
@@ -133,6 +133,12 @@ def _entry_part(name: str, node: Node) -> tuple[dict[str, object], tuple[HostId,
     except SqlError:
         pass  # the cluster of a text that does not parse is empty, as in ClickHouse
     return base, entry.distinct_hosts
+
+
+def _shown_value(setting: Setting) -> str:
+    """As in the clause SETTINGS of a statement."""
+    shown = redact(f"{setting.name} = {setting.literal}").removeprefix(f"{setting.name} = ")
+    return Setting(setting.name, shown).value
 
 
 def _host_rows(

@@ -2,20 +2,24 @@
 
 As in ClickHouse a query has to say which: `path = '…'` or `path IN ('…', …)`, with constant expressions and
 subqueries in place of literals, which may use what WITH has named. A znode that is not there has no children.
+Who may only read, by the profile or by SET, sees no secrets of statements in the values.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 
+from engine.ddl.text import decode_bytes
 from engine.errors import Code, SqlError
 from engine.keeper.base import Children, Keeper, Node
 from engine.node.keeper_access import KeeperAccess
 from engine.node.statement import Asked
 from engine.node.system_tables import Row
+from engine.node.znode_redaction import redacted_value
 from engine.sql import Statement, Token, TokenKind, parse_statement
 from engine.sql.tokens import name_of
 from engine.storage import ChdbSession, Scope
@@ -74,9 +78,11 @@ class ZooKeeperTable:
         if self._keeper is None:
             raise SqlError(Code.NO_ZOOKEEPER, "There is no Zookeeper configuration in server config")
         keeper = await self._keeper.get(timeout_s=_WAIT_S)
-        rows: list[Row] = []
+        rows: list[dict[str, object]] = []
         for path in dict.fromkeys(paths):
             rows += await _children_rows(keeper, path)
+        if asked.session.is_readonly:
+            await asyncio.to_thread(_hide_secrets, rows)  # a long list takes its time
         return rows
 
     async def _evaluate(self, asked: Asked, expression: PathExpression) -> list[str]:
@@ -171,7 +177,7 @@ def _text(sql: str, tokens: list[Token], start: int) -> str:
     return sql[tokens[start].start : tokens[end - 1].end] if end > start else ""
 
 
-async def _children_rows(keeper: Keeper, path: str) -> list[Row]:
+async def _children_rows(keeper: Keeper, path: str) -> list[dict[str, object]]:
     znode = path.rstrip("/") or "/"
     [children] = await keeper.children_many([znode])
     if not isinstance(children, Children):
@@ -185,11 +191,16 @@ async def _children_rows(keeper: Keeper, path: str) -> list[Row]:
     ]
 
 
-def _row(path: str, name: str, node: Node) -> Row:
+def _hide_secrets(rows: list[dict[str, object]]) -> None:
+    for row in rows:
+        row["value"] = redacted_value(str(row["value"]))
+
+
+def _row(path: str, name: str, node: Node) -> dict[str, object]:
     stat = node.stat
     return {
         "name": name,
-        "value": node.data.decode("utf-8", "surrogateescape"),
+        "value": decode_bytes(node.data),
         "czxid": stat.czxid,
         "mzxid": stat.mzxid,
         "ctime": stat.ctime_ms // 1000,

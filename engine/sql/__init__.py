@@ -17,7 +17,7 @@ from engine.sql.one_line import one_line
 from engine.sql.output import output_settings, without_output_clauses
 from engine.sql.parameters import with_parameters
 from engine.sql.parse import parse_statement
-from engine.sql.redact import redact, redact_prose
+from engine.sql.redact import redact, redact_bytes_as_text, redact_prose
 from engine.sql.split import leading_comments, require_one_statement, split_statements
 from engine.sql.statement import Statement, runs_once_per_shard
 from engine.sql.tokens import Token, TokenKind, literal_value, name_of, scan, tokenize
@@ -41,6 +41,7 @@ __all__ = [
     "parse_and_strip",
     "parse_statement",
     "redact",
+    "redact_bytes_as_text",
     "redact_prose",
     "require_one_statement",
     "runs_once_per_shard",

@@ -76,6 +76,12 @@ def redact_prose(text: str) -> str:
     return _until_nothing_changes(_redact_prose, text)
 
 
+def redact_bytes_as_text(text: str) -> str:
+    """The same for what may be no text at all, such as values in Keeper: it is left alone unless words in it
+    look like those around a secret."""
+    return redact_prose(text) if _SUSPICIOUS.search(text) or clean_text(text) != text else text
+
+
 def _until_nothing_changes(redact_once: Callable[[str, int], str], text: str) -> str:
     """What hides a part of an odd text may leave a quote without its other end."""
     for _ in range(_MOST_PASSES):

@@ -265,6 +265,19 @@ def test_the_zookeeper_table_wants_a_path_and_takes_it_in_every_form(cluster: Cl
     assert finished == "".join(f"{host}:9000\t0\\n\t0\t0\n" for host in HOSTS)
 
 
+def test_who_may_only_read_sees_entries_without_their_secrets(cluster: Cluster) -> None:
+    n1 = cluster["n1"]
+    n1.post("CREATE USER ada ON CLUSTER all IDENTIFIED BY 'SECRET'")
+    queue = "/clickhouse/task_queue/ddl"
+    sql = f"SELECT value FROM system.zookeeper WHERE path = '{queue}' AND value LIKE '%USER ada%'"
+    n1.query("SET readonly = 1", session_id="reader")
+    assert "SECRET" in n1.query(sql)
+    shown = n1.query(sql, session_id="reader")
+    assert "CREATE USER ada" in shown and "[HIDDEN]" in shown and "SECRET" not in shown
+    by_path = f"SELECT value FROM system.zookeeper WHERE path IN ({sql.replace('value FROM', 'path FROM')})"
+    assert "SECRET" not in n1.query(by_path, session_id="reader")
+
+
 def test_kill_query_on_a_cluster_knows_the_ids_that_clients_gave(cluster: Cluster) -> None:
     n2, replies = cluster["n2"], []
     endless = "SELECT count() FROM system.numbers WHERE NOT ignore(number)"

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology
-from engine.ddl.entry import DDLLogEntry
+from engine.ddl.entry import DDLLogEntry, Setting
 from engine.ddl.queue_table import QUEUE_COLUMNS, QueueRow, read_queue_rows
 from engine.ddl.status import ExecutionStatus
 from engine.keeper.base import Create, CreateMode, Keeper
@@ -102,13 +102,16 @@ def test_an_outcome_has_its_code_its_text_and_its_time() -> None:
 def test_passwords_of_statements_are_not_shown() -> None:
     async def main(bench: Bench) -> None:
         create = "CREATE USER ada ON CLUSTER c IDENTIFIED WITH plaintext_password BY 'SECRET'"
-        entry = await bench.put(DDLLogEntry(1, create, (host("a"),), "from%2Dhere:9001").to_bytes())
+        settings = (Setting("max_threads", "1"), Setting("s3_password", "'SECRET'"))
+        stored = DDLLogEntry(2, create, (host("a"),), "from%2Dhere:9001", settings)
+        entry = await bench.put(stored.to_bytes())
         keeper = await bench.keeper()
         status = ExecutionStatus(62, f"Code: 62. DB::Exception: Syntax error: {create}").to_bytes()
         await keeper.multi([Create(PATHS.finished(entry)), Create(PATHS.finished(entry, host("a")), status)])
         (row,) = await read_queue_rows(keeper, PATHS)
         assert "SECRET" not in f"{row.query} {row.exception_text}"
         assert "CREATE USER ada" in row.query
+        assert row.settings == {"max_threads": "1", "s3_password": "[HIDDEN]"}
 
     run(main)
 
