@@ -124,6 +124,8 @@ class ConfigFile:
         self._seen = self._node
         self._read = read
         self._complaint = ""
+        self._with_secret: frozenset[str] = frozenset()
+        self._note_secrets()
 
     @property
     def node(self) -> NodeConfig:
@@ -164,6 +166,7 @@ class ConfigFile:
         if fresh.topology == self._node.topology:
             return False
         self._node = _with_topology(self._node, fresh.topology)
+        self._note_secrets()
         logger.info(
             "config.reloaded file=%s clusters=%s macros=%d",
             self.path,
@@ -171,6 +174,19 @@ class ConfigFile:
             len(fresh.topology.macros),
         )
         return True
+
+    def _note_secrets(self) -> None:
+        """Once for each cluster: somebody relies on it."""
+        found = frozenset(name for name, cluster in self.topology.clusters.items() if cluster.secret)
+        for name in sorted(found - self._with_secret):
+            logger.warning(
+                "config.secret_ignored file=%s cluster=%s consequence='nodes log in at each other with <user> "
+                "and <password> of each <replica>, and queries run there with the rights of that user' "
+                "hint='Give every <replica> a <user> and a <password>. <secret> may stay for real servers.'",
+                self.path,
+                name,
+            )
+        self._with_secret |= found
 
     def _report_unapplied(self, fresh: NodeConfig) -> None:
         for name in _FIELDS_THAT_NEED_A_RESTART:

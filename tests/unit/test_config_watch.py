@@ -135,6 +135,28 @@ class _SteppedEnv:
         await self.steps.get()
 
 
+def test_a_cluster_s_secret_is_said_to_do_nothing_once_for_each(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def secret_of(*clusters: str) -> str:
+        made = (f"<{name}><secret>s3cret</secret><node><host>h</host></node></{name}>" for name in clusters)
+        return f"<clickhouse><remote_servers>{''.join(made)}</remote_servers></clickhouse>"
+
+    def said() -> list[str]:
+        return [re.findall(r"cluster=(\S+)", text)[0] for text in caplog.messages if "secret_ignored" in text]
+
+    path.write_text(secret_of("one", "two"))
+    config = ConfigFile(path)
+    assert said() == ["one", "two"]
+    path.write_text(secret_of("two", "three"))
+    assert config.reload()
+    assert said() == ["one", "two", "three"]
+    path.write_text(secret_of("two"))
+    assert config.reload()
+    assert said() == ["one", "two", "three"]
+    assert "s3cret" not in caplog.text
+
+
 async def test_watching_tells_each_change_once(path: Path) -> None:
     config = ConfigFile(path)
     env = _SteppedEnv()

@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from engine.config.model import InterserverAccess, NodeConfig
 from engine.env import SystemEnv
 from engine.errors import ConfigError
-from engine.node.interserver import fetcher_of, server_of
+from engine.node.interserver import fetcher_of, server_of, warn_if_open
 from engine.ports import free_ports
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
@@ -145,3 +145,33 @@ async def test_an_old_password_is_accepted_while_it_is_changed(tmp_path: Path) -
     behind = NodeConfig(path=str(tmp_path), interserver_access=InterserverAccess("parts", "old"))
     async with serving(replace(behind, interserver_access=ahead)) as host:
         assert await fetched(host, behind) == [PART]
+
+
+ACCESS = InterserverAccess("replica", "secret")
+
+
+@pytest.mark.parametrize(
+    ("config", "to_do"),
+    [
+        (NodeConfig("/d", listen_host="0.0.0.0"), "Set <interserver_http_credentials>"),
+        (NodeConfig("/d", listen_host="::"), "Set <interserver_http_credentials>"),
+        (NodeConfig("/d", interserver_listen_host="10.1.2.3"), "Set <interserver_http_credentials>"),
+        (
+            NodeConfig("/d", listen_host="0.0.0.0", interserver_access=replace(ACCESS, allow_empty=True)),
+            "Remove <allow_empty>",
+        ),
+        (NodeConfig("/d", listen_host="0.0.0.0", interserver_access=ACCESS), None),
+        (NodeConfig("/d"), None),
+        (NodeConfig("/d", listen_host="localhost"), None),
+        (NodeConfig("/d", listen_host="0.0.0.0", interserver_listen_host="::1"), None),
+    ],
+)
+def test_a_port_that_others_reach_without_a_password_is_warned_of(
+    config: NodeConfig, to_do: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    warn_if_open(config, 9009)
+    if to_do is None:
+        assert caplog.messages == []
+    else:
+        [said] = caplog.messages
+        assert to_do in said and ":9009 " in said and "secret" not in said

@@ -5,7 +5,7 @@ from engine.node.interserver.client import HttpPartFetcher
 from engine.node.interserver.credentials import Credentials, InterserverCredentials
 from engine.node.interserver.receiving import FetchLimits
 from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
-from engine.node.interserver.wiring import fetcher_of, server_of
+from engine.node.interserver.wiring import fetcher_of, listens_on_loopback, server_of, warn_if_open
 
 __all__ = [
     "Credentials",
@@ -16,5 +16,7 @@ __all__ = [
     "InterserverServer",
     "SendingReplica",
     "fetcher_of",
+    "listens_on_loopback",
     "server_of",
+    "warn_if_open",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import ssl
 from collections.abc import Callable
 
@@ -11,6 +13,8 @@ from engine.node.interserver.client import HttpPartFetcher
 from engine.node.interserver.credentials import Credentials, InterserverCredentials
 from engine.node.interserver.server import InterserverConfig, InterserverServer, SendingReplica
 from engine.tls import authorities_on_demand
+
+logger = logging.getLogger(__name__)
 
 
 def server_of(
@@ -42,6 +46,32 @@ def server_of(
         find=find,
         version=version,
     )
+
+
+def warn_if_open(config: NodeConfig, port: int) -> None:
+    """Say it in the log when others than this machine reach the port and need no password there."""
+    access = config.interserver_access
+    if listens_on_loopback(config) or (access is not None and not access.allow_empty):
+        return
+    logger.warning(
+        "interserver.open address=%s:%d consequence='whoever reaches it can fetch all data of replicated "
+        "tables' hint='%s'",
+        config.interserver_listen_host or config.listen_host,
+        port,
+        "Set <interserver_http_credentials>, with the same <user> and <password> on all replicas, or let "
+        "<interserver_listen_host> be an address that only they reach."
+        if access is None
+        else "Remove <allow_empty> from <interserver_http_credentials> when all replicas have the password.",
+    )
+
+
+def listens_on_loopback(config: NodeConfig) -> bool:
+    """Only processes of this machine reach the interserver port."""
+    host = config.interserver_listen_host or config.listen_host
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def fetcher_of(config: NodeConfig) -> HttpPartFetcher:

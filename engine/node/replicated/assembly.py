@@ -6,7 +6,6 @@ anybody can read them; Keeper is waited for in the background. Order of stop: ta
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from engine.env import Env
 from engine.errors import Busy, Code, OnclusterError
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
-from engine.node.interserver import fetcher_of, server_of
+from engine.node.interserver import fetcher_of, listens_on_loopback, server_of, warn_if_open
 from engine.node.replicated.alter import AlterStatements
 from engine.node.replicated.attach_as import AttachAsStatements
 from engine.node.replicated.attach_definition import AttachDefinitionStatements
@@ -163,6 +162,7 @@ class ReplicatedNode:
                 code=Code.NETWORK_ERROR,
                 hint="Stop what uses the port, or leave <interserver_http_port> out: any free one will do.",
             ) from error
+        warn_if_open(self._config, self._server.port)
         self.life.rollups = await with_own_names(self._config.graphite, self._local)
         forced = is_forced(Path(self._config.path))
         await self.life.start(force=forced.exists())
@@ -276,12 +276,9 @@ class ReplicatedNode:
 
 def reachable_host(config: NodeConfig) -> str:
     """Where peers find the interserver port: a port that listens on loopback only is found only there."""
-    listens_on = config.interserver_listen_host or config.listen_host
-    try:
-        is_loopback = ipaddress.ip_address(listens_on).is_loopback
-    except ValueError:
-        is_loopback = listens_on == "localhost"
-    return listens_on if is_loopback else config.interserver_http_host
+    if listens_on_loopback(config):
+        return config.interserver_listen_host or config.listen_host
+    return config.interserver_http_host
 
 
 class TableMaker:
