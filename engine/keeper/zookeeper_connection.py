@@ -44,6 +44,7 @@ from kazoo.protocol.serialization import (
 )
 
 from engine.env import Env
+from engine.keeper.attempts import Attempt, Attempts
 from engine.keeper.set_watches import split_watches
 from engine.keeper.zookeeper_wire import Wire
 
@@ -51,8 +52,6 @@ log = logging.getLogger(__name__)
 
 _EVENT_XID, _PING_XID, _AUTH_XID = -1, -2, -4
 _EVENT_TYPES = {1: "CREATED", 2: "DELETED", 3: "CHANGED", 4: "CHILD"}
-_RETRY_PAUSE_S = 0.05
-_LONGEST_RETRY_PAUSE_S = 1.0
 
 Settle = Callable[[Any, Exception | None], None]
 """Called with a request's result, or with kazoo's error for it."""
@@ -107,10 +106,7 @@ class ZooKeeperConnection:
         self._loop = asyncio.get_running_loop()
         self._options = options
         self._listener = listener
-        self._env = env
-        self._hosts = list(options.hosts)
-        env.rng.shuffle(self._hosts)
-        self._next_host = 0
+        self._attempts = Attempts(options.hosts, env, patience_s=options.connect_timeout_s)
         self._session_id = 0
         self._password = b"\0" * 16
         self._timeout_s = options.session_timeout_s
@@ -138,7 +134,7 @@ class ZooKeeperConnection:
 
     def start(self) -> None:
         """Begin to connect; `on_connected` follows when a session is had."""
-        self._connect(pause_s=0.0)
+        self._connect()
 
     def submit(self, request: Any, settle: Settle) -> None:
         """Queue a request of kazoo's serialization module."""
@@ -172,42 +168,37 @@ class ZooKeeperConnection:
 
     # --- connecting ---------------------------------------------------------------------------------------
 
-    def _connect(self, *, pause_s: float) -> None:
-        self._connecting = self._loop.create_task(self._connect_to_any(pause_s), name="keeper connection")
+    def _connect(self) -> None:
+        self._connecting = self._loop.create_task(self._connect_to_any(), name="keeper connection")
 
-    async def _connect_to_any(self, pause_s: float) -> None:
+    async def _connect_to_any(self) -> None:
         """One host after the other, until one takes the session; over when it is over."""
         while True:
-            if pause_s:
-                await self._env.sleep(pause_s * self._env.rng.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2 or _RETRY_PAUSE_S, _LONGEST_RETRY_PAUSE_S)
-            for _ in self._hosts:
-                host, port = self._hosts[self._next_host]
-                self._next_host = (self._next_host + 1) % len(self._hosts)
-                try:
-                    await self._connect_to(host, port)
-                    return
-                except _SessionOver:
-                    self._listener.on_lost()
-                    return
-                except TimeoutError:
-                    self.last_error = f"{host}: no answer"
-                except (OSError, struct.error, UnicodeError) as error:  # UnicodeError: of the name of a host
-                    self.last_error = f"{host}: {getattr(error, 'strerror', None) or error}"
+            attempt = await self._attempts.next()
+            try:
+                await self._connect_to(attempt)
+                return
+            except _SessionOver:
+                self._listener.on_lost()
+                return
+            except TimeoutError:
+                self.last_error = f"{attempt.host}: no answer"
+            except (OSError, struct.error, UnicodeError) as error:  # UnicodeError: of the name of a host
+                self.last_error = f"{attempt.host}: {getattr(error, 'strerror', None) or error}"
 
-    async def _connect_to(self, host: str, port: int) -> None:
+    async def _connect_to(self, attempt: Attempt) -> None:
         """Raises OSError, UnicodeError (of the name), TimeoutError, struct.error (no ZooKeeper there),
         _SessionOver."""
         options = self._options
         wire = Wire(self)
         try:
-            async with asyncio.timeout(options.connect_timeout_s):
+            async with asyncio.timeout(attempt.patience_s):
                 await self._loop.create_connection(
                     lambda: wire,
-                    host,
-                    port,
+                    attempt.host,
+                    attempt.port,
                     ssl=_tls_context(options) if options.is_secure else None,
-                    server_hostname=host if options.is_secure else None,
+                    server_hostname=attempt.host if options.is_secure else None,
                 )
                 timeout_ms = round(options.session_timeout_s * 1000)
                 hello = Connect(0, self._seen_zxid, timeout_ms, self._session_id, self._password, False)
@@ -217,6 +208,7 @@ class ZooKeeperConnection:
                 raise _SessionOver
             self._session_id, self._password = answer.session_id, answer.passwd
             self._timeout_s = answer.time_out / 1000
+            self._attempts.succeeded()
             self._take_over(wire)
         except BaseException:  # also a cancellation: the socket must not stay open
             if wire.transport is not None:
@@ -261,7 +253,7 @@ class ZooKeeperConnection:
             each.settle(None, ConnectionLoss())
         self._listener.on_suspended()
         if self._disposed is None:
-            self._connect(pause_s=_RETRY_PAUSE_S)
+            self._connect()
 
     # --- sending ------------------------------------------------------------------------------------------
 

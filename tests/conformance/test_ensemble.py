@@ -196,7 +196,7 @@ async def test_a_session_survives_the_death_of_the_leader(ensemble, connect_to):
     others = [server for server in ensemble.servers if server is not leader]
     keeper = await connect_to(leader)
     # From here on it may move; it was pinned to the leader only for its first connection.
-    keeper._connection._hosts = [(HOST, server.client_port) for server in ensemble.servers]
+    keeper._connection._attempts._hosts = [(HOST, server.client_port) for server in ensemble.servers]
     session_id = keeper.session_id
     await keeper.create("/survivor", mode=CreateMode.EPHEMERAL)
     await keeper.create("/flag", b"0")

@@ -111,7 +111,7 @@ async def test_a_session_goes_on_when_its_member_is_killed(tmp_path):
     async with EmbeddedEtcdCluster(tmp_path / "c", is_durable=False, ends_with_parent=True) as cluster:
         keeper = await etcd.connect(cluster.config, SystemEnv())
         await keeper.create("/e", b"mine", mode=CreateMode.EPHEMERAL)
-        _, port = keeper._hosts[(keeper._next_host - 1) % 3]
+        _, port = keeper._attempts.last
         await next(server for server in cluster.servers if server.client_port == port).kill()
         async with asyncio.timeout(PATIENCE_S):
             while True:

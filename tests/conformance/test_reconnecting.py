@@ -9,6 +9,7 @@ import pytest
 from engine.errors import ConnectionLoss, NoAuth, NodeExists, SessionExpired
 from engine.keeper import Create, CreateMode, EventType, WatchEvent
 from engine.keeper.link import CREATOR_ACL
+from engine.testing.proxy import TcpProxy
 from engine.testing.seen import Seen
 from tests.conformance.conftest import PATIENCE_S
 
@@ -224,3 +225,19 @@ async def test_the_new_session_after_the_end_has_no_watches_of_the_old_one(backe
     await new.sync("/")
     assert await new.exists("/a") is not None
     assert seen.types == [EventType.SESSION]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("real_server", ["zookeeper", "etcd"], indirect=True)
+async def test_a_host_that_takes_a_connection_and_says_nothing_is_asked_again_in_time(backend):
+    """A server may do so while it starts. 1 the first connection is held, 2 the session gives it up and asks
+    again long before its whole patience is used up, 3 now the server answers."""
+    async with TcpProxy(*backend.config.hosts[0]) as proxy:
+        proxy.hold()
+        opening = asyncio.create_task(backend.open(through=proxy.port))
+        while proxy.connections_made < 2 and not opening.done():
+            await asyncio.sleep(0.01)
+        proxy.release()
+        keeper = await opening
+        assert await keeper.exists("/") is not None
+        await keeper.close()

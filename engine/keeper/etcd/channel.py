@@ -10,6 +10,7 @@ of another's.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -46,6 +47,9 @@ _DEFINITE = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+
+_ENDS = (aio.AioRpcError, aio.UsageError, aio.InternalError, asyncio.InvalidStateError)
+"""What gRPC raises in a conversation that has ended: the last one from a write after the end was seen."""
 
 
 class LinkLost(Exception):
@@ -185,18 +189,14 @@ class Conversation:
     async def say(self, request: Any) -> None:
         try:
             await self._call.write(request)
-        except aio.AioRpcError as error:
-            raise LinkLost(error.details() or str(error.code())) from None
-        except (aio.UsageError, grpc.aio.InternalError) as error:
-            raise LinkLost(str(error)) from None
+        except _ENDS as error:
+            raise _end(error) from None
 
     async def hear(self) -> Any:
         try:
             answer = await self._call.read()
-        except aio.AioRpcError as error:
-            raise LinkLost(error.details() or str(error.code())) from None
-        except (aio.UsageError, grpc.aio.InternalError) as error:
-            raise LinkLost(str(error)) from None
+        except _ENDS as error:
+            raise _end(error) from None
         if answer is aio.EOF:
             raise LinkLost("etcd has ended the conversation")
         return answer
@@ -207,6 +207,12 @@ class Conversation:
 
     def end(self) -> None:
         self._call.cancel()
+
+
+def _end(error: Exception) -> LinkLost:
+    if isinstance(error, aio.AioRpcError):
+        return LinkLost(error.details() or str(error.code()))
+    return LinkLost(str(error))
 
 
 def _meaning(error: aio.AioRpcError) -> LinkLost | EtcdRefuses:

@@ -22,6 +22,7 @@ from engine.errors import (
     OperationTimeout,
     SessionExpired,
 )
+from engine.keeper.attempts import Attempt, Attempts
 from engine.keeper.base import (
     OPEN_ACL,
     Acl,
@@ -59,8 +60,6 @@ _READS = frozenset(
     }
 )
 _CLOSE_PATIENCE_S = 5.0
-_RETRY_PAUSE_S = 0.05
-_LONGEST_RETRY_PAUSE_S = 1.0
 
 
 class _Call:
@@ -108,9 +107,7 @@ class EtcdSession(KeeperSession):
         self._identities: frozenset[Identity] = frozenset(
             {digest_identity(config.identity.encode())} if config.identity else ()
         )
-        self._hosts = list(config.hosts)
-        env.rng.shuffle(self._hosts)
-        self._next_host = 0
+        self._attempts = Attempts(config.hosts, env, patience_s=connect_timeout_s)
         self._queue: deque[_Call] = deque()
         self._under_way: list[_Call] = []
         self._deadlines: deque[_Call] = deque()
@@ -202,31 +199,24 @@ class EtcdSession(KeeperSession):
 
     async def _live(self) -> None:
         """One connection after the other, until the session is over."""
-        pause_s = 0.0
         while self.state is not LinkState.OVER:
-            if pause_s:
-                await self._env.sleep(pause_s * self._env.rng.uniform(0.5, 1.0))
-            pause_s = min(pause_s * 2 or _RETRY_PAUSE_S, _LONGEST_RETRY_PAUSE_S)
-            for _ in self._hosts:
-                host, port = self._hosts[self._next_host]
-                self._next_host = (self._next_host + 1) % len(self._hosts)
-                try:
-                    if await self._live_at(host, port):
-                        pause_s = _RETRY_PAUSE_S
-                        break
-                except SessionOver:
-                    if self.born:
-                        self.over()
-                        return
-                    self._last_error = f"{host}: the session ended before it began"
-                except EtcdRefuses as refused:
-                    self._last_error = f"{host}: {refused.text}"
-                    log.warning("keeper.etcd_refuses host=%s why=%s", host, refused.text)
-                    if not self._first_connection.done():
-                        self._first_connection.set_exception(
-                            KeeperUnavailable(f"etcd at {host}:{port} refuses a session: {refused.text}.")
-                        )
-                        return
+            attempt = await self._attempts.next()
+            try:
+                await self._live_at(attempt)
+            except SessionOver:
+                if self.born:
+                    self.over()
+                    return
+                self._last_error = f"{attempt.host}: the session ended before it began"
+            except EtcdRefuses as refused:
+                self._last_error = f"{attempt.host}: {refused.text}"
+                log.warning("keeper.etcd_refuses host=%s why=%s", attempt.host, refused.text)
+                if not self._first_connection.done():
+                    where = f"{attempt.host}:{attempt.port}"
+                    self._first_connection.set_exception(
+                        KeeperUnavailable(f"etcd at {where} refuses a session: {refused.text}.")
+                    )
+                    return
 
     def _on_life_end(self, life: asyncio.Task[None]) -> None:
         if not life.cancelled() and (error := life.exception()) is not None:
@@ -235,17 +225,18 @@ class EtcdSession(KeeperSession):
                 self._first_connection.set_exception(error)
         self.over()
 
-    async def _live_at(self, host: str, port: int) -> bool:
-        """Whether there was a connection. Raises SessionOver, EtcdRefuses."""
-        channel = EtcdChannel(self._config, host, port)
+    async def _live_at(self, attempt: Attempt) -> None:
+        """Raises SessionOver, EtcdRefuses."""
+        channel = EtcdChannel(self._config, attempt.host, attempt.port)
         try:
             link = Link(self, self._config, self._layout, self._env, channel)
             try:
-                async with asyncio.timeout(self._connect_timeout_s):
+                async with asyncio.timeout(attempt.patience_s):
                     await link.begin()
             except (LinkLost, TimeoutError) as error:
-                self._last_error = f"{host}: {error or 'no answer'}"
-                return False
+                self._last_error = f"{attempt.host}: {error or 'no answer'}"
+                return
+            self._attempts.succeeded()
             self._on_connected()
             try:
                 await link.serve()
@@ -255,7 +246,6 @@ class EtcdSession(KeeperSession):
                 self.over()
             finally:
                 self._on_suspended()
-            return True
         finally:
             await channel.close()
 
