@@ -180,7 +180,7 @@ class ConfigFile:
         found = frozenset(name for name, cluster in self.topology.clusters.items() if cluster.secret)
         for name in sorted(found - self._with_secret):
             logger.warning(
-                "config.secret_ignored file=%s cluster=%s consequence='nodes log in at each other with <user> "
+                "config.secret_ignored file=%s cluster=%s consequence='nodes log in with <user> "
                 "and <password> of each <replica>, and queries run there with the rights of that user' "
                 "hint='Give every <replica> a <user> and a <password>. <secret> may stay for real servers.'",
                 self.path,
