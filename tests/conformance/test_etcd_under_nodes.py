@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from engine.cli.main import cli
-from tests.conformance.test_etcd_in_use import ask
+from tests.conformance.nodes_support import ask
 from tests.conformance.test_etcd_in_use import two_nodes as two_nodes  # a fixture
 
 pytestmark = pytest.mark.slow
@@ -27,13 +27,13 @@ def oncluster(tmp_path: Path, *arguments: str) -> tuple[int, str]:
 
 
 def test_the_command_line_submits_waits_and_migrates_over_etcd(tmp_path, two_nodes):
-    code, output = oncluster(tmp_path, "ddl", "submit", COUNTED, "--cluster", "both", "--token", "one")
+    code, output = oncluster(tmp_path, "ddl", "submit", COUNTED, "--cluster", "all", "--token", "one")
     assert code == 0, output
     code, output = oncluster(tmp_path, "ddl", "wait", "--token", "one")
     assert code == 0, output
     assert {host["host"] for host in json.loads(output)["status"]["hosts"]} == {"n1", "n2"}
 
-    folder = tmp_path / "migrations" / "both"
+    folder = tmp_path / "migrations" / "all"
     folder.mkdir(parents=True)
     (folder / "0001_column.up.sql").write_text("ALTER TABLE default.counted ADD COLUMN c UInt8")
     (folder / "0001_column.down.sql").write_text("ALTER TABLE default.counted DROP COLUMN c")
@@ -43,7 +43,7 @@ def test_the_command_line_submits_waits_and_migrates_over_etcd(tmp_path, two_nod
         "--dir",
         str(tmp_path / "migrations"),
         "--cluster",
-        "both",
+        "all",
         "--no-rehearse",
     )
     for _ in range(2):  # the second finds that nothing is to be done
