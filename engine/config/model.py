@@ -5,7 +5,7 @@ Field names are those of ClickHouse's configuration; times are in the units thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.config.graphite import GraphiteRollup
@@ -114,6 +114,11 @@ class DistributedDdl:
         return QueuePaths(self.path, self.replicas_path)
 
 
+def _host_list(hosts: Sequence[tuple[str, int]]) -> str:
+    """As kazoo reads them."""
+    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in hosts)
+
+
 @dataclass(frozen=True, slots=True)
 class ZooKeeper:
     """The `zookeeper` section. `root` is the chroot; `identity` is `user:password` (digest).
@@ -134,7 +139,7 @@ class ZooKeeper:
 
     @property
     def connect_string(self) -> str:
-        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return _host_list(self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +167,7 @@ class Etcd:
 
     @property
     def connect_string(self) -> str:
-        return ",".join(f"{host}:{port}" for host, port in self.hosts)
+        return _host_list(self.hosts)
 
 
 KeeperSection = ZooKeeper | Etcd

@@ -27,6 +27,7 @@ from engine.keeper.base import (
     Watch,
     WatchEvent,
 )
+from engine.keeper.calls import fail
 from engine.keeper.link import LinkState
 from engine.keeper.session import KeeperSession, RequestKind
 from engine.keeper.watches import Rearm, WatchKind
@@ -74,6 +75,8 @@ class MemorySession(KeeperSession):
             default_acl=default_acl,
         )
         self._server = server
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
         self.client = client
         self.seen_zxid = 0
         self.pending: deque[Request] = deque()
@@ -141,7 +144,7 @@ class MemorySession(KeeperSession):
             )
             self.armed.add(key, request.watch)
         if error is not None:
-            _fail(request.future, self._answer_outside(error))
+            fail(request.future, self.answer_outside(error))
         elif not request.future.done():
             request.future.set_result(result)
 
@@ -176,7 +179,9 @@ class MemorySession(KeeperSession):
             return
         self.state = LinkState.OVER
         self.to_client.clear()
-        self._stop_timers()
+        for timer in (self._watchdog, self._patience):
+            if timer is not None:
+                timer.cancel()
         if silently:
             return
         self._fail_pending(lambda: SessionExpired(f"Session {self._session_id:#x} is over"))
@@ -195,7 +200,7 @@ class MemorySession(KeeperSession):
         for request in self.pending:
             due = request.started_s + self._server.operation_timeout_s
             if due <= now:
-                _fail(
+                fail(
                     request.future,
                     OperationTimeout(f"No answer from Keeper, path: {self._outside(request.path)}"),
                 )
@@ -207,11 +212,4 @@ class MemorySession(KeeperSession):
     def _fail_pending(self, error: Callable[[], Exception]) -> None:
         pending, self.pending = self.pending, deque()
         for request in pending:
-            _fail(request.future, error())
-
-
-def _fail(future: asyncio.Future[Any], error: Exception) -> None:
-    """Set the exception without asyncio's complaint when nobody waits for the request any more."""
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
+            fail(request.future, error())

@@ -2,7 +2,7 @@
 
 A backend says in `_send` how a request goes out and how its answer comes back. Everything it is given and
 gives is as the server knows it; the chroot is put on and taken off here. Not so the answers that it raises:
-those bear the caller's paths (`_answer_outside`).
+those bear the caller's paths (`answer_outside`).
 """
 
 from __future__ import annotations
@@ -80,8 +80,6 @@ class KeeperSession(ABC):
         self._root = root
         self._default_acl = default_acl
         self._callbacks: list[Callable[[], None]] = []
-        self._watchdog: asyncio.TimerHandle | None = None
-        self._patience: asyncio.TimerHandle | None = None
 
     # --- what a backend adds ------------------------------------------------------------------------------
 
@@ -213,11 +211,11 @@ class KeeperSession(ABC):
             case Check(_, version):
                 return Check(path, version)
 
-    def _answer_outside(self, error: KeeperAnswer) -> KeeperAnswer:
+    def answer_outside(self, error: KeeperAnswer) -> KeeperAnswer:
         if not self._root:
             return error
         if isinstance(error, MultiFailed):
-            return MultiFailed(error.index, self._answer_outside(error.error), error.op_codes)
+            return MultiFailed(error.index, self.answer_outside(error.error), error.op_codes)
         return type(error)(self._outside(error.path), error.reason)
 
     # --- events -------------------------------------------------------------------------------------------
@@ -226,11 +224,6 @@ class KeeperSession(ABC):
         event = WatchEvent(type_, self._outside(path))
         for callback in self.armed.take(type_, path):
             callback(event)
-
-    def _stop_timers(self) -> None:
-        for timer in (self._watchdog, self._patience):
-            if timer is not None:
-                timer.cancel()
 
     def _announce_end(self) -> None:
         """Tell every watch, then whoever asked to be told."""

@@ -10,7 +10,6 @@ from kazoo.exceptions import ZookeeperError
 from kazoo.protocol import serialization as wire
 from kazoo.security import ACL, Id
 
-from engine.config.model import ZooKeeper
 from engine.errors import (
     BadArguments,
     ConnectionLoss,
@@ -36,11 +35,6 @@ from engine.keeper.session import RequestKind
 
 Decode = Callable[[Any], Any]
 """Of a result: from what kazoo makes of it to this project's value."""
-
-
-def host_list(config: ZooKeeper) -> str:
-    """The hosts as kazoo reads them."""
-    return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in config.hosts)
 
 
 def encode(kind: RequestKind, path: str, payload: Any) -> tuple[Any, Decode]:

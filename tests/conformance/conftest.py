@@ -15,10 +15,10 @@ from typing import Protocol
 import pytest
 from kazoo.client import KazooClient
 
-from engine.config.model import ZooKeeper
+from engine.config.model import KeeperSection, ZooKeeper
 from engine.env import SystemEnv
 from engine.errors import ConfigError
-from engine.keeper import Keeper, etcd, zookeeper
+from engine.keeper import Keeper, etcd, opening
 from engine.keeper.embedded import HOST, EmbeddedZooKeeper
 from engine.keeper.etcd import messages
 from engine.keeper.etcd.channel import EtcdChannel
@@ -126,10 +126,12 @@ class MemoryLink:
         self.server.heal(self.client)
 
 
-class ZooKeeperBackend:
-    grants_s = (1.0, 200.0)
+class ServerBackend:
+    """Of a real server: its sessions go through a proxy where they have to lose their connection."""
 
-    def __init__(self, server: EmbeddedZooKeeper, root: str) -> None:
+    grants_s: tuple[float, float]
+
+    def __init__(self, server: EmbeddedZooKeeper | EmbeddedEtcd, root: str) -> None:
         self.config = server.config
         self.root = root
         self.opened: list[Keeper] = []
@@ -146,12 +148,13 @@ class ZooKeeperBackend:
             identity=identity,
             root=self.root + root,
         )
-        keeper = await zookeeper.connect(config, SystemEnv())
-        self.opened.append(keeper)
-        return keeper
+        return await self._open(config)
 
     async def open_at_the_top(self) -> Keeper:
-        keeper = await zookeeper.connect(self.config, SystemEnv())
+        return await self._open(self.config)
+
+    async def _open(self, config: KeeperSection) -> Keeper:
+        keeper = await opening.connect(config, SystemEnv())
         self.opened.append(keeper)
         return keeper
 
@@ -162,8 +165,7 @@ class ZooKeeperBackend:
         return ProxiedLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
 
     async def end_session(self, keeper: Keeper) -> None:
-        """Another connection takes the session over and closes it; the first one is told by the server."""
-        await asyncio.to_thread(_close_session, self.config, keeper._connection.client_id)
+        raise NotImplementedError
 
     async def expire(self, keeper: Keeper) -> None:
         await self.end_session(keeper)
@@ -178,40 +180,16 @@ class ZooKeeperBackend:
             await proxy.stop()
 
 
-class EtcdBackend:
+class ZooKeeperBackend(ServerBackend):
+    grants_s = (1.0, 200.0)
+
+    async def end_session(self, keeper: Keeper) -> None:
+        """Another connection takes the session over and closes it; the first one is told by the server."""
+        await asyncio.to_thread(_close_session, self.config, keeper._connection.client_id)
+
+
+class EtcdBackend(ServerBackend):
     grants_s = (2.0, 9e9)
-
-    def __init__(self, server: EmbeddedEtcd, root: str) -> None:
-        self.config = server.config
-        self.root = root
-        self.opened: list[Keeper] = []
-        self.proxies: list[TcpProxy] = []
-
-    async def open(
-        self, *, session_timeout_s: float = 10.0, identity: str = "", root: str = "", through: int = 0
-    ) -> Keeper:
-        """`through` is the port of a proxy."""
-        config = dataclasses.replace(
-            self.config,
-            hosts=((HOST, through),) if through else self.config.hosts,
-            session_timeout_ms=int(session_timeout_s * 1000),
-            identity=identity,
-            root=self.root + root,
-        )
-        keeper = await etcd.connect(config, SystemEnv())
-        self.opened.append(keeper)
-        return keeper
-
-    async def open_at_the_top(self) -> Keeper:
-        keeper = await etcd.connect(self.config, SystemEnv())
-        self.opened.append(keeper)
-        return keeper
-
-    async def open_on_a_link(self) -> Link:
-        proxy = TcpProxy(*self.config.hosts[0])
-        await proxy.start()
-        self.proxies.append(proxy)
-        return ProxiedLink(proxy, await self.open(session_timeout_s=60.0, through=proxy.port))
 
     async def end_session(self, keeper: Keeper) -> None:
         """The session's lease is revoked. What it leaves is removed by a living session, or by the next one
@@ -220,18 +198,6 @@ class EtcdBackend:
         await channel.call(messages.LEASE_REVOKE, messages.LeaseRevokeRequest(ID=keeper.session_id))
         await channel.close()
         await (await etcd.connect(self.config, SystemEnv())).close()
-
-    async def expire(self, keeper: Keeper) -> None:
-        await self.end_session(keeper)
-        await _heard_of_the_end(keeper)
-
-    async def close(self) -> None:
-        for proxy in self.proxies:
-            proxy.release()
-        for keeper in self.opened:
-            await keeper.close()
-        for proxy in self.proxies:
-            await proxy.stop()
 
 
 @dataclasses.dataclass
@@ -303,34 +269,18 @@ def real_server(request: pytest.FixtureRequest) -> EmbeddedZooKeeper | EmbeddedE
     return server
 
 
-async def make_zookeeper_backend(server: EmbeddedZooKeeper) -> ZooKeeperBackend:
+async def make_backend(server: EmbeddedZooKeeper | EmbeddedEtcd) -> ServerBackend:
     """Below a root of its own."""
     root = f"/test-{next(_roots)}"
-    maker = await zookeeper.connect(server.config, SystemEnv())
+    maker = await opening.connect(server.config, SystemEnv())
     await maker.create(root)
     await maker.close()
-    return ZooKeeperBackend(server, root)
-
-
-async def make_etcd_backend(server: EmbeddedEtcd) -> EtcdBackend:
-    """Below a root of its own."""
-    root = f"/test-{next(_roots)}"
-    maker = await etcd.connect(server.config, SystemEnv())
-    await maker.create(root)
-    await maker.close()
-    return EtcdBackend(server, root)
+    return (EtcdBackend if isinstance(server, EmbeddedEtcd) else ZooKeeperBackend)(server, root)
 
 
 @pytest.fixture
 async def backend(real_server: EmbeddedZooKeeper | EmbeddedEtcd | None) -> AsyncIterator[Backend]:
-    made: MemoryBackend | ZooKeeperBackend | EtcdBackend
-    match real_server:
-        case None:
-            made = MemoryBackend()
-        case EmbeddedEtcd():
-            made = await make_etcd_backend(real_server)
-        case _:
-            made = await make_zookeeper_backend(real_server)
+    made = MemoryBackend() if real_server is None else await make_backend(real_server)
     yield made
     await made.close()
 
@@ -355,7 +305,7 @@ async def link(backend: Backend) -> Link:
 @pytest.fixture
 async def zookeeper_backend(zookeeper_server: EmbeddedZooKeeper) -> AsyncIterator[ZooKeeperBackend]:
     """For tests of ZooKeeper alone."""
-    made = await make_zookeeper_backend(zookeeper_server)
+    made = await make_backend(zookeeper_server)
     yield made
     await made.close()
 
@@ -363,6 +313,6 @@ async def zookeeper_backend(zookeeper_server: EmbeddedZooKeeper) -> AsyncIterato
 @pytest.fixture
 async def etcd_backend(etcd_server: EmbeddedEtcd) -> AsyncIterator[EtcdBackend]:
     """For tests of etcd alone."""
-    made = await make_etcd_backend(etcd_server)
+    made = await make_backend(etcd_server)
     yield made
     await made.close()

@@ -20,7 +20,7 @@ from engine.ddl.identity import NodeIdentity, SystemResolver
 from engine.ddl.intents import SqliteIntentStore
 from engine.ddl.worker import DDLWorker
 from engine.errors import NodeUnavailable, ReplyLost
-from engine.keeper import zookeeper
+from engine.keeper import opening, zookeeper
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.names import HostId
 from engine.testing.clickhouse_config import ClickHouseConfig
@@ -140,7 +140,7 @@ async def start_worker(tmp_path: Path) -> AsyncIterator[StartWorker]:
         host = real.foreign[0].host_id
         intents = SqliteIntentStore(tmp_path / f"intents{len(running)}.db")
         worker = DDLWorker(
-            factory=zookeeper.factory(real.zookeeper, ENV),
+            factory=opening.factory(real.zookeeper, ENV),
             env=ENV,
             executor=executor,
             intents=intents,

@@ -349,7 +349,7 @@ def test_definitions_that_keeper_has_lost_are_restored(three: Three) -> None:
     port = three.local.zookeeper.client_port
 
     async def lose() -> None:
-        keeper = await zookeeper.factory(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())()
+        keeper = await zookeeper.connect(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())
         await remove_recursive(keeper, f"/databases/{d}")
         await keeper.close()
 

@@ -9,7 +9,8 @@ connection, and the errors are the same. What etcd does not have is done here, b
     overlay.py   a write carried out in memory      plan.py      and as one transaction of etcd
     store.py     reads and writes, each at one instant
     changes.py   what a write tells                 feed.py      and how watches hear of it, in order
-    session.py   requests in their order            link.py      one connection of a session
+    session.py   one session and its watches        link.py      one connection of it
+    requests.py  what it is asked, in order         call.py      and one request
     reaper.py    ephemeral nodes of ended sessions  clock.py     one clock for all
     channel.py   calls to etcd                      messages.py  and their form
     embedded.py  an etcd on this machine, for tests
@@ -22,6 +23,6 @@ session's clock at a time (`clock.py`). Sessions last two seconds at least, and 
 The decision page `docs/decisions/keeper-on-etcd.md` tells why it is done so.
 """
 
-from engine.keeper.etcd.session import connect, factory
+from engine.keeper.etcd.session import connect
 
-__all__ = ["connect", "factory"]
+__all__ = ["connect"]

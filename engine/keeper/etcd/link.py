@@ -5,7 +5,7 @@ whose revision everything begins (see `engine.keeper.etcd.store`); tell the watc
 last connection; remove what ended sessions have left. Then five things go on side by side, and when one
 fails the connection is over:
 
-    the session's requests, one after the other; reads that stand next to each other are one
+    the session's requests (`engine.keeper.etcd.requests`)
     keeping the lease alive
     listening (`engine.keeper.etcd.feed`)
     removing ephemeral nodes of ended sessions (`engine.keeper.etcd.reaper`)
@@ -28,6 +28,7 @@ from engine.keeper.etcd.feed import Feed
 from engine.keeper.etcd.layout import Layout
 from engine.keeper.etcd.reaper import Reaper
 from engine.keeper.etcd.record import Record
+from engine.keeper.etcd.requests import Requests
 from engine.keeper.etcd.store import SessionOver, Store
 from engine.keeper.watches import WatchKind
 
@@ -151,10 +152,11 @@ class Link:
 
     async def serve(self) -> None:
         """Until the connection breaks or the session is over. Raises LinkLost, SessionOver, EtcdRefuses."""
+        requests = Requests(self._session, self._layout, self.store, self.feed, self.reaper, self._revoke)
         tasks = [
             asyncio.create_task(work, name=f"keeper etcd {name}")
             for name, work in (
-                ("requests", self._session.work(self)),
+                ("requests", requests.carry_out()),
                 ("lease", self._keep_alive()),
                 ("feed", self.feed.listen()),
                 ("reaper", self.reaper.run()),
@@ -191,7 +193,7 @@ class Link:
             await self._env.sleep(TICK_S * self._env.rng.uniform(0.5, 1.0))
             await self._session.clock.tick(self._channel, self._session.session_id)
 
-    async def revoke(self) -> None:
+    async def _revoke(self) -> None:
         """Give the lease back."""
         request = messages.LeaseRevokeRequest(ID=self._session.session_id)
         try:
