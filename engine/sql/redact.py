@@ -20,7 +20,15 @@ from dataclasses import dataclass, field
 from engine.errors import SqlError
 from engine.sql.edit import Edit
 from engine.sql.secret_arguments import Argument, finder_of, takes_words
-from engine.sql.secret_texts import HIDDEN, clean_literal, clean_sentence, clean_text, is_secret_name
+from engine.sql.secret_texts import (
+    HIDDEN,
+    SUSPICIOUS,
+    clean_literal,
+    clean_sentence,
+    clean_text,
+    is_secret_name,
+)
+from engine.sql.syntax_errors import hide_in_syntax_errors
 from engine.sql.tokens import Token, TokenKind, literal_value, scan
 
 _HIDDEN_LITERAL = f"'{HIDDEN}'"
@@ -37,13 +45,6 @@ _MOST_LEVELS = 4
 _MOST_PASSES = 5
 
 _MAY_BE_SQL = re.compile(r"['\"`$=(:\\]")
-_SUSPICIOUS = re.compile(
-    r"identif|passw|pwd|passphrase|secret|token|credential|api_?key|access_?key|private_?key|account_?key|key_hex|auth_header|authoriz"
-    r"|\b(?:by|salt)\s*['\"$]|named\s+collection"
-    r"|\b(?:s3|gcs|oss|cosn|azure|mysql|postgresql|mongodb|redis|remote|iceberg|deltalake|hudi|paimon"
-    r"|externaldistributed|arrowflight|ytsaurus|headers?|hmac|aes_|(?:try)?(?:en|de)crypt|disk)\w*\s*\(",
-    re.IGNORECASE,
-)
 
 
 def redact(sql: str) -> str:
@@ -72,14 +73,15 @@ def redact_prose(text: str) -> str:
     """The same for sentences in which SQL may stand, such as errors: the apostrophe of `the queue's` begins
     no string, and `//` no comment. Where a quote is left that nothing ends, it cannot be told what is within
     quotes and what is between them: all from the first one on is hidden. A syntax error quotes a statement
-    that has no known form, from the middle of it: all its strings are hidden."""
+    that has no known form, from the middle of it: all its strings are hidden, and words where a secret may be
+    one."""
     return _until_nothing_changes(_redact_prose, text)
 
 
 def redact_bytes_as_text(text: str) -> str:
     """The same for what may be no text at all, such as values in Keeper: it is left alone unless words in it
     look like those around a secret."""
-    return redact_prose(text) if _SUSPICIOUS.search(text) or clean_text(text) != text else text
+    return redact_prose(text) if SUSPICIOUS.search(text) or clean_text(text) != text else text
 
 
 def _until_nothing_changes(redact_once: Callable[[str, int], str], text: str) -> str:
@@ -93,7 +95,7 @@ def _until_nothing_changes(redact_once: Callable[[str, int], str], text: str) ->
 
 
 def _redact_prose(text: str, level: int) -> str:
-    protected = _APOSTROPHE.sub(_STANDS_FOR_ONE, text)
+    protected = _APOSTROPHE.sub(_STANDS_FOR_ONE, hide_in_syntax_errors(text))
     if protected.count("'") == 1:
         protected = _APOSTROPHE_OF_MANY.sub(_STANDS_FOR_ONE, protected)
     for marker, stand_in in _COMMENTS.items():
@@ -180,7 +182,7 @@ def _cleaned(token: Token, level: int) -> str:
 
 def _redacted_within(value: str, level: int) -> str:
     """The value of a string, which may be a statement or a part of one."""
-    if not _MAY_BE_SQL.search(value) or not _SUSPICIOUS.search(value):
+    if not _MAY_BE_SQL.search(value) or not SUSPICIOUS.search(value):
         return value
     if level >= _MOST_LEVELS:
         return HIDDEN
@@ -197,7 +199,7 @@ def _cleaned_comment(text: str, level: int) -> str:
     marker = "/*" if is_block else text[: 1 if text[0] == "#" else 2]
     body = text[len(marker) : -2] if is_block else text[len(marker) :]
     cleaned = clean_text(body)
-    if _SUSPICIOUS.search(cleaned):
+    if SUSPICIOUS.search(cleaned):
         cleaned = HIDDEN if level >= _MOST_LEVELS else _redact_prose(cleaned, level + 1)
     if cleaned == body:
         return text

@@ -10,6 +10,14 @@ import re
 from engine.sql.tokens import Token, TokenKind, literal_value
 
 HIDDEN = "[HIDDEN]"
+SUSPICIOUS = re.compile(
+    r"identif|passw|pwd|passphrase|secret|token|credential|api_?key|access_?key|private_?key|account_?key|key_hex|auth_header|authoriz"
+    r"|\b(?:by|salt)\s*['\"$]|named\s+collection"
+    r"|\b(?:s3|gcs|oss|cosn|azure|mysql|postgresql|mongodb|redis|remote|iceberg|deltalake|hudi|paimon"
+    r"|externaldistributed|arrowflight|ytsaurus|headers?|hmac|aes_|(?:try)?(?:en|de)crypt|disk)\w*\s*\(",
+    re.IGNORECASE,
+)
+"""Words around secrets, and calls with secret arguments: where none of it is, nothing is looked for."""
 
 _SECRET_NAME = re.compile(
     r"(?:.*[_.])?(?:password|passwd|pwd|passphrase|secret|secret_key|access_key|secret_access_key"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import chdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -273,7 +274,53 @@ def test_an_error_without_a_secret_stays(text: str) -> None:
 
 def test_a_syntax_error_still_says_where_it_is() -> None:
     text = "Syntax error: failed at position 15 (IDENTIFED): IDENTIFED BY 'x'. Maybe you meant: IDENTIFIED."
-    assert redact_prose(text) == text.replace("'x'", "'[HIDDEN]'")
+    assert redact_prose(text) == text.replace("BY 'x'", "[HIDDEN]")
+
+
+_OF_CHDB = [
+    "CREATE USER u IDENTIFIED BY ?",
+    "CREATE USER u IDENTIFIED BY ? HOST ANY",
+    "CREATE USER u IDENTIFIED BY `?`",
+    'CREATE USER u IDENTIFIED BY "?"',
+    "CREATE USER u IDENTIFIED BY '?",
+    "CREATE USER u IDENTIFIED ?",
+    "CREATE USER u PASSWORD ?",
+    "CREATE USER u IDENTIFED BY ? HOST ANY",
+    "CREATE USER u HOST ANYY IDENTIFIED ?",
+    "ALTER USER u IDENTIFIED WITH plaintext_password AS ?",
+    "CREATE NAMED COLLECTION n AS password ?",
+    "SET password ?",
+    "CREATE TABLE t (a Int8) ENGINE = Kafka SETTINGS kafka_sasl_password ?",
+    "CREATE TABLE t (a Int8) ENGIN = S3('https://b/x', KEY, ?, CSV)",
+    "SELEC * FROM remote('h', d, t, u, ?)",
+]
+
+
+@pytest.mark.parametrize("secret", ["hunter2", "hun$ter2", "4711", "hunter2!x"])
+@pytest.mark.parametrize("template", _OF_CHDB)
+def test_no_secret_without_quotes_stays_in_a_syntax_error_of_clickhouse(template: str, secret: str) -> None:
+    with pytest.raises(RuntimeError) as caught:
+        chdb.query(f"EXPLAIN AST {template.replace('?', secret)}")
+    said = str(caught.value)
+    assert "Syntax error" in said
+    shown = redact_prose(said)
+    assert secret not in shown
+    assert "failed at position" in shown
+    assert redact_prose(shown) == shown
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Syntax error: failed at position 12 (c): c FROM t. Expected one of: token, Comma, FROM, ORDER BY",
+        "Syntax error: failed at position 1 (line 1, col 1): SELEC 1. Expected one of: SELECT, WITH",
+        "Syntax error: failed at position 3 (x) (line 2, col 1): x (a Int8)\nENGINE=Log. Expected: a",
+        "Syntax error: failed at position 9 (end of query): . Expected one of: string literal",
+        "Syntax error: Heredoc is not closed: failed at position 3 (line 1)",
+    ],
+)
+def test_a_syntax_error_without_a_secret_still_shows_the_statement(text: str) -> None:
+    assert redact_prose(text) == text
 
 
 def test_bare_words_are_hidden_where_they_are_values() -> None:
