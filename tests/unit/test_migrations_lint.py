@@ -223,7 +223,7 @@ async def test_what_the_real_parser_refuses_is_a_finding_at_its_statement(tmp_pa
         migrations, problems, Surroundings("shop", topology(), DistributedDdl()), validator=parser
     )
     assert [(f.line, f.code) for f in found.errors] == [(2, 62)]
-    assert "USERR u IDENTIFIED BY" in found.errors[0].message
+    assert "USERR u IDENTIFIED [HIDDEN]" in found.errors[0].message
     assert "hunter2" not in found.errors[0].message
 
 
