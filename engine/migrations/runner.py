@@ -64,12 +64,12 @@ from engine.migrations.ledger_writer import Attempt, LedgerWriter
 from engine.migrations.lock import Binding, Lease
 from engine.migrations.locked_ledger import LockedLedger
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, StatementRef, Step
-from engine.migrations.observe import given_up_targets, targets_of
+from engine.migrations.observe import Target, given_up_targets, targets_of
 from engine.migrations.order import check_order, creations_before, require_made
 from engine.migrations.preflight import preflight
 from engine.migrations.selection import select, target_of_run
 from engine.migrations.statements import Surroundings
-from engine.migrations.states import Event, LedgerRow, MigrationRecord, RunState
+from engine.migrations.states import Event, MigrationRecord, RunState
 from engine.migrations.verdict import Verdict, judge
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,8 @@ class MigrationRunner:
         lease = await self.locked.acquire(request)
         try:
             opened = [record for record in self.ledger.records(self.cluster).values() if record.state.is_open]
-            await self._look_again(request, lease, [row for record in opened for row in record.rows])
+            rows = [row for record in opened for row in record.rows]
+            await self._look(request, lease, [*targets_of(rows), *given_up_targets(rows)])
             selected = select(
                 self.migrations,
                 self.ledger.records(self.cluster),
@@ -210,7 +211,7 @@ class MigrationRunner:
             self._record_empty(run, passed, writer)
         statement = script.statements[ref.statement - 1]
         if run.request.leniency.retry_failed:
-            await self._look_again(run.request, lease, record.rows_of(ref.statement))
+            await self._look(run.request, lease, given_up_targets(record.rows_of(ref.statement)))
             record = self.locked.record(step.version)
             queue = DDLQueueClient(self.keeper, self.env, self.queue.paths)
             await require_gone(queue, record.rows_of(ref.statement))
@@ -285,10 +286,11 @@ class MigrationRunner:
 
     # --- inside -------------------------------------------------------------------------------------------
 
-    async def _look_again(self, request: RunRequest, lease: Lease, rows: Sequence[LedgerRow]) -> None:
-        """At hosts that were given up: one that did its task after all is recorded, and not asked again."""
+    async def _look(self, request: RunRequest, lease: Lease, targets: Sequence[Target]) -> None:
+        """Also at hosts that were given up: one that did its task after all is recorded, and not asked again.
+        What came back while nobody looked counts for this run, however little it waits."""
         observer = self.locked.observer(request.run_id, lease)
-        for target in given_up_targets(rows):
+        for target in targets:
             await observer.look(target)
 
     def _lease(self, run: Run) -> Lease:

@@ -240,6 +240,21 @@ def test_timeout_0_sends_everything_without_waiting(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
+def test_a_run_that_does_not_wait_sees_who_has_come_back_since(tmp_path: Path) -> None:
+    async def scenario(world: World) -> None:
+        # 1. Everything is sent while node02 is away. 2. It comes back and does it. 3. The same again ends it.
+        await world.start(without=frozenset({NODE2}))
+        request = world.request(timeout_s=0)
+        assert (await drive(await world.runner(), request)).state is RunState.PARTIAL
+        await world.hosts[NODE2].start()
+        await world.env.sleep(1)
+        assert (await drive(await world.runner(), request)).state is RunState.DONE
+        assert set(world.states().values()) == {"applied"}
+        assert len(world.entries()) == 4
+
+    in_world(tmp_path, scenario)
+
+
 def test_a_negative_timeout_waits_for_ever(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start(without=frozenset({NODE2}))
