@@ -7,7 +7,7 @@ connection, and the errors are the same. What etcd does not have is done here, b
 
     layout.py    which keys hold the tree           record.py    a node as it stands there
     overlay.py   a write carried out in memory      plan.py      and as one transaction of etcd
-    store.py     reads and writes, each at one instant
+    turns.py     or for several sequence numbers    store.py     reads and writes, each at one instant
     changes.py   what a write tells                 feed.py      and how watches hear of it, in order
     session.py   one session and its watches        link.py      one connection of it
     requests.py  what it is asked, in order         call.py      and one request

@@ -29,7 +29,7 @@ _FIELDS = {
     " request_delete_range:3:DeleteRangeRequest request_txn:4:TxnRequest",
     "ResponseOp": "response_range:1:RangeResponse response_txn:4:TxnResponse",
     "Compare": "result:1:int32 target:2:int32 key:3:bytes version:4:int64 create_revision:5:int64"
-    " mod_revision:6:int64 lease:8:int64 range_end:64:bytes",
+    " mod_revision:6:int64 value:7:bytes lease:8:int64 range_end:64:bytes",
     "TxnRequest": "compare:1:*Compare success:2:*RequestOp failure:3:*RequestOp",
     "TxnResponse": "header:1:Header succeeded:2:bool responses:3:*ResponseOp",
     "WatchCreateRequest": "key:1:bytes range_end:2:bytes start_revision:3:int64 watch_id:7:int64",
@@ -119,7 +119,7 @@ LEASE_KEEP_ALIVE = ("/etcdserverpb.Lease/LeaseKeepAlive", LeaseKeepAliveResponse
 EVENT_PUT, EVENT_DELETE = 0, 1
 
 _EQUAL, _LESS = 0, 2
-_CREATE, _MOD = 1, 2
+_VERSION, _CREATE, _MOD, _VALUE = 0, 1, 2, 3
 
 
 def compare_mod(key: bytes, revision: int) -> Any:
@@ -130,6 +130,16 @@ def compare_mod(key: bytes, revision: int) -> Any:
 def compare_created(key: bytes, revision: int) -> Any:
     """That the key is the one that was created at `revision`; 0: that there is no such key."""
     return Compare(result=_EQUAL, target=_CREATE, key=key, create_revision=revision)
+
+
+def compare_version(key: bytes, version: int) -> Any:
+    """That the key exists and was written so often."""
+    return Compare(result=_EQUAL, target=_VERSION, key=key, version=version)
+
+
+def compare_value(key: bytes, value: bytes) -> Any:
+    """What stands in the key; not empty, for etcd would take that for anything."""
+    return Compare(result=_EQUAL, target=_VALUE, key=key, value=value)
 
 
 def compare_untouched(key: bytes, range_end: bytes, revision: int) -> Any:

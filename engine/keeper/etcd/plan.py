@@ -49,17 +49,46 @@ def parent_of(path: str) -> str:
 
 
 class Plan:
-    """The transaction for an overlay that ran."""
+    """The transaction for an overlay that ran. With `number_giver` it is a `step` of a larger one, where that
+    node's count of children made is compared by what it counts (see `engine.keeper.etcd.turns`)."""
 
-    def __init__(self, layout: Layout, overlay: Overlay, max_txn_ops: int) -> None:
+    def __init__(self, layout: Layout, overlay: Overlay, max_txn_ops: int, *, number_giver: str = "") -> None:
         self._layout = layout
         self._overlay = overlay
         self._max_ops = max_txn_ops
+        self._number_giver = number_giver
+
+    def step(self, value: bytes, results: Sequence[object]) -> tuple[list[Any], list[Any]]:
+        """As `request`, without a guard: the comparisons and the operations."""
+        compares = []
+        for path, node in self._overlay.nodes.items():
+            if path == self._number_giver:
+                assert node.before.created is not None
+                key = self._layout.created(self._layout.node(path))
+                compares.append(messages.compare_version(key, node.before.created.version))
+            else:
+                compares += self._compares_of(node)
+        writes = [*self._writes(), messages.put_op(self._layout.event, value)]
+        return compares, [*self._reads(results), *writes]
+
+    def shared_compares(self) -> list[Any]:
+        """What all steps have to compare besides: that the number giver is the same, and counts from the same
+        number."""
+        before = self._overlay.nodes[self._number_giver].before
+        assert before.created is not None
+        key = self._layout.node(self._number_giver)
+        return [
+            messages.compare_mod(key, before.mod),
+            messages.compare_value(self._layout.created(key), b"%d" % before.created.base),
+        ]
+
+    def _reads(self, results: Sequence[object]) -> list[Any]:
+        return [self._layout.family_op(result.path) for result in results if isinstance(result, PendingStat)]
 
     def request(self, guard: Guard, value: bytes, results: Sequence[object], extra: Sequence[Any]) -> Any:
         """`value` is the event; `extra` are more operations. The answers of the first operations are the
         families of the PendingStats in `results`. Raises TooLarge, BadArguments."""
-        reads = [self._layout.family_op(result.path) for result in results if isinstance(result, PendingStat)]
+        reads = self._reads(results)
         writes = [*self._writes(), messages.put_op(self._layout.event, value), *extra]
         compares = [*guard.compares, *self._compares()]
         failure = list(guard.read_on_failure)

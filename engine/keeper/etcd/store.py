@@ -14,7 +14,7 @@ of the session nothing of it can be written any more, and nothing of an earlier 
 under way once a later one has begun: a session's requests are executed in their order.
 
 Writers that meet on one node wait at random before they try again, longer the more of them there have been;
-who has failed often goes ahead at once.
+who has failed often goes ahead at once. Those who only take numbers of one parent need not wait (`turns`).
 """
 
 from __future__ import annotations
@@ -31,9 +31,18 @@ from engine.keeper.etcd import messages
 from engine.keeper.etcd.changes import pack_changes
 from engine.keeper.etcd.channel import EtcdChannel, EtcdRefuses, LinkLost
 from engine.keeper.etcd.layout import Layout
-from engine.keeper.etcd.overlay import EndSession, NotRead, Overlay, PendingStat, Request
+from engine.keeper.etcd.overlay import (
+    EndSession,
+    NotRead,
+    Overlay,
+    PendingResult,
+    PendingStat,
+    Request,
+    Touched,
+)
 from engine.keeper.etcd.plan import Guard, Plan, TooLarge, parent_of
 from engine.keeper.etcd.record import Family, read_family
+from engine.keeper.etcd.turns import Crowd, InTurn, Turn, in_turn, later, number_giver
 from engine.keeper.tree import Caller
 
 _REMEMBERED = 2000
@@ -86,6 +95,17 @@ class Remembered:
             self._families.popitem(last=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """One transaction for one turn, as most are."""
+
+    request: Any
+    turns: tuple[Turn]
+
+    def outcome(self, answer: Any) -> tuple[Turn | None, Any]:
+        return self.turns[0] if answer.succeeded else None, answer.responses
+
+
 class Store:
     """Of one session over one connection, whose key was written at revision `epoch`.
 
@@ -111,6 +131,7 @@ class Store:
         self._max_ops = max_txn_ops
         self._remembered = remembered
         self._crowd = 0.0
+        self._number_crowd = Crowd()
         self.retries = 0
         """How often a write was prepared anew because somebody else came first."""
 
@@ -191,9 +212,16 @@ class Store:
                 paths |= dict.fromkeys(overlay.nodes)
                 must_read = True
                 continue
-            plan = Plan(self._layout, overlay, self._max_ops)
+            giver = number_giver(overlay)
             try:
-                request = self._request(plan, overlay, results, event_revision, ending)
+                guard, extra = self._guard(overlay, event_revision, ending)
+                prepared: InTurn | Alone | None = None
+                if giver is not None:
+                    prepared = self._in_turn(
+                        overlay, giver, requests, guard, is_multi=is_multi, is_sure=tries > 0
+                    )
+                if prepared is None:
+                    prepared = self._alone(overlay, results, guard, extra)
             except TooLarge:
                 paths |= dict.fromkeys(overlay.nodes) | dict.fromkeys(map(parent_of, overlay.nodes))
                 must_read = True
@@ -202,19 +230,22 @@ class Store:
                 return Written([], max(event_revision, 0), error)
             began_s = self._env.monotonic_s()
             try:
-                answer = await self._call(request)
+                answer = await self._call(prepared.request)
             except EtcdRefuses as refused:
                 return Written([], max(event_revision, 0), as_answer(refused, requests[0].path))
-            if answer.succeeded:
+            turn, responses = prepared.outcome(answer)
+            if turn is not None:
+                if giver is not None:
+                    self._number_crowd.met(turn.others)
                 self._crowd += (tries - self._crowd) / 8
                 revision = answer.header.revision
-                self._remembered.keep(plan.families_after(revision).items())
-                return Written(self._settle(results, answer, revision), revision)
+                self._remembered.keep(turn.plan.families_after(revision).items())
+                return Written(self._settle(turn.results, responses, revision), revision)
             tries += 1
             self.retries += 1
-            event_revision = self._look_at_guard(answer.responses)
+            event_revision = self._look_at_guard(responses)
             paths |= dict.fromkeys(overlay.nodes)
-            fresh = answer.responses[2:]
+            fresh = responses[2:]
             if fresh:
                 revision = answer.header.revision
                 families = {
@@ -222,20 +253,47 @@ class Store:
                     for path, each in zip(overlay.nodes, fresh, strict=True)
                 }
                 self._remembered.keep(families.items())
+                if giver is not None:
+                    made = families[giver.path].num_created - giver.before.num_created
+                    self._number_crowd.met(max(1, made))
             else:
                 must_read = True
-            if tries < _PATIENT_TRIES and self._crowd + tries > 1:
+            if giver is None and tries < _PATIENT_TRIES and self._crowd + tries > 1:
                 took_s = self._env.monotonic_s() - began_s
                 await self._env.sleep(took_s * self._env.rng.uniform(0, min(self._crowd + 1, 8)))
 
-    def _request(
+    def _in_turn(
         self,
-        plan: Plan,
         overlay: Overlay,
-        results: Sequence[object],
-        event_revision: int,
-        ending: Sequence[int],
-    ) -> Any:
+        giver: Touched,
+        requests: Sequence[Request],
+        guard: Guard,
+        *,
+        is_multi: bool,
+        is_sure: bool,
+    ) -> InTurn | None:
+        expected = self._number_crowd.expected(is_sure=is_sure)
+        if len(expected) == 1:
+            return None
+        made = later(overlay, giver, requests, is_multi=is_multi, expected=expected)
+        turns = (self._turn(other, found, giver.path, others) for others, other, found in made)
+        return in_turn(turns, guard, self._max_ops)
+
+    def _alone(
+        self, overlay: Overlay, results: list[PendingResult], guard: Guard, extra: Sequence[Any]
+    ) -> Alone:
+        """Raises TooLarge, BadArguments."""
+        turn = self._turn(overlay, results)
+        return Alone(turn.plan.request(guard, turn.event, results, extra), (turn,))
+
+    def _turn(
+        self, overlay: Overlay, results: list[PendingResult], number_giver: str = "", others: int = 0
+    ) -> Turn:
+        plan = Plan(self._layout, overlay, self._max_ops, number_giver=number_giver)
+        return Turn(plan, results, pack_changes(overlay.changes, overlay.caller.now_ms), others)
+
+    def _guard(self, overlay: Overlay, event_revision: int, ending: Sequence[int]) -> tuple[Guard, list[Any]]:
+        """What has to hold besides, and operations to be added."""
         reads: list[Any] = self._guard_reads()
         if len(overlay.nodes) <= self._max_ops // 2 - len(reads):
             reads += [self._layout.family_op(path) for path in overlay.nodes]
@@ -247,12 +305,10 @@ class Store:
                 extra.append(messages.delete_op(key))
             else:
                 compares.append(messages.compare_mod(key, 0))  # it has ended, and nothing of it can be added
-        guard = Guard(tuple(compares), tuple(reads), event_revision)
-        value = pack_changes(overlay.changes, overlay.caller.now_ms)
-        return plan.request(guard, value, results, extra)
+        return Guard(tuple(compares), tuple(reads), event_revision), extra
 
-    def _settle(self, results: Sequence[object], answer: Any, revision: int) -> list[OpResult]:
-        reads = _flat(answer.responses)
+    def _settle(self, results: Sequence[object], responses: Iterable[Any], revision: int) -> list[OpResult]:
+        reads = _flat(responses)
         settled: list[OpResult] = []
         for result in results:
             if isinstance(result, PendingStat):
