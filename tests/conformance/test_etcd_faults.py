@@ -10,7 +10,7 @@ import pytest
 from engine.env import SystemEnv
 from engine.errors import ConfigError, ConnectionLoss, KeeperUnavailable, SessionExpired
 from engine.keeper import CreateMode, EventType, etcd
-from engine.keeper.etcd.embedded import EmbeddedEtcd, EmbeddedEtcdCluster, find_etcd
+from engine.keeper.etcd.embedded import EmbeddedEtcd, find_etcd
 from engine.testing.seen import Seen
 
 pytestmark = pytest.mark.slow
@@ -100,27 +100,6 @@ async def test_eight_writers_below_one_parent_lose_and_repeat_no_number(own_serv
     assert (stat.num_children, stat.cversion) == (240, 240)
     assert max(int(path[-10:]) for path in made) < 240
     for keeper in sessions:
-        await keeper.close()
-
-
-async def test_a_session_goes_on_when_its_member_is_killed(tmp_path):
-    try:
-        find_etcd()
-    except ConfigError as error:
-        pytest.skip(str(error))
-    async with EmbeddedEtcdCluster(tmp_path / "c", is_durable=False, ends_with_parent=True) as cluster:
-        keeper = await etcd.connect(cluster.config, SystemEnv())
-        await keeper.create("/e", b"mine", mode=CreateMode.EPHEMERAL)
-        _, port = keeper._attempts.last
-        await next(server for server in cluster.servers if server.client_port == port).kill()
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    node = await keeper.get("/e")
-                    break
-                except ConnectionLoss:
-                    pass
-        assert node.data == b"mine" and node.stat.ephemeral_owner == keeper.session_id
         await keeper.close()
 
 

@@ -148,7 +148,7 @@ class EmbeddedEtcd(ServerProcess):
 
 
 class EmbeddedEtcdCluster(ServerGroup[EmbeddedEtcd]):
-    """Several members, below one directory."""
+    """Several members, below one directory. `tls` is for clients; members talk to each other without."""
 
     def __init__(
         self,
@@ -157,6 +157,7 @@ class EmbeddedEtcdCluster(ServerGroup[EmbeddedEtcd]):
         size: int = 3,
         is_durable: bool = True,
         ends_with_parent: bool = False,
+        tls: ServerTls | None = None,
         env: Env | None = None,
     ) -> None:
         ports = free_ports(2 * size, env=env)
@@ -169,6 +170,7 @@ class EmbeddedEtcdCluster(ServerGroup[EmbeddedEtcd]):
                 ends_with_parent=ends_with_parent,
                 member=name,
                 members=members,
+                tls=tls,
                 env=env,
             )
             for number, (name, _) in enumerate(members)
