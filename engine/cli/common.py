@@ -45,6 +45,7 @@ JsonValue = Any
 """What `json.dumps` takes; enums and paths are written as their text."""
 
 CONFIG_VARIABLE = "ONCLUSTER_CONFIG"
+CLUSTER_VARIABLE = "ONCLUSTER_CLUSTER"
 HOME_VARIABLE = "ONCLUSTER_HOME"
 MIGRATIONS_VARIABLE = "ONCLUSTER_MIGRATIONS"
 DEFAULT_HOME = ".run"

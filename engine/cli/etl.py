@@ -149,7 +149,7 @@ def load_command(
 @click.option(
     "--report",
     "file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
     required=True,
     help="A load's report.",
 )

@@ -54,8 +54,8 @@ PATH = ZnodePath()
 def group() -> None:
     """Look at, change, back up and compare Keeper's tree; run ZooKeeper.
 
-    Keeper is the one of the `zookeeper` section of the configuration; its <root> stands in front of every
-    path.
+    Keeper is the one of the `zookeeper` (or `etcd`) section of the configuration; its <root> stands in front
+    of every path.
     """
 
 

@@ -241,6 +241,7 @@ def diff(left: str, right: str, with_ephemerals: bool, config: Path | None, as_j
                  keeper:/PATH            of the configuration's Keeper
                  keeper@FILE:/PATH       of another configuration's
                  zk://HOST:PORT,…/PATH   of any ZooKeeper
+                 etcd://HOST:PORT,…/PATH of any etcd
     """
     from engine.operations.keeper_backup import Ephemerals, compare
 
@@ -271,7 +272,8 @@ def _live_place(text: str, config: Path | None) -> KeeperPlace:
     place = _keeper_place(text, config)
     if place is None:
         raise ConfigError(
-            f"{text} is no live tree.", hint="Write keeper:/PATH, keeper@FILE:/PATH or zk://HOST:PORT/PATH."
+            f"{text} is no live tree.",
+            hint="Write keeper:/PATH, keeper@FILE:/PATH, zk://HOST:PORT/PATH or etcd://HOST:PORT/PATH.",
         )
     return place
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import ExitCode, load_config, print_json, print_table, stack_home
+from engine.cli.common import CLUSTER_VARIABLE, ExitCode, load_config, print_json, print_table, stack_home
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
@@ -33,7 +33,12 @@ def site_options(command: F) -> F:
     """Adds --cluster, --records-url, --node, --user and --patience; `site_for` takes them."""
     for option in reversed(
         (
-            click.option("--cluster", default="", help="The cluster. Default: the only one there is."),
+            click.option(
+                "--cluster",
+                default="",
+                envvar=CLUSTER_VARIABLE,
+                help=f"The cluster. Default: ${CLUSTER_VARIABLE}, else the only one there is.",
+            ),
             click.option(
                 "--records-url",
                 default="",
@@ -200,7 +205,9 @@ def _only_cluster(names: list[str]) -> str:
         return names[0]
     raise ConfigError(
         "No cluster is named, and the configuration has " + (f"{len(names)}." if names else "none."),
-        hint=f"Name one with --cluster: {', '.join(names)}." if names else "Add one to <remote_servers>.",
+        hint=f"Name one with --cluster, or in ${CLUSTER_VARIABLE}: {', '.join(names)}."
+        if names
+        else "Add one to <remote_servers>.",
     )
 
 

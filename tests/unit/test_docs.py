@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from engine.cli.main import cli
+from engine.cli.main import PARTS, cli
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -113,6 +113,62 @@ def test_commands_exist_with_the_options_shown(page: Path) -> None:
         elif problem := check_oncluster(words):
             wrong.append(f"{line}: {problem}")
     assert wrong == []
+
+
+OF_ONE_CLUSTER = re.compile(
+    r"oncluster (?:cluster|health|cleanup|drift|migrate (?:plan|apply|rollback|resume|mark|history|unlock)) "
+)
+OF_MIGRATIONS = re.compile(r"oncluster migrate ")
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if "runbooks" not in p.parts], ids=name)
+def test_commands_on_one_cluster_say_which(page: Path) -> None:
+    """The local stack has two. Runbooks leave it to their index."""
+    for_all = page.read_text().find("export ONCLUSTER_CLUSTER=") >= 0
+    missing = [
+        line
+        for line in commands_in(page)
+        if OF_ONE_CLUSTER.match(line)
+        and "--cluster " not in line
+        and (OF_MIGRATIONS.match(line) or not for_all)
+    ]
+    assert missing == []
+
+
+VARIABLE = re.compile(r"\bONCLUSTER_[A-Z0-9_]*[A-Z0-9]\b")
+
+
+@lru_cache
+def variables_in_the_code() -> frozenset[str]:
+    files = [
+        file
+        for folder in ("engine", "plugins", "dags", "spark_apps", "compose", "tests", "benchmarks")
+        for file in (ROOT / folder).rglob("*.*")
+        if file.suffix in (".py", ".sh") and file != Path(__file__).resolve()
+    ]
+    return frozenset(found for file in files for found in VARIABLE.findall(file.read_text()))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_environment_variables_are_read_somewhere(page: Path) -> None:
+    text = re.sub(r"`…(_[A-Z_]+)`", "", page.read_text())
+    assert set(VARIABLE.findall(text)) - variables_in_the_code() == set()
+
+
+@pytest.mark.parametrize("part", sorted(PARTS))
+def test_variables_that_help_names_are_read_somewhere(part: str) -> None:
+    found: set[str] = set()
+    todo: list[tuple[click.Command, click.Context]] = []
+    command = cli.get_command(click.Context(cli), part)
+    assert command is not None
+    todo.append((command, click.Context(command, info_name=part)))
+    while todo:
+        command, context = todo.pop()
+        found |= set(VARIABLE.findall(command.get_help(context)))
+        if isinstance(command, click.Group):
+            children = [command.get_command(context, child) for child in command.list_commands(context)]
+            todo += [(child, click.Context(child, parent=context)) for child in children if child is not None]
+    assert found <= variables_in_the_code()
 
 
 def test_python_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

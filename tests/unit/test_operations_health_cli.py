@@ -131,6 +131,22 @@ def test_an_unknown_cluster_is_refused_with_the_names_of_those_there_are(tmp_pat
     assert "Known clusters: shop" in result.stderr
 
 
+def test_the_cluster_may_be_named_by_the_environment(tmp_path):
+    file = tmp_path / "config.xml"
+    node = "<shard><replica><host>h</host></replica></shard>"
+    file.write_text(
+        f"<clickhouse><remote_servers><one>{node}</one><two>{node}</two></remote_servers></clickhouse>"
+    )
+    records = str(tmp_path / "records.db")
+    command = ["health", "findings", "--config", str(file), "--records-url", records, "--json"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 5
+    assert "--cluster, or in $ONCLUSTER_CLUSTER: one, two" in result.stderr
+    named = CliRunner(env={"ONCLUSTER_CLUSTER": "tow"})
+    assert "'tow'" in named.invoke(cli, command).stderr
+    assert "'three'" in named.invoke(cli, [*command, "--cluster", "three"]).stderr
+
+
 @pytest.mark.parametrize("kind", sorted(set(FindingKind) - OF_OTHERS))
 def test_every_kind_of_finding_has_its_page(kind):
     page = RUNBOOKS / f"{kind.value}.md"
