@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from engine.config.model import Cluster, Replica, Shard, Topology
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.migrations.files import Direction
 from engine.migrations.ledger import Ledger
@@ -258,10 +261,10 @@ def test_keeper_down_leaves_hosts_compared(tmp_path):
 # --- explaining -------------------------------------------------------------------------------------------
 
 
-def write_ledger(path, env, states):
+def write_ledger(path, env, states, *, cluster=CLUSTER):
     """One migration of one statement that adds a column; `states` by host."""
-    writer = Ledger(path, env=env).writer(CLUSTER, run_id="run", fence=1)
-    Ledger(path, env=env).register_fence(CLUSTER, 1, run_id="run", holder="tester")
+    writer = Ledger(path, env=env).writer(cluster, run_id="run", fence=1)
+    Ledger(path, env=env).register_fence(cluster, 1, run_id="run", holder="tester")
     writer.record_run(direction=Direction.UP, target=None, requested_by="tester", approved_by="")
     writer.record_event(
         Event.STARTED,
@@ -275,7 +278,7 @@ def write_ledger(path, env, states):
     )
     writer.record_attempt(
         Attempt(
-            token="t",
+            token=f"t-{cluster}",
             version=5,
             title="add_b",
             direction=Direction.UP,
@@ -289,9 +292,9 @@ def write_ledger(path, env, states):
             hosts=tuple(states),
         )
     )
-    writer.record_submission("t", entry="query-0000000007", outcome="enqueued")
+    writer.record_submission(f"t-{cluster}", entry="query-0000000007", outcome="enqueued")
     writer.record_outcomes(
-        "t",
+        f"t-{cluster}",
         [
             HostOutcome(
                 host, HostState(state), *((243, "no space") if state == "failed" else (0, "")), 1, 2, 1
@@ -335,6 +338,34 @@ def test_the_ledger_says_which_migration_explains_it(tmp_path, state, words, sev
     assert words in finding.what and "5_add" in finding.what, finding.what
     assert finding.severity is severity and len(seen.new) == 1
     assert bool(plan.acts) is (severity is Severity.WARNING)  # what comes by itself is left alone
+
+
+@pytest.mark.parametrize("inside", [1, 3], ids=["extra on one", "missing on one"])
+@pytest.mark.parametrize("is_own", [False, True], ids=["of the other cluster", "of this one, too"])
+def test_what_the_migrations_of_an_overlapping_cluster_make_is_no_drift_outside_of_it(
+    tmp_path, inside, is_own
+):
+    without = {"tables": {"d.r": ("ReplicatedMergeTree", REPLICATED)}}
+    lacking = {host.host: without for host in HOSTS[inside:]}
+
+    async def main(env, server):
+        keeper = await server.connect()
+        await plant(keeper)
+        here = site(tmp_path, env, keeper, clients=servers(**lacking))
+        here.ledger_url = str(tmp_path / "ledger.db")
+        replicas = tuple(Replica(host.host, host.port) for host in HOSTS[:inside])
+        other = Cluster("other", (Shard(1, replicas),))
+        clusters = {**here.config.topology.clusters, "other": other}
+        here.config = replace(here.config, topology=Topology(clusters, {}))
+        write_ledger(tmp_path / "ledger.db", env, dict.fromkeys(HOSTS[:inside], "done"), cluster="other")
+        if is_own:
+            write_ledger(tmp_path / "ledger.db", env, dict.fromkeys(HOSTS, "done"))
+        report = await check_drift(here)
+        return report, plan_drift_repair(here, report)
+
+    report, plan = simulated(main)
+    assert [str(drift.object) for drift in report.drifts] == (["d.t"] if is_own else [])
+    assert bool(plan.acts) is (is_own and inside == 3)
 
 
 @pytest.mark.parametrize("state", ["running", "inactive", "failed", "expired"])
