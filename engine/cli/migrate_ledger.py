@@ -22,7 +22,8 @@ from engine.migrations.files import Direction, load_folder
 from engine.migrations.ledger import Ledger
 from engine.migrations.lock import LeaseText
 from engine.migrations.states import MigrationState
-from engine.migrations.upkeep import mark, refresh, unlock
+from engine.migrations.upkeep import mark, mark_done, refresh, unlock
+from engine.names import HostId
 
 
 @click.command("status")
@@ -83,8 +84,10 @@ def history_command(directory: Path, cluster: str, ledger_url: str, as_json: boo
 
 @click.command("mark")
 @click.argument("version", type=int)
-@click.argument("state", type=click.Choice(["applied", "unapplied"]))
+@click.argument("state", type=click.Choice(["applied", "unapplied", "done"]))
 @click.option("--reason", required=True, help="Stays in the ledger.")
+@click.option("--host", default="", help="With done: which host, as host:port.")
+@click.option("--statement", type=click.IntRange(1), help="With done: only this statement of the migration.")
 @folder_options
 @config_option
 @ledger_option
@@ -94,6 +97,8 @@ def mark_command(
     version: int,
     state: str,
     reason: str,
+    host: str,
+    statement: int | None,
     directory: Path,
     cluster: str,
     config: Path | None,
@@ -101,13 +106,25 @@ def mark_command(
     as_json: bool,
     adopt_ledger: bool,
 ) -> None:
-    """Declare a migration applied, or not applied, on your word. Nothing is sent."""
+    """Declare a migration applied, or not applied, on your word. Nothing is sent.
+
+    With `done` you vouch for one host that was given up (expired, unknown, abandoned): it has what it was
+    given up for, by hand or from its replicas. `apply` then goes on with the statements behind it.
+    """
+    if (state == "done") != bool(host) or (statement is not None and state != "done"):
+        raise click.UsageError("`done` is about one host, and wants --host; the others take no host.")
+    target = _host_of(host) if host else None
     place, ledger = Place.of(directory, cluster, config), open_ledger(ledger_url)
     request = request_for(Direction.UP, None, {"adopt_ledger": adopt_ledger})
 
     async def work() -> str:
         async with place.runner(ledger) as runner:
-            record = await mark(runner, request, version, applied=state == "applied", reason=reason)
+            if target is not None:
+                record = await mark_done(
+                    runner, request, version, host=target, statement=statement, reason=reason
+                )
+            else:
+                record = await mark(runner, request, version, applied=state == "applied", reason=reason)
             return record.state.value
 
     found = run_async(work())
@@ -115,6 +132,13 @@ def mark_command(
         print_json({"cluster": place.migrations.cluster, "version": version, "state": found})
     else:
         click.echo(f"Version {version} is {found}.")
+
+
+def _host_of(text: str) -> HostId:
+    name, colon, port = text.rpartition(":")
+    if not colon or not name or not (port.isascii() and port.isdigit()):
+        raise click.BadParameter(f"{text!r} is not host:port, such as node03:9000.", param_hint="--host")
+    return HostId(name, int(port))
 
 
 @click.command("unlock")

@@ -146,22 +146,31 @@ def _check_not_done_for_shard(
                 f"{step.version}_{step.title} statement {statement.index} is {row.state} on {host} and done "
                 f"on {names} of the same shard: if its table is replicated, that was for the whole shard, "
                 "and to repeat it would do it twice.",
-                hint=f"A replicated table: when {host} has caught up, `oncluster migrate mark {step.version} "
-                f"{_state_of(step)} --reason …`. One that is not: execute the statement there by hand first.",
+                hint=f"A replicated table: when {host} has caught up, "
+                f"{_mark_done(step, statement, row.host)}. One that is not: execute the "
+                "statement there by hand first.",
             )
 
 
 def _check_repeatable(step: Step, statement: ScriptStatement, failed: Sequence[LedgerRow]) -> None:
     """Where nobody knows whether a host has done it, only that is sent again of which the second time
     shows."""
-    unknown = ", ".join(row.host.readable for row in failed if row.state is CellState.UNKNOWN)
+    hosts = [row.host for row in failed if row.state is CellState.UNKNOWN]
+    unknown = ", ".join(host.readable for host in hosts)
     if unknown and takes_effect_again(parse_statement(statement.sql)):
         raise MigrationRefused(
             f"{step.version}_{step.title} statement {statement.index} is unknown on {unknown}: if it was "
             "done there before the queue lost it, to send it again would do it twice.",
-            hint="Look there. Where it is not done, execute it by hand; then `oncluster migrate mark "
-            f"{step.version} {_state_of(step)} --reason …`, when nothing else is missing.",
+            hint="Look there. Where it is not done, execute it by hand; then "
+            f"{_mark_done(step, statement, hosts[0])}, for each of them.",
         )
+
+
+def _mark_done(step: Step, statement: ScriptStatement, host: HostId) -> str:
+    return (
+        f"`oncluster migrate mark {step.version} done --statement {statement.index} --host {host.readable} "
+        "--reason …`"
+    )
 
 
 def _state_of(step: Step) -> str:

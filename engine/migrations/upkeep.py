@@ -3,8 +3,11 @@ back."""
 
 from __future__ import annotations
 
+from engine.ddl.client import DDLQueueClient
+from engine.ddl.outcome import HostOutcome, HostState
 from engine.errors import OnclusterError
 from engine.migrations import lock
+from engine.migrations.abandoned import require_gone
 from engine.migrations.decide import is_complete
 from engine.migrations.errors import MigrationRefused
 from engine.migrations.files import Direction
@@ -12,6 +15,7 @@ from engine.migrations.model import RunRequest
 from engine.migrations.observe import given_up_targets, targets_of
 from engine.migrations.runner import MigrationRunner
 from engine.migrations.states import Event, MigrationRecord, MigrationState
+from engine.names import HostId
 
 
 async def refresh(runner: MigrationRunner, request: RunRequest) -> list[MigrationRecord]:
@@ -95,6 +99,52 @@ async def mark(
             done_by=request.requested_by,
             note=reason,
         )
+        return locked.record(version)
+    finally:
+        await locked.give_back(lease)
+
+
+async def mark_done(
+    runner: MigrationRunner,
+    request: RunRequest,
+    version: int,
+    *,
+    host: HostId,
+    reason: str,
+    statement: int | None = None,
+) -> MigrationRecord:
+    """A person vouches for a host that was given up: it has done the statement (None: all it was given up
+    for), by hand or by its replicas. Nothing is sent; the next run goes on behind it.
+
+    The host's own word counts more: it is looked at first, and nothing is recorded over what it said. Raises
+    MigrationRefused, also while its task still stands in the queue, where it may do it once more.
+    """
+    if not reason.strip():
+        raise MigrationRefused("Marking needs a reason; it stays in the ledger.")
+    locked = runner.locked
+    lease = await locked.acquire(request)
+    try:
+        observer = locked.observer(request.run_id, lease)
+        for target in given_up_targets(locked.record(version).rows):
+            await observer.look(target)
+        record = locked.record(version)
+        mine = [r for r in record.rows if r.host == host and statement in (None, r.statement)]
+        given_up = [row for row in mine if row.state.is_given_up]
+        if not record.state.is_open or not given_up:
+            states = (
+                ", ".join(f"statement {r.statement} is {r.state}" for r in mine) or "nothing was sent to it"
+            )
+            raise MigrationRefused(
+                f"Version {version} is {record.state}, and nothing of it was given up on {host.readable}: "
+                f"{states}.",
+                hint="Only what is expired, unknown or abandoned can be marked done; what failed is sent "
+                "again with `--retry-failed`.",
+            )
+        await require_gone(DDLQueueClient(runner.keeper, runner.env, runner.queue.paths), given_up)
+        said = f"declared done by {request.requested_by}: {reason}"
+        writer = locked.writer(request.run_id, lease)
+        for row in given_up:
+            writer.record_outcomes(row.token, [HostOutcome(host, HostState.DONE, 0, said)])
         return locked.record(version)
     finally:
         await locked.give_back(lease)

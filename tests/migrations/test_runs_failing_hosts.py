@@ -20,8 +20,8 @@ from engine.migrations.errors import (
     MigrationRefused,
 )
 from engine.migrations.selection import Leniency
-from engine.migrations.states import CellState, RunState
-from engine.migrations.upkeep import refresh
+from engine.migrations.states import CellState, MigrationState, RunState
+from engine.migrations.upkeep import mark_done, refresh
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world, write
 
@@ -218,7 +218,8 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
     async def scenario(world: World) -> None:
         await world.start()
         assert (await drive(await world.runner(), world.request())).state is RunState.DONE
-        write(world.folder, {"4_more.up.sql": "ALTER TABLE s.a UPDATE x = x + 1 WHERE 1"})
+        update = "ALTER TABLE s.a UPDATE x = x + 1 WHERE 1"
+        write(world.folder, {"4_more.up.sql": f"{update};\nCREATE TABLE s.w (x Int8) ENGINE = Memory;"})
         await world.hosts[NODE2].stop()
         await drive(await world.runner(), world.request(timeout_s=1))
         keeper = await world.server.connect()
@@ -230,8 +231,26 @@ def test_what_another_replica_did_for_the_shard_is_not_repeated_for_a_host_that_
         before = {node: list(world.hosts[node].executed) for node in (NODE1, NODE2)}
         with pytest.raises(MigrationRefused, match="on node01:9000 of the same shard") as refused:
             await drive(await world.runner(), world.request(leniency=RETRY))
-        assert "migrate mark 4 applied" in refused.value.hint
+        assert "migrate mark 4 done --statement 1 --host node02:9000" in refused.value.hint
         assert {node: world.hosts[node].executed for node in (NODE1, NODE2)} == before
+        # A person looks, and vouches for it: the run goes on behind it, and sends nothing a second time.
+        runner, request = await world.runner(), world.request()
+        with pytest.raises(MigrationRefused, match="statement 1 is done"):
+            await mark_done(runner, request, 4, host=NODE1, reason="it has")
+        with pytest.raises(MigrationRefused, match="nothing was sent to it"):
+            await mark_done(runner, request, 4, host=NODE2, statement=2, reason="it has")
+        with pytest.raises(MigrationRefused, match="needs a reason"):
+            await mark_done(runner, request, 4, host=NODE2, reason=" ")
+        record = await mark_done(runner, request, 4, host=NODE2, reason="it has the part of node01")
+        assert record.state is MigrationState.RUNNING
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        assert world.states()[4] == "applied"
+        rows = world.ledger.records("shop")[4].rows
+        [row] = [r for r in rows if (r.statement, r.host) == (1, NODE2)]
+        assert row.error == f"declared done by {request.requested_by}: it has the part of node01"
+        for node in (NODE1, NODE2):
+            assert len(world.hosts[node].executed) == len(before[node]) + 1
+            assert "s.w" in world.hosts[node].executed[-1]
 
     in_world(tmp_path, scenario)
 
@@ -251,6 +270,8 @@ def test_an_abandoned_host_is_not_sent_again_what_it_may_do_yet_and_has_done_wha
         await refresh(await world.runner(), world.request())
         with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
             await drive(await world.runner(), world.request(leniency=RETRY))
+        with pytest.raises(MigrationRefused, match=f"still stands in the queue as {entry}"):
+            await mark_done(await world.runner(), world.request(), 4, host=NODE2, reason="by hand")
         assert world.states()[4] == "failed"
         await world.hosts[NODE2].start()
         while not any("s.z" in sql for sql in world.hosts[NODE2].executed):
@@ -333,7 +354,7 @@ def test_what_nobody_would_notice_the_second_time_is_not_sent_where_it_may_have_
             return
         with pytest.raises(MigrationRefused, match="statement 1 is unknown on node02:9000") as refused:
             await drive(await world.runner(), retry)
-        assert "migrate mark 4 applied" in refused.value.hint
+        assert "migrate mark 4 done --statement 1 --host node02:9000" in refused.value.hint
         assert len(world.entries()) == sent
         write(world.folder, {"4_more.up.sql": "SYSTEM RELOAD DICTIONARIES"})
         with pytest.raises(ChangedMigration):

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.cli.main import cli
 from engine.config.model import Cluster, DistributedDdl, Replica, Shard, Topology
 from engine.ddl.initiator import check_token
 from engine.ddl.output import OutputMode
@@ -328,3 +330,18 @@ def test_who_meets_a_failure_is_told_the_way_out_of_that_direction(
     with pytest.raises(MigrationRefused) as refused:
         select(found, {1: record}, direction=direction, target=None)
     assert advice in refused.value.hint
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["7", "done"], "wants --host"),
+        (["7", "applied", "--host", "node03:9000"], "wants --host"),
+        (["7", "applied", "--statement", "1"], "wants --host"),
+        (["7", "done", "--host", "node03"], "is not host:port"),
+    ],
+)
+def test_who_vouches_for_a_host_names_it(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(cli, ["migrate", "mark", *arguments, "--reason", "by hand"])
+    assert result.exit_code == 2
+    assert says in result.stderr
