@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import click
 import pytest
 
 from engine.cli.main import PARTS, cli
+from engine.config.health_model import HealthSettings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -133,6 +135,42 @@ def test_commands_on_one_cluster_say_which(page: Path) -> None:
         and (OF_MIGRATIONS.match(line) or not for_all)
     ]
     assert missing == []
+
+
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*[a-z]")
+OF_OTHERS = frozenset(
+    {
+        *("--auto-compaction-mode", "--auto-compaction-retention", "--max-txn-ops"),  # etcd
+        *("--build", "--rm", "--py-files", "--help"),  # docker-compose, spark-submit, everybody
+    }
+)
+
+
+@lru_cache
+def options_in_the_code() -> frozenset[str]:
+    """Of `oncluster`, of benchmarks and of Spark applications."""
+    files = [*(ROOT / "benchmarks").glob("*.py"), *(ROOT / "spark_apps").rglob("*.py")]
+    files += (ROOT / "engine" / "cli").glob("*.py")
+    return frozenset(
+        option
+        for file in files
+        for option in OPTION.findall(" ".join(re.findall(r'"(--\S+)"', file.read_text())))
+    )
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=name)
+def test_options_named_in_sentences_exist(page: Path) -> None:
+    code = " ".join(re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text())))
+    assert set(OPTION.findall(code)) - options_in_the_code() - OF_OTHERS == set()
+
+
+def test_the_limits_of_health_checks_are_those_of_the_page() -> None:
+    page = (ROOT / "docs" / "how-to" / "health.md").read_text()
+    told = {limit: float(value) for limit, value in re.findall(r"\| `(\w+)` \| (\d+) ", page)}
+    settings = HealthSettings()
+    known = {field.name: getattr(settings.limits, field.name) for field in fields(settings.limits)}
+    known |= {field.name: getattr(settings, field.name) for field in fields(settings)}
+    assert told == {limit: value for limit, value in known.items() if limit not in ("limits", "overrides")}
 
 
 VARIABLE = re.compile(r"\bONCLUSTER_[A-Z0-9_]*[A-Z0-9]\b")
