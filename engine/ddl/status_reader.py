@@ -184,7 +184,11 @@ class StatusReader:
                         is_there = await self._refresh(keeper, view, alarm, is_watching=True)
                     if is_there and alarm.presence and view.unfinished:
                         alarm.presence = False
-                        await self._read_presence(keeper, view, watch=alarm.on_presence)
+                        try:
+                            await self._read_presence(keeper, view, watch=alarm.on_presence)
+                        except BaseException:  # as in `_refresh`
+                            alarm.presence = True
+                            raise
                     return is_there
 
                 if not await retrying(self._source, self._env, look):
@@ -251,7 +255,8 @@ class StatusReader:
                 view.has_active_dir = active is not None
                 await self._read_active(keeper, view, active.names if active else ())
         except BaseException:  # also a cancellation: the next look has to look again
-            alarm.finished, alarm.active = look_at_finished, look_at_active
+            alarm.finished |= look_at_finished  # a watch may have told of more meanwhile
+            alarm.active |= look_at_active
             raise
         if view.has_finished_dir and view.has_active_dir:
             return True

@@ -14,6 +14,7 @@ from engine.ddl.entry import DDLLogEntry
 from engine.ddl.outcome import EntryStatus, HostState
 from engine.errors import Refused, SessionExpired, SqlError
 from engine.keeper.base import Create, CreateMode, Keeper, Remove, Stat
+from engine.keeper.faults import Direction
 from engine.keeper.memory import MemoryKeeperServer
 from engine.keeper.recipes import SessionHolder, create_ancestors
 from tests.unit.ddl_support import PATHS, Bench, host, run, topology
@@ -260,6 +261,35 @@ def test_watching_survives_sessions_when_it_has_a_holder() -> None:
         await holder.close()
 
     run(main)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_outcome_that_comes_while_a_look_has_no_answer_is_not_forgotten(seed: int) -> None:
+    """1 one host is waited for, 2 requests get through no more, but events do, 3 the watcher asks who is
+    there, 4 the outcome comes, and is told, 5 its connection breaks meanwhile, 6 there is another."""
+
+    async def main(bench: Bench) -> None:
+        submission = await bench.submit(CREATE, "t")
+        keeper = await bench.keeper("watcher")
+        watching = DDLQueueClient(keeper, bench.env, PATHS).watch(submission.entry)
+        bench.start("a")
+        [_ async for _ in _until(watching, lambda s: s.hosts[0].state is HostState.DONE)]
+        rest = asyncio.create_task(_all(watching))
+        bench.server.partition("watcher", direction=Direction.TO_KEEPER)
+        await bench.env.sleep(1)
+        bench.start("b")
+        await bench.env.sleep(2)
+        assert not rest.done()
+        bench.server.break_connection(keeper.session_id)
+        bench.server.heal("watcher")
+        async with asyncio.timeout(60):
+            assert (await rest)[-1].is_done_on_all_hosts
+
+    run(main, seed=seed)
+
+
+async def _all(watching: AsyncIterator[EntryStatus]) -> list[EntryStatus]:
+    return [status async for status in watching]
 
 
 def test_with_one_session_its_end_is_told() -> None:
