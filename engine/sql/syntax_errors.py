@@ -16,13 +16,10 @@ from engine.errors import SqlError
 from engine.sql.secret_texts import HIDDEN, SUSPICIOUS
 from engine.sql.tokens import scan
 
-_LONGEST_TOKEN = 4000
 _PLACE = r"\(line \d+, col \d+\)"
-_FAILED = re.compile(
-    rf"(?P<head>failed at position \d+)"
-    rf"(?: \((?!line \d)(?P<token>.{{0,{_LONGEST_TOKEN}}}?)\)(?= {_PLACE}|: ))?"
-    rf"(?P<place>(?: {_PLACE})?: )",
-    re.IGNORECASE | re.DOTALL,
+_FAILED = re.compile(r"failed at position \d+", re.IGNORECASE)
+_BEHIND = re.compile(
+    rf"(?: \((?!line \d)(?P<token>.*?)\)(?= {_PLACE}|: ))?(?P<place>(?: {_PLACE})?: )", re.DOTALL
 )
 _END = re.compile(
     r"\.(?=\s+(?:Maybe you meant|Expected|Unmatched|\.|\(SYNTAX_ERROR)|\s*\Z)", re.IGNORECASE | re.DOTALL
@@ -34,7 +31,7 @@ _A_VALUE_WAS_EXPECTED = re.compile(
 )
 _QUOTE = re.compile(r"['\"`$]|/\*")
 _NOTHING_MORE = re.compile(rf"(?:[\s()\[\],;.=']|{re.escape(HIDDEN)})*+")
-_NOT_CLOSED = re.compile(r"is not closed", re.IGNORECASE)
+_SHORT = 100
 
 
 def hide_in_syntax_errors(text: str) -> str:
@@ -43,25 +40,34 @@ def hide_in_syntax_errors(text: str) -> str:
     found = list(_FAILED.finditer(text))
     if not found:
         return text
-    pieces: list[str] = []
-    at = 0
-    for this, following in zip(found, [*found[1:], None], strict=True):
-        until = len(text) if following is None else following.start()
-        end = _END.search(text, this.end(), until)
-        statement_end = until if end is None else end.start()
-        statement = text[this.end() : statement_end]
-        said = text[at : this.start()] + text[statement_end:until]
-        if _A_VALUE_WAS_EXPECTED.search(text, statement_end, until) or _NOT_CLOSED.search(said):
-            shown = HIDDEN if statement.strip() else statement
-        else:
-            shown = _shown(statement)
-        token = this["token"]
-        pieces += [text[at : this.start()], this["head"]]
-        if token is not None:
-            pieces.append(f" ({token if _is_harmless(token, shown) else HIDDEN})")
-        pieces += [this["place"], shown]
-        at = statement_end
-    return "".join([*pieces, text[at:]])
+    starts = [this.start() for this in found]
+    pieces = [text[: starts[0]]]
+    for this, until in zip(found, [*starts[1:], len(text)], strict=True):
+        # Each is looked at as far as to the next: however many there are, that takes no longer than the text.
+        pieces += [this.group(), _behind(text[this.end() : until], is_not_closed=_is_not_closed(text, this))]
+    return "".join(pieces)
+
+
+def _is_not_closed(text: str, this: re.Match[str]) -> bool:
+    """`Single quoted string is not closed: Syntax error: failed at …`"""
+    return "is not closed" in text[max(0, this.start() - _SHORT) : this.start()]
+
+
+def _behind(text: str, *, is_not_closed: bool) -> str:
+    match = _BEHIND.match(text)
+    if match is None:
+        return text
+    end = _END.search(text, match.end())
+    statement = text[match.end() : len(text) if end is None else end.start()]
+    said = text[match.end() + len(statement) :]
+    if is_not_closed or "is not closed" in said or _A_VALUE_WAS_EXPECTED.search(said):
+        shown = HIDDEN if statement.strip() else statement
+    else:
+        shown = _shown(statement)
+    token = match["token"]
+    if token is not None:
+        token = f" ({token if _is_harmless(token, shown) else HIDDEN})"
+    return f"{token or ''}{match['place']}{shown}{said}"
 
 
 def _shown(statement: str) -> str:
