@@ -39,9 +39,13 @@ def command(config: Path | None, settings: tuple[str, ...], log_level: str) -> N
     once. `<path>/node.json` names the process and its ports while it runs.
     Exit codes: 0 after an orderly end, 4 data directory or port in use, 5 unusable configuration.
     """
+    from engine.node.redacted_log import ErrorsWithoutSecrets
+
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"
     )
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(ErrorsWithoutSecrets())
     logging.getLogger("kazoo").setLevel(logging.WARNING)
     logging.getLogger("aiohttp").setLevel(logging.WARNING)
     overrides: dict[str, str] = {}

@@ -28,7 +28,7 @@ from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
 from engine.node.statement import Asked
-from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, runs_once_per_shard
+from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.storage import ChdbPool
 
 log = logging.getLogger(__name__)
@@ -158,7 +158,8 @@ class ChdbSchema:
             try:
                 await self._run(sql)
             except OnclusterError as error:
-                log.error("databases.not_undone database=%s sql=%s error=%s", self._name(), sql, error)
+                shown = redact(sql)
+                log.error("databases.not_undone database=%s sql=%s error=%s", self._name(), shown, error)
 
     async def _before(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         texts = self.texts()
