@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import Code, SqlError
+from engine.setting_values import number_of, whole_number_of
 
 _IGNORED = frozenset(
     {
@@ -61,17 +62,15 @@ class DatabaseSettings:
 
 
 def _value(name: str, text: str, default: object) -> object:
-    words = {"true": "1", "false": "0"}
-    text = words.get(text.lower(), text)
     try:
         if isinstance(default, bool):
-            return bool(int(text))
+            return bool(whole_number_of(text))
         if isinstance(default, int):
-            number = int(text)
+            number = whole_number_of(text)
             if number < 0:
                 raise ValueError(text)
             return number
-        return float(text)
+        return float(number_of(text))
     except ValueError:
         raise SqlError(
             Code.BAD_ARGUMENTS, f"Setting {name} = '{text}' of a Replicated database is not a number"

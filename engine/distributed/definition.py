@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from engine.errors import Code, SqlError
 from engine.names import quote_string
+from engine.setting_values import number_of
 from engine.sql import TokenKind, literal_value
 from engine.sql.cursor import Cursor
 
@@ -188,6 +189,17 @@ def argument_name(text: str, what: str, current_database: str) -> str:
     )
 
 
+def _whole(name: str, text: str) -> str:
+    try:
+        number = number_of(text)
+    except ValueError:
+        number = -1
+    if number < 0 or number != int(number):
+        expected = SETTINGS[_OLD_NAMES.get(name, name)].value
+        raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text}: expected {expected}.")
+    return str(int(number))
+
+
 def _settings(c: Cursor) -> dict[str, str]:
     found: dict[str, str] = {}
     while (given := c.identifier()) is not None and c.accept("="):
@@ -201,14 +213,7 @@ def _settings(c: Cursor) -> dict[str, str]:
         token = c.token
         c.at += 1
         text = literal_value(token) if token.kind is TokenKind.STRING else token.text
-        value = {"true": "1", "false": "0"}.get(text.lower(), text)
-        if SETTINGS[name] is Kind.SKIP_MODE:
-            value = SkipMode.of(text).value
-        elif not (value.isascii() and value.isdigit()):
-            raise SqlError(
-                Code.BAD_ARGUMENTS, f"Setting {given} = {token.text}: expected {SETTINGS[name].value}."
-            )
-        found[name] = value
+        found[name] = SkipMode.of(text).value if SETTINGS[name] is Kind.SKIP_MODE else _whole(given, text)
         if not c.accept(","):
             break
     return found

@@ -22,6 +22,7 @@ from engine.node.node_commands import NodeCommands
 from engine.node.queues import KEEPER_WAIT_S, NodeQueues
 from engine.node.session_commands import trailing_settings
 from engine.node.statement import Answer, Asked
+from engine.setting_values import whole_number_of
 from engine.sql import Statement, expand_macros, output_settings
 from engine.storage import QueryResult, Scope
 
@@ -214,6 +215,6 @@ def _number(settings: Mapping[str, str], name: str, default: int) -> int:
     if text is None:
         return default
     try:
-        return int(text)
+        return whole_number_of(text)
     except ValueError:
         raise SqlError(Code.CANNOT_PARSE_TEXT, f"Setting {name}: '{text}' is not a number") from None

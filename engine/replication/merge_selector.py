@@ -3,7 +3,9 @@
 A merge is worth its writing when the sum of its parts is several times the largest of them: then every row is
 rewritten about log(total / insert) times. The factor is `base` for few and fresh parts and goes down to 2 as
 parts grow old or many, so that a quiet table ends with few parts. Among the allowed ranges the one with the
-lowest cost per part saved wins.
+lowest cost per part saved wins. Whoever wants old parts merged whatever it costs says from which age on: a
+range in which all are that old is always worth it (`forced_age_s`), or, where nothing else is worth its
+writing, a partition in which all are (`select_old_partition`).
 
 Pure: the caller says which parts may be neighbours (see `log` predicates) and which are busy; nothing here
 looks at a clock. Model: ClickHouse's SimpleMergeSelector, with its constants.
@@ -12,7 +14,7 @@ looks at a clock. Model: ClickHouse's SimpleMergeSelector, with its constants.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.replication.part_name import PartName
@@ -47,10 +49,13 @@ class SelectorSettings:
     age_ends_large_s: float = 30 * 86400.0
     parts_begin: int = 10
     parts_end: int = 50
+    forced_age_s: float = math.inf
     fixed_cost_bytes: int = 5 * _MIB
     """What a part costs beyond its bytes: files, seeks. Keeps small parts from being rewritten one by one."""
     small_at_right_ratio: float = 0.01
-    """A part at the right end smaller than this share of the range is left to a later merge."""
+    """A part at the right end smaller than this share of the range is left to a later merge…"""
+    leaves_small_at_right: bool = True
+    """… if this says so."""
     align_min_ratio: float = 0.9
     align_max_powers_of_two: float = 0.5
     align_max_gain: float = 0.75
@@ -91,6 +96,26 @@ def select_merge(
     return best
 
 
+def select_old_partition(
+    runs: Sequence[Sequence[Candidate]], parts: Mapping[str, int], forced_age_s: float, max_total_bytes: int
+) -> Selected | None:
+    """All parts of a partition of which even the youngest is `forced_age_s` old: of several the one whose
+    youngest is oldest.
+
+    `parts` says how many each partition has: a run that has fewer is not all of it.
+    """
+    old = [
+        run
+        for run in runs
+        if 1 < len(run) == parts[run[0].part.partition_id]
+        and min(candidate.age_s for candidate in run) >= forced_age_s
+        and sum(candidate.size_bytes for candidate in run) <= max_total_bytes
+    ]
+    if not old:
+        return None
+    return Selected(tuple(max(old, key=lambda run: min(each.age_s for each in run))), 0.0)
+
+
 def _best_of_run(run: Sequence[Candidate], settings: SelectorSettings) -> Selected | None:
     count = len(run)
     start_at = max(0, count - settings.max_parts_looked_at)
@@ -109,7 +134,8 @@ def _best_of_run(run: Sequence[Candidate], settings: SelectorSettings) -> Select
             parts = end - start
             if parts < 2 or not _is_worth_it(total, largest, parts, youngest_s, crowding, settings):
                 continue
-            if last.size_bytes < settings.small_at_right_ratio * total and parts > 2:
+            is_small = last.size_bytes < settings.small_at_right_ratio * total
+            if is_small and parts > 2 and settings.leaves_small_at_right:
                 continue
             before = run[start - 1].size_bytes if start else 0
             score = _score(parts, total, before, settings)
@@ -124,7 +150,7 @@ def _is_worth_it(
     total: int, largest: int, parts: int, youngest_s: float, crowding: float, settings: SelectorSettings
 ) -> bool:
     ratio = (total + parts * settings.fixed_cost_bytes) / (largest + settings.fixed_cost_bytes)
-    if ratio >= settings.base:
+    if ratio >= settings.base or youngest_s >= settings.forced_age_s:
         return True
     if ratio < settings.lowest_base:
         return False

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Self
 
 from engine.errors import Code, SqlError
+from engine.setting_values import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class ReplicatedSettings:
     parts_to_delay_insert: int = 1000
     parts_to_throw_insert: int = 3000
     max_delay_to_insert: float = 1.0
+    min_delay_to_insert_ms: int = 10
+    max_avg_part_size_for_too_many_parts: int = 1 << 30
     max_parts_in_total: int = 100_000
     finished_mutations_to_keep: int = 100
     cleanup_delay_period: float = 30.0
@@ -52,6 +55,12 @@ class ReplicatedSettings:
     allow_experimental_replacing_merge_with_cleanup: int = 0
     max_parts_to_merge_at_once: int = 100
     max_bytes_to_merge_at_max_space_in_pool: int = 150 << 30
+    min_age_to_force_merge_seconds: int = 0
+    min_age_to_force_merge_on_partition_only: int = 0
+    enable_max_bytes_limit_for_min_age_to_force_merge: int = 1
+    merge_selector_base: float = 5.0
+    merge_selector_window_size: int = 1000
+    merge_selector_enable_heuristic_to_remove_small_parts_at_right: int = 1
     min_relative_delay_to_measure: float = 120.0
     min_relative_delay_to_close: float = 300.0
     min_absolute_delay_to_close: float = 0.0
@@ -68,9 +77,10 @@ class ReplicatedSettings:
             if name not in known:
                 continue
             try:
-                changes[name] = float(text.strip("'")) if known[name] == "float" else int(text.strip("'"))
+                number = number_of(text)
             except ValueError:
                 raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = {text} is not a number.") from None
+            changes[name] = float(number) if known[name] == "float" else int(number)
         return replace(self, **changes)  # type: ignore[arg-type]  # by `known`
 
     def with_defaults(self, names: Collection[str]) -> Self:

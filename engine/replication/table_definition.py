@@ -18,6 +18,7 @@ from engine.names import quote_string
 from engine.replication.columns import Column, Columns, DefaultKind
 from engine.replication.graphite import graphite_hash
 from engine.replication.table_metadata import MergingMode, TableMetadata
+from engine.setting_values import whole_number_of
 from engine.sql.tokens import Token, TokenKind, literal_value, scan
 
 _MODES = {
@@ -295,14 +296,13 @@ def _names(piece: _Piece) -> list[str]:
 
 
 def _number(settings: dict[str, str], name: str, default: int) -> int:
-    text = settings.get(name, str(default)).strip("'")
-    if not text.isdigit():
+    text = settings.get(name, str(default))
+    try:
+        return whole_number_of(text)
+    except ValueError:
         raise SqlError(
-            Code.BAD_ARGUMENTS,
-            f"Setting {name} = {text} of a replicated table has to be a plain number.",
-            hint="Write it without a unit.",
-        )
-    return int(text)
+            Code.BAD_ARGUMENTS, f"Setting {name} = {text} of a replicated table has to be a number."
+        ) from None
 
 
 def _unexpected(what: str, piece: _Piece) -> SqlError:

@@ -175,6 +175,39 @@ def test_many_parts_slow_inserts_down_and_too_many_refuse_them() -> None:
     run(main)
 
 
+def test_many_parts_that_are_large_are_no_reason_to_slow_anybody_down() -> None:
+    async def main(bench: Bench) -> None:
+        given = {"parts_to_delay_insert": "1", "parts_to_throw_insert": "2", "max_delay_to_insert": "2"}
+        limits = ReplicatedSettings.of(given)
+        replica = await bench.replica(settings=limits)
+        for value in range(3):
+            await insert(replica, value)
+        sizes = [part.size_bytes for part in replica.store.active.values()]
+        average = sum(sizes) // len(sizes)
+        replica.ctx.settings = limits.changed({"max_avg_part_size_for_too_many_parts": str(average - 1)})
+        started_s = bench.env.monotonic_s()
+        await Inserter(replica.ctx).check(DEDUP)
+        assert bench.env.monotonic_s() == started_s
+        for none_is_large in (str(average + 1), "0"):
+            replica.ctx.settings = limits.changed({"max_avg_part_size_for_too_many_parts": none_is_large})
+            with pytest.raises(SqlError, match="Too many parts"):
+                await Inserter(replica.ctx).check(DEDUP)
+
+    run(main)
+
+
+def test_an_insert_that_is_slowed_down_waits_a_least_time() -> None:
+    async def main(bench: Bench) -> None:
+        given = {"parts_to_delay_insert": "1", "max_delay_to_insert": "0", "min_delay_to_insert_ms": "500"}
+        replica = await bench.replica(settings=ReplicatedSettings.of(given))
+        await insert(replica, 1)
+        started_s = bench.env.monotonic_s()
+        await Inserter(replica.ctx).check(DEDUP)
+        assert bench.env.monotonic_s() - started_s == 0.5
+
+    run(main)
+
+
 def test_a_table_has_a_limit_for_the_parts_of_all_its_partitions() -> None:
     async def main(bench: Bench) -> None:
         replica = await bench.replica(settings=ReplicatedSettings.of({"max_parts_in_total": "3"}))

@@ -11,7 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.replication.merge_selector import Candidate, SelectorSettings, select_merge
+from engine.replication.merge_selector import (
+    Candidate,
+    SelectorSettings,
+    select_merge,
+    select_old_partition,
+)
 from engine.replication.part_name import PartName, inserted, merged
 
 MIB = 1024 * 1024
@@ -145,6 +150,32 @@ class Table:
         assert tuple(part for part, _, _ in self.parts[at : at + len(sources)]) == sources
         self.parts[at : at + len(sources)] = [(result, size, self.now_s)]
         self.written_bytes += size
+
+
+def test_parts_that_are_all_old_enough_are_merged_whatever_it_costs() -> None:
+    parts = run_of([1000 * MIB, MIB], age_s=100)
+    assert select_merge([parts]) is None
+    assert select_merge([parts], SelectorSettings(forced_age_s=101)) is None
+    chosen = select_merge([parts], SelectorSettings(forced_age_s=100))
+    assert chosen is not None and len(chosen.parts) == 2
+    one_is_young = [parts[0], Candidate(parts[1].part, MIB, 99)]
+    assert select_merge([one_is_young], SelectorSettings(forced_age_s=100)) is None
+    assert select_merge([parts], SelectorSettings(forced_age_s=100, max_total_bytes=1000 * MIB)) is None
+
+
+def test_of_partitions_that_are_old_as_a_whole_the_oldest_is_merged() -> None:
+    runs = [
+        run_of([MIB, MIB], age_s=100, partition="a"),
+        run_of([MIB, MIB, MIB], age_s=200, partition="b"),
+        run_of([MIB, MIB], age_s=300, partition="c"),  # not all of it: a third part may not be merged now
+        run_of([MIB], age_s=400, partition="d"),
+        run_of([MIB, 900 * MIB], age_s=500, partition="e"),
+    ]
+    parts = {"a": 2, "b": 3, "c": 3, "d": 1, "e": 2}
+    chosen = select_old_partition(runs, parts, 100, 500 * MIB)
+    assert chosen is not None and list(chosen.candidates) == runs[1]
+    assert select_old_partition(runs[:1], parts, 101, 500 * MIB) is None
+    assert select_old_partition(runs, parts, 501, 500 * MIB) is None
 
 
 @settings(max_examples=8, deadline=None)

@@ -553,3 +553,24 @@ def test_cleanup_needs_a_table_that_can_be_cleaned_up() -> None:
             await optimize(replica.ctx, replace(FINAL, cleanup=True))
 
     run(main)
+
+
+# -- old parts -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("of_partitions", [0, 1])
+def test_parts_are_merged_at_the_age_that_the_setting_says(of_partitions: int) -> None:
+    settings = ReplicatedSettings(
+        min_age_to_force_merge_seconds=600, min_age_to_force_merge_on_partition_only=of_partitions
+    )
+
+    async def main(live: Live) -> None:
+        one, two = await live.cluster(2, settings)
+        await one.insert(1)
+        await one.insert(2)
+        await live.env.sleep(500)
+        assert one.parts() == two.parts() == ["all_0_0_0", "all_1_1_0"], "not worth it, and not old"
+        await live.env.sleep(500)
+        assert one.parts() == two.parts() == ["all_0_1_1"]
+
+    run(main)

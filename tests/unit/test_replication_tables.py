@@ -96,7 +96,7 @@ def test_a_column_named_like_a_clause_does_not_end_a_clause() -> None:
         ("CREATE TABLE d.t (`a` UInt8, , `b` UInt8) ENGINE = MergeTree ORDER BY a", 62),
         ("CREATE TABLE d.t (a UInt8) ENGINE = MergeTree ORDER BY a", 62),
         ("CREATE TABLE d.t (`a` UInt8 ENGINE = MergeTree ORDER BY a", 62),
-        ("CREATE TABLE d.t (`a` UInt8) ENGINE = MergeTree ORDER BY a SETTINGS index_granularity = '8k'", 36),
+        ("CREATE TABLE d.t (`a` UInt8) ENGINE = MergeTree ORDER BY a SETTINGS index_granularity = '8 k'", 36),
     ],
 )
 def test_text_that_chdb_does_not_write_is_refused(text: str, code: int) -> None:

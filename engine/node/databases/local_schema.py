@@ -27,6 +27,7 @@ from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
 from engine.node.replicated.local_tables import LocalTables
+from engine.node.replicated.waiting import number
 from engine.node.statement import Asked
 from engine.sql import AlterCommand, Statement, StatementKind, parse_statement, redact, runs_once_per_shard
 from engine.storage import ChdbPool
@@ -190,7 +191,7 @@ class ChdbSchema:
             f"WHERE database = {quote_string(name.database)} AND name = {quote_string(name.table)}"
         )
         for total, databases, tables, checks, most in rows:
-            limit = int(asked.settings.get("max_table_size_to_drop", most))
+            limit = int(number(asked.settings, "max_table_size_to_drop", float(most)))
             if total and limit and int(total) > limit:
                 raise SqlError(
                     Code.TABLE_SIZE_EXCEEDS_MAX_DROP_SIZE_LIMIT,

@@ -16,7 +16,7 @@ from engine.distributed.sharding import owner_of, slot_count, slot_expression
 from engine.errors import Code, SqlError
 from engine.names import quote_identifier, quote_string
 from engine.node.distributed.zones import has_session_zone
-from engine.node.replicated.waiting import flag
+from engine.node.replicated.waiting import flag, number
 from engine.storage import ChdbPool
 
 _ANY_KEY = "allow_nondeterministic_optimize_skip_unused_shards"
@@ -42,7 +42,7 @@ async def needed_shards(
             numbers = await _owners(weights, select, sharding_key, column_types, settings, pool)
             if numbers is not None:
                 return [shard for at, shard in enumerate(shards) if at in numbers]
-    force = int(settings.get("force_optimize_skip_unused_shards", "0") or 0)
+    force = int(number(settings, "force_optimize_skip_unused_shards", 0))
     if force == 2 or (force == 1 and sharding_key):
         raise SqlError(Code.UNABLE_TO_SKIP_UNUSED_SHARDS, why)
     return shards
@@ -65,7 +65,7 @@ async def _owners(
         f"defaultValueOfTypeName({quote_string(column_types[name])}) AS {quote_identifier(name)}"
         for name in wanted
     )
-    limit = int(settings.get("optimize_skip_unused_shards_limit", "1000") or 1000)
+    limit = int(number(settings, "optimize_skip_unused_shards_limit", 1000))
     zone = settings.get("session_timezone", "")
     if zone and any(has_session_zone(column_types[name]) for name in wanted):
         return None  # the key may have been evaluated in another zone

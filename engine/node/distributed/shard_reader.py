@@ -262,7 +262,7 @@ class ShardReader:
         """From how far behind a replica is stale; 0 where nobody asks: the only one is read, stale or not."""
         if (len(shard.peers) == 1 and self._reads_stale) or self.place.function:
             return 0
-        return int(self.settings.get("max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
+        return int(number(self.settings, "max_replica_delay_for_distributed_queries", _DEFAULT_DELAY_S))
 
     def _known(self, shard: PeerShard) -> Peer | None:
         """The first choice, if it was seen lately and is not stale."""

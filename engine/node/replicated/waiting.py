@@ -11,6 +11,7 @@ from engine.errors import Code, SqlError
 from engine.node.replicated.text_settings import settings_of_text
 from engine.node.statement import Asked
 from engine.replication.commands.waiting import Sync
+from engine.setting_values import number_of
 
 _ALTER_SYNC = ("alter_sync", "replication_alter_partitions_sync")
 
@@ -25,10 +26,8 @@ def number(settings: Mapping[str, str], name: str, default: float) -> float:
     text = settings.get(name)
     if text is None:
         return default
-    if text.lower() in ("true", "false"):
-        return float(text.lower() == "true")
     try:
-        return float(text)
+        return number_of(text)
     except ValueError:
         raise SqlError(Code.BAD_ARGUMENTS, f"Setting {name} = '{text}' is not a number.") from None
 

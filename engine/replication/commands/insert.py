@@ -76,7 +76,6 @@ _GROUP = 40
 """Parts per transaction: about six operations each, and a request has to stay below 1 MiB."""
 _TRIES_OF_CHECK = 5
 """How often a read-only replica is asked again before the rows are read."""
-_LEAST_DELAY_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,18 +214,29 @@ class Inserter:
                 "indicates wrong choice of partition key. The threshold can be modified with the setting "
                 "max_parts_in_total of the table.",
             )
-        count = max(counts.values(), default=0)
-        if count >= to_throw > 0:
+        fullest, count = max(counts.items(), key=lambda item: item[1], default=("", 0))
+        is_too_many, is_many = count >= to_throw > 0, count >= to_delay > 0
+        if not (is_too_many or is_many) or self._are_large(fullest):
+            return
+        if is_too_many:
             raise SqlError(
                 Code.TOO_MANY_PARTS,
                 f"Too many parts ({count} in one partition of {ctx.name}). Merges are processing "
                 "significantly slower than inserts.",
                 hint="Insert more rows at once, into fewer partitions.",
             )
-        if count < to_delay or not to_delay:
-            return
         over = min(1.0, (count - to_delay + 1) / max(1, to_throw - to_delay))
-        await ctx.env.sleep(max(_LEAST_DELAY_S, settings.max_delay_to_insert * over))
+        await ctx.env.sleep(max(settings.min_delay_to_insert_ms / 1e3, settings.max_delay_to_insert * over))
+
+    def _are_large(self, partition_id: str) -> bool:
+        """Parts so large that many of them are no sign of merges that do not keep up."""
+        limit_bytes = self._ctx.settings.max_avg_part_size_for_too_many_parts
+        sizes = [
+            part.size_bytes
+            for name, part in self._ctx.store.active.items()
+            if name.partition_id == partition_id
+        ]
+        return 0 < limit_bytes < sum(sizes) / max(1, len(sizes))
 
     # -- quorum --------------------------------------------------------------------------------------------
 

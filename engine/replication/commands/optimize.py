@@ -21,7 +21,6 @@ from engine.errors import Code, ConnectionLoss, OperationTimeout, SessionExpired
 from engine.keeper.base import Op
 from engine.replication.commands.waiting import DEFAULT_INACTIVE_TIMEOUT_S, Sync, in_term, wait_for_entries
 from engine.replication.log_actions import MergeParts
-from engine.replication.merge_selector import select_merge
 from engine.replication.part_name import PartName, merged
 from engine.replication.replica.context import ReplicaContext
 from engine.replication.replica.log_commit import Logged
@@ -30,8 +29,7 @@ from engine.replication.replica.merge_assigner import (
     NotAssigned,
     assign,
     nobody_elects,
-    runs_of,
-    selector_settings,
+    select_regular_merge,
     why_not_alike,
 )
 from engine.replication.replica.merge_predicate import MergePredicate, load_predicate
@@ -215,7 +213,7 @@ def _choose(
     """What to merge, and why not where nothing can be."""
     extent = options.extent
     if not partitions:
-        selected = select_merge(runs_of(ctx, predicate), selector_settings(ctx))
+        selected = select_regular_merge(ctx, predicate)
         return ([selected.parts], []) if selected is not None else ([], ["no merge is worth its effort now"])
     chosen: list[tuple[PartName, ...]] = []
     reasons: list[str] = []

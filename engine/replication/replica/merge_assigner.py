@@ -23,6 +23,8 @@ import asyncio
 import enum
 import itertools
 import logging
+import math
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
@@ -32,7 +34,13 @@ from engine.keeper.base import Keeper, Op, SetData, Stat, Watch, WatchEvent
 from engine.replication.creation import leader_election_ops
 from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.log_entry import LogEntry
-from engine.replication.merge_selector import Candidate, SelectorSettings, select_merge
+from engine.replication.merge_selector import (
+    Candidate,
+    Selected,
+    SelectorSettings,
+    select_merge,
+    select_old_partition,
+)
 from engine.replication.part_name import PartName, merged
 from engine.replication.part_store import Part
 from engine.replication.replica.background import keep_running
@@ -273,16 +281,30 @@ def why_not_alike(parts: Sequence[Part]) -> str:
     return ""
 
 
-def selector_settings(ctx: ReplicaContext) -> SelectorSettings:
-    """As the table's settings say."""
-    return SelectorSettings(
-        max_parts_at_once=ctx.settings.max_parts_to_merge_at_once,
-        max_total_bytes=ctx.settings.max_bytes_to_merge_at_max_space_in_pool,
+def select_regular_merge(ctx: ReplicaContext, predicate: MergePredicate) -> Selected | None:
+    """What is worth merging now, as the table's settings say."""
+    settings, runs = ctx.settings, runs_of(ctx, predicate)
+    forced_age_s = settings.min_age_to_force_merge_seconds or math.inf
+    is_of_partitions = bool(settings.min_age_to_force_merge_on_partition_only)
+    chosen = SelectorSettings(
+        base=settings.merge_selector_base,
+        max_parts_at_once=settings.max_parts_to_merge_at_once,
+        max_total_bytes=settings.max_bytes_to_merge_at_max_space_in_pool,
+        max_parts_looked_at=settings.merge_selector_window_size,
+        leaves_small_at_right=bool(settings.merge_selector_enable_heuristic_to_remove_small_parts_at_right),
+        forced_age_s=math.inf if is_of_partitions else forced_age_s,
     )
+    selected = select_merge(runs, chosen)
+    if selected is not None or not is_of_partitions or math.isinf(forced_age_s):
+        return selected
+    has_limit = settings.enable_max_bytes_limit_for_min_age_to_force_merge
+    max_total_bytes = chosen.max_total_bytes if has_limit else sys.maxsize
+    counts = Counter(part.partition_id for part in ctx.store.active)
+    return select_old_partition(runs, counts, forced_age_s, max_total_bytes)
 
 
 def _choose_merge(ctx: ReplicaContext, predicate: MergePredicate) -> tuple[PartName, ...]:
-    selected = select_merge(runs_of(ctx, predicate), selector_settings(ctx))
+    selected = select_regular_merge(ctx, predicate)
     return selected.parts if selected is not None else ()
 
 
