@@ -43,7 +43,7 @@ class Snapshot:
 
 
 async def read_snapshot(keeper: Keeper, paths: DatabasePaths) -> Snapshot:
-    """Raises SqlError 571 while the definitions keep changing."""
+    """Raises SqlError 709 while the definitions keep changing."""
     for _ in range(_ATTEMPTS):
         await keeper.sync(paths.root)
         before = await keeper.get(paths.max_log_ptr)
@@ -60,7 +60,7 @@ async def read_snapshot(keeper: Keeper, paths: DatabasePaths) -> Snapshot:
         }
         return Snapshot(int(after.data), texts)
     raise SqlError(
-        Code.DATABASE_REPLICATION_FAILED,
+        Code.CANNOT_GET_REPLICATED_DATABASE_SNAPSHOT,
         f"Cannot get a consistent snapshot of the definitions at {paths.root}",
         hint="They keep changing; it is tried again.",
     )
@@ -104,8 +104,8 @@ async def recover(
     database_name: str,
     log_ptr: int,
 ) -> int:
-    """The entry up to which the replica is recovered. Raises SqlError 571 when too much would have to go, and
-    what the schema says."""
+    """The entry up to which the replica is recovered. Raises SqlError 571 when too much would have to go, 709
+    when the definitions keep changing, and what the schema says."""
     snapshot = await read_snapshot(keeper, paths)
     local = dict(schema.texts())
     plan = plan_recovery(local, snapshot.texts, schema)

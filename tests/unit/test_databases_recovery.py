@@ -9,10 +9,13 @@ from typing import cast
 import pytest
 
 from engine.databases import DatabaseSettings, LocalSchema, digest_of
-from engine.databases.paths import ReplicaName
-from engine.databases.recovery import Plan, plan_recovery
+from engine.databases.paths import DatabasePaths, ReplicaName
+from engine.databases.recovery import Plan, plan_recovery, read_snapshot
 from engine.errors import SqlError
+from engine.keeper.base import Keeper
+from engine.keeper.memory import MemoryKeeperServer
 from engine.node.databases.begun import BegunMutations
+from engine.testing.simulation import SimulationEnv, run_simulation
 
 
 class OnlyReplicates:
@@ -66,6 +69,37 @@ def test_an_inner_table_goes_with_its_view_and_not_before_it() -> None:
     local = {"v": view(3, 4), ".inner_id.x": text(4)}
     assert plan(local, {}) == Plan((), ("v",))
     assert plan(local, {"v": view(3, 4, "SELECT 2 AS k"), ".inner_id.x": text(4)}) == Plan((), ("v",))
+
+
+def test_definitions_that_change_under_every_look_are_clickhouses_error_709() -> None:
+    """SELECT errorCodeToName(709), asked of chDB."""
+    paths = DatabasePaths("/databases/d")
+
+    async def main(env: SimulationEnv) -> None:
+        server = MemoryKeeperServer(env.fork())
+        keeper = await server.connect()
+        for path in ("/databases", paths.root, paths.metadata):
+            await keeper.create(path)
+        await keeper.create(paths.max_log_ptr, b"1")
+        assert (await read_snapshot(keeper, paths)).max_log_ptr == 1, "it is read when nobody changes it"
+        other = await server.connect()
+
+        class Busy:
+            """Another replica commits between two requests of the reader."""
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(keeper, name)
+
+            async def children(self, path: str) -> object:
+                await other.set(paths.max_log_ptr, b"1")
+                return await keeper.children(path)
+
+        with pytest.raises(SqlError) as raised:
+            await read_snapshot(cast(Keeper, Busy()), paths)
+        assert raised.value.code == 709
+        assert raised.value.name == "CANNOT_GET_REPLICATED_DATABASE_SNAPSHOT"
+
+    run_simulation(1, main)
 
 
 def test_settings_and_names_that_cannot_be_are_refused() -> None:
