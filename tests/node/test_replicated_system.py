@@ -298,3 +298,14 @@ def test_a_fetch_that_fails_is_tried_again_and_shown_with_its_reason(pair: Pair)
     assert row["create_time"] <= row["last_exception_time"] <= row["last_attempt_time"]
     pair.n1.query("SYSTEM START REPLICATED SENDS")
     assert pair.rows(t) == "1\ta\n"
+
+
+def test_settings_of_a_table_may_be_words_and_have_units(pair: Pair) -> None:
+    settings = ("ttl_only_drop_parts = true", "max_bytes_to_merge_at_max_space_in_pool = '10Gi'")
+    t = pair.table(rest=f"ORDER BY k SETTINGS {', '.join(settings)}")
+    pair.n1.query(f"SYSTEM RESTART REPLICA {t}")
+    pair.n1.query(f"ALTER TABLE {t} MODIFY SETTING always_fetch_merged_part = true")
+    pair.n1.query(f"INSERT INTO {t} VALUES (1, 'a')")
+    assert pair.rows(t) == "1\ta\n"
+    shown = pair.n1.query(f"SHOW CREATE TABLE {t} FORMAT TSVRaw")
+    assert all(each in shown for each in settings)
