@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from engine.ddl.attempt import Fence
 from engine.keeper.base import Op
 
 
@@ -40,9 +41,10 @@ class LocalSchema(Protocol):
         """Of a statement of the log: one replica of each shard does it for the others."""
         ...
 
-    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
+    async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
         """Entry `number` of the log, which another replica has committed. What is done already counts as
-        done. Raises SqlError."""
+        done. `fence` goes into every transaction that changes a replicated table. Raises SqlError, and
+        MultiFailed where the fence did not hold."""
         ...
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from engine.databases.cluster import (
     DatabaseCluster,
@@ -32,6 +33,8 @@ from engine.databases.paths import DROPPED, DatabasePaths, ReplicaName
 from engine.databases.recovery import recover
 from engine.databases.schema import LocalSchema
 from engine.databases.settings import DatabaseSettings
+from engine.databases.shard_turn import ShardTurn
+from engine.ddl.attempt import Fence
 from engine.ddl.entry import DEFAULT_VERSION, DDLLogEntry
 from engine.ddl.text import encode_bytes
 from engine.env import Env
@@ -389,19 +392,18 @@ class DatabaseWorker:
 
     async def _carry_out(self, keeper: Keeper, number: int, entry: DDLLogEntry) -> None:
         settings = {setting.name: setting.value for setting in entry.settings}
-        ops: list[Op] = []
+        ops: Sequence[Op] = []
         active = self.paths.entry(number, f"active/{self.me}")
         try:
             await keeper.create(active, mode=CreateMode.EPHEMERAL)
         except NodeExists:
             pass
         log.info("databases.execute database=%s entry=%d", self._database_name(), number)
+        execute = partial(self._schema.execute, number, entry.query, settings)
         if await self._schema.runs_once_per_shard(entry.query):
-            ops += await self._for_shard(
-                keeper, number, lambda: self._schema.execute(number, entry.query, settings)
-            )
+            ops = await ShardTurn(keeper, self._env, self.paths, self.me, number).run(execute)
         else:
-            await self._schema.execute(number, entry.query, settings)
+            await execute(Fence())
         async with self._digest_lock:
             digest = digest_of(self._schema.texts())
             await keeper.multi(
@@ -414,41 +416,6 @@ class DatabaseWorker:
                     *ops,
                 ]
             )
-
-    async def _for_shard(
-        self, keeper: Keeper, number: int, execute: Callable[[], Awaitable[None]]
-    ) -> list[Op]:
-        """Carry it out unless another replica of the shard has; what the record takes along."""
-        paths, shard = self.paths, self.me.shard
-        for path in (paths.entry(number, "shards"), paths.shard(number, shard)):
-            try:
-                await keeper.create(path)
-            except NodeExists:
-                pass
-        executed, lock = paths.shard(number, shard, "executed"), paths.shard(number, shard, "lock")
-        while True:
-            done, gone = Signal(), Signal()
-            if await keeper.exists(executed, watch=done) is not None:
-                return []
-            try:
-                await keeper.create(lock, encode_bytes(str(self.me)), mode=CreateMode.EPHEMERAL)
-            except NodeExists:
-                if await keeper.exists(lock, watch=gone) is None:
-                    continue
-                waits = [asyncio.ensure_future(done.wait()), asyncio.ensure_future(gone.wait())]
-                try:
-                    await asyncio.wait(waits, timeout=TICK_S, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    for wait in waits:
-                        wait.cancel()
-                    await asyncio.gather(*waits, return_exceptions=True)
-                continue
-            try:
-                await execute()
-            except BaseException:
-                await try_remove(keeper, lock)
-                raise
-            return [Create(executed, encode_bytes(str(self.me))), Remove(lock)]
 
     async def _clean(self, keeper: Keeper) -> None:
         """Now and then remove entries that everybody has had time for."""

@@ -136,7 +136,8 @@ def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     n1.query(f"DETACH TABLE {d}.p PERMANENTLY")
     n2.query(f"ATTACH TABLE {d}.p")
     n2.query(f"INSERT INTO {d}.p (x) VALUES (1)")
-    n1.query(f"ALTER TABLE {d}.p UPDATE x2 = x2 + 1 WHERE x = 1, ADD COLUMN x3 Int8", mutations_sync="2")
+    n1.query(f"ALTER TABLE {d}.p UPDATE x2 = x2 + 1 WHERE x = 1", mutations_sync="2")
+    n1.query(f"ALTER TABLE {d}.p ADD COLUMN x3 Int8")
     assert n2.query(f"SELECT * FROM {d}.p") == "1\t6\t0\n"
     shown = three.same(DEFINITIONS.format(d))
     names = [line.split("\t")[0] for line in shown.splitlines() if not line.startswith(".inner")]
@@ -364,3 +365,34 @@ def test_definitions_that_keeper_has_lost_are_restored(three: Three) -> None:
     three.same(DEFINITIONS.format(d))
     assert three.n1.query(f"SELECT k FROM {d}.p") == "1\n"
     eventually(lambda: len(three.digests(d)), 1)
+
+
+def test_one_replica_of_each_shard_changes_rows_of_a_replicated_table(three: Three) -> None:
+    d = "shards"
+    for host, shard in zip(HOSTS, ("s1", "s1", "s2"), strict=True):
+        three.nodes[host].query(
+            f"CREATE DATABASE {d} ENGINE = Replicated('/databases/{d}', '{shard}', '{host}')"
+        )
+    place = "'/tables/shards/{shard}', '{replica}'"
+    three.n1.query(
+        f"CREATE TABLE {d}.t (k UInt64, v UInt64) ENGINE = ReplicatedMergeTree({place}) ORDER BY k",
+        database_replicated_allow_replicated_engine_arguments="3",
+    )
+    three.n1.query(f"INSERT INTO {d}.t VALUES (1, 10)")
+    three.n3.query(f"INSERT INTO {d}.t VALUES (2, 20)")
+    for node, sql in (
+        (three.n2, f"ALTER TABLE {d}.t UPDATE v = v + 1 WHERE 1"),
+        (three.n3, f"ALTER TABLE {d}.t UPDATE v = v + 1 WHERE 1"),
+        (three.n1, f"DELETE FROM {d}.t WHERE v = 0"),
+    ):
+        node.query(sql, mutations_sync="2", lightweight_deletes_sync="2")
+        refused(node.post(f"ALTER TABLE {d}.t ADD COLUMN w Int8, UPDATE v = 0 WHERE 1"), 48)
+    three.n2.query(f"SYSTEM SYNC REPLICA {d}.t")
+    assert three.same(f"SELECT * FROM {d}.t", three.n1, three.n2) == "1\t12\n"
+    assert three.n3.query(f"SELECT * FROM {d}.t") == "2\t22\n"
+    attempts = [
+        three.value(f"/databases/{d}/log/{entry}/shards/{shard}/attempt")
+        for entry in three.children(f"/databases/{d}/log")
+        for shard in three.children(f"/databases/{d}/log/{entry}/shards")
+    ]
+    assert sum('"effect": "whole"' in attempt for attempt in attempts) == 2, attempts

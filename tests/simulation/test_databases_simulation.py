@@ -13,6 +13,7 @@ import pytest
 from engine.databases import Commit, DatabasePaths, DatabaseSettings, ReplicaName, ReplicatedDatabase
 from engine.databases.digest import digest_of
 from engine.databases.entry_cleanup import clean_log
+from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.keeper.faults import FaultPlan
 from engine.keeper.memory import MemoryKeeperServer
@@ -71,12 +72,12 @@ class ModelSchema:
             await commit(changes)
             self._write(after)
 
-    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
+    async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
         self._write(applied(self._disk.texts, query, is_again=True))
 
     async def redo(self, query: str, settings: Mapping[str, str]) -> None:
         if query.startswith(("DROP", "ALTER")):
-            await self.execute(0, query, settings)
+            await self.execute(0, query, settings, Fence())
 
     async def create(self, name: str, text: str) -> None:
         self._write({**self._disk.texts, name: text})
@@ -296,7 +297,7 @@ def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_wh
         execute = slow.schema.execute
 
         # 1. One replica is held up at an entry, in one and the same session.
-        async def fails(number: int, query: str, settings: Mapping[str, str]) -> None:
+        async def fails(number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
             raise SqlError(Code.MEMORY_LIMIT_EXCEEDED, "Memory limit exceeded")
 
         slow.schema.execute = fails  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 
 from engine.config.model import User
 from engine.databases import Commit
+from engine.ddl.attempt import Fence
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_identifier, quote_string
 from engine.node.databases.begun import BegunMutations
@@ -99,18 +100,20 @@ class ChdbSchema:
                 await self._before(asked, statement, commit)
             case Moment.PLANNED:
                 await self._planned(asked, statement, commit)
+            case Moment.DATA if self._shell.life.tables.find(statement.tables[0]) is not None:
+                await self._with_commit(asked, commit, {})
             case Moment.DATA:
                 await self._shell.run_here(asked)
                 await commit({})
 
-    async def execute(self, number: int, query: str, settings: Mapping[str, str]) -> None:
+    async def execute(self, number: int, query: str, settings: Mapping[str, str], fence: Fence) -> None:
         """Entry `number`, which another replica has committed. Done already counts as done. Raises
-        SqlError."""
+        SqlError, and MultiFailed where the fence did not hold."""
         sql = from_log(query, self._name())
         statement = parse_statement(sql)
         if self._is_done(statement) or await self._has_mutated(number, statement):
             return
-        await self._carry_out(sql, settings)
+        await self._carry_out(sql, settings, fence)
 
     async def _has_mutated(self, number: int, statement: Statement) -> bool:
         """Whether an earlier try has made the mutation of a plain table that the entry asks for."""
@@ -125,9 +128,11 @@ class ChdbSchema:
         )
         return self._begun.is_done(number, [name for (name,) in rows])
 
-    async def _carry_out(self, sql: str, settings: Mapping[str, str]) -> None:
+    async def _carry_out(self, sql: str, settings: Mapping[str, str], fence: Fence) -> None:
         session = self._shell.pool.session(one_shot=True)
-        asked = Asked(sql=sql, user=User("default"), session=session, settings={**settings, **_QUIET})
+        asked = Asked(
+            sql=sql, user=User("default"), session=session, settings={**settings, **_QUIET}, fence=fence
+        )
         try:
             await self._shell.run_here(asked)
         finally:
@@ -138,7 +143,7 @@ class ChdbSchema:
         if moment_of(parse_statement(query)) in (Moment.BEFORE, Moment.PLANNED):
             sql = from_log(query, self._name())
             if not self._is_done(parse_statement(sql)):
-                await self._carry_out(sql, settings)
+                await self._carry_out(sql, settings, Fence())
 
     async def _behind(self, asked: Asked, statement: Statement, commit: Commit) -> None:
         database = self._name()
@@ -227,6 +232,10 @@ class ChdbSchema:
             await commit(changed)
             await self._shell.run_here(asked)
             return
+        await self._with_commit(asked, commit, changed)
+
+    async def _with_commit(self, asked: Asked, commit: Commit, changed: Mapping[str, str | None]) -> None:
+        """Of a replicated table: in one transaction with the table's own, where that is the whole of it."""
         fence = CommitFence(await commit.ops(changed))
         try:
             await self._shell.run_here(replace(asked, fence=fence))

@@ -9,6 +9,7 @@ BEFORE   DROP and DETACH: nothing brings back what is gone, so it goes only when
 PLANNED  ALTER of a definition: the text it leads to is found out on an empty table first (`planning`), and
          committed; then chDB's table is altered.
 DATA     what changes rows only: chDB, then the commit. Of rows that are gone there is nothing to undo.
+         UPDATE or DELETE of a replicated table and the commit are one transaction.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 
 from engine.errors import Code, SqlError
+from engine.node.replicated.partition_sql import alter_pieces, family_of
 from engine.sql import AlterCommand, Statement, StatementKind, tokenize
 
 _K = StatementKind
@@ -125,6 +126,13 @@ def check_statement(sql: str, statement: Statement, *, detaches_permanently: boo
                 "DETACH TABLE is not allowed for Replicated databases. Use DETACH TABLE PERMANENTLY or "
                 "SYSTEM RESTART REPLICA or set database_replicated_always_detach_permanently to 1",
             )
+    if statement.kind is _K.ALTER_TABLE and len({family_of(piece) for piece in alter_pieces(sql)}) > 1:
+        raise SqlError(
+            Code.NOT_IMPLEMENTED,
+            "An ALTER that mixes changes of data, partitions and metadata is not supported for Replicated "
+            "databases",
+            hint="Write one statement for each.",
+        )
     databases = {table.database for table in statement.tables}
     pairs = (_K.RENAME_TABLE, _K.RENAME_DICTIONARY, _K.EXCHANGE_TABLES, _K.EXCHANGE_DICTIONARIES)
     if statement.kind in pairs and len(databases) > 1:
