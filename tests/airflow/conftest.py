@@ -156,10 +156,7 @@ class Hosts:
 
     def entries(self) -> list[str]:
         """The queue's entries, oldest first."""
-        try:
-            return sorted(n for n in self._client.get_children(self._paths.root) if n.startswith("query-"))
-        except NoNodeError:
-            return []
+        return sorted(name for name in self._children(self._paths.root) if name.startswith("query-"))
 
     def queries(self) -> list[str]:
         """The statements in the queue, oldest first, without the token."""
@@ -175,9 +172,16 @@ class Hosts:
         name = self.entries()[-1]
         for path, count in ((self._paths.finished(name), done), (self._paths.active(name), running)):
             deadline_s = time.monotonic() + 120
-            while len(self._client.get_children(path)) < count:
+            while len(self._children(path)) < count:
                 assert time.monotonic() < deadline_s, path
                 time.sleep(0.01)
+
+    def _children(self, path: str) -> list[str]:
+        """Those of a node that may not be there yet, as an entry's `finished` before its first host."""
+        try:
+            return list(self._client.get_children(path))
+        except NoNodeError:
+            return []
 
     def _entry(self, name: str) -> DDLLogEntry:
         return DDLLogEntry.from_bytes(self._client.get(self._paths.entry(name))[0], where=name)
