@@ -71,5 +71,6 @@ def search(
         else:
             seen |= {violation.promise for violation in report.violations}
         if bug.promise in seen:
+            print(f"{bug.promise} is broken on seed {seed}, after {number} seeds on which it held")
             return
     pytest.fail(f"{bug.promise} held on {bug.seeds} seeds; broken were {sorted(seen) or 'none'}")

@@ -122,7 +122,7 @@ def the_intent_is_written_after_the_effect(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(runner.StatementRunner, "_run", run)
 
 
-@BUGS.add("D1", kill_gates=(45, 60, 75), replicated_share=0.0, power_cuts=True, seeds=300)
+@BUGS.add("D1", first=5, kill_gates=(45, 60, 75), replicated_share=0.0, power_cuts=True, seeds=300)
 def after_a_crash_everything_runs_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def recover(self: runner.StatementRunner, task: Task, intent: Intent) -> None:
         return None
@@ -149,7 +149,7 @@ def a_run_dies_with_the_session_and_is_forgotten(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(runner.StatementRunner, "run", run)
 
 
-@BUGS.add("D3", pool_size=3, statements=6, replicated_share=0.0)
+@BUGS.add("D3", first=15, pool_size=3, statements=6, replicated_share=0.0)
 def lanes_take_whatever_comes_next(monkeypatch: pytest.MonkeyPatch) -> None:
     def try_take(self: backlog.Backlog) -> Task | None:
         for slot in self._slots:
@@ -182,7 +182,7 @@ def an_entry_that_nobody_can_read_stops_the_worker(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(scan.QueueScan, "_refuse", refuse)
 
 
-@BUGS.add("D5", fault_rate=0.08, statements=6)
+@BUGS.add("D5", first=12, fault_rate=0.08, statements=6)
 def a_report_that_meets_a_lost_connection_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     original = lane.Lane._report
 

@@ -49,7 +49,7 @@ def data_is_rewritten_before_the_metadata_is_here(monkeypatch: pytest.MonkeyPatc
     _slow_down_alters(monkeypatch, 5.0)
 
 
-@BUGS.add("R8", has_alters=True, steps=14, kill_gates=(150, 190, 230, 270, 310, 350), seeds=300)
+@BUGS.add("R8", first=5, has_alters=True, steps=14, kill_gates=(150, 190, 230, 270, 310, 350), seeds=300)
 def an_alter_counts_as_applied_before_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     execute = runner.execute_alter
 

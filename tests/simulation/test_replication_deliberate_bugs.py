@@ -54,7 +54,7 @@ BUGS = Bugs()
 # --- inserts ----------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R3", first=26, fault_rate=0.03)
+@BUGS.add("R3", first=35, fault_rate=0.03)
 def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def find_out(self: Any) -> bool:
         return False
@@ -62,7 +62,7 @@ def an_insert_without_answer_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(insert_transaction.InsertTransaction, "_find_out", find_out)
 
 
-@BUGS.add("R3", first=22, fault_rate=0.03)
+@BUGS.add("R3", first=41, fault_rate=0.03)
 def rows_are_shown_before_keeper_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = insert_transaction.InsertTransaction._stage
 
@@ -115,7 +115,14 @@ def a_sequential_read_looks_at_the_last_part_only(monkeypatch: pytest.MonkeyPatc
 
 
 @BUGS.add(
-    "R7", replicas=2, keeper_latency_s=0.2, has_slow_replica=True, has_merges=True, partitions=1, steps=14
+    "R7",
+    first=3,
+    replicas=2,
+    keeper_latency_s=0.2,
+    has_slow_replica=True,
+    has_merges=True,
+    partitions=1,
+    steps=14,
 )
 def fetches_of_one_covering_part_keep_each_other_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
     def nobody(*args: Any) -> bool:
@@ -161,7 +168,7 @@ def a_part_is_merged_before_its_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- merges and mutations ---------------------------------------------------------------------------------
 
 
-@BUGS.add("R4", first=31, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
+@BUGS.add("R4", first=39, fault_rate=0.03, has_merges=True, steps=14, seeds=400)
 def a_merge_is_assigned_on_an_old_log(monkeypatch: pytest.MonkeyPatch) -> None:
     load = merge_predicate.load_predicate
 
@@ -188,7 +195,7 @@ def a_mutation_is_applied_again_to_what_has_it(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(MutationBook, "commands", commands)
 
 
-@BUGS.add("R5", has_mutations=True, steps=14)
+@BUGS.add("R5", first=29, has_mutations=True, steps=14)
 def a_mutation_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = MutationBook.commands
 
@@ -213,7 +220,7 @@ def a_lost_answer_about_the_leader_counts_as_no(monkeypatch: pytest.MonkeyPatch)
 # --- partitions -------------------------------------------------------------------------------------------
 
 
-@BUGS.add("R2", has_partition_commands=True, steps=14)
+@BUGS.add("R2", first=4, has_partition_commands=True, steps=14)
 def dropped_rows_still_swallow_inserts(monkeypatch: pytest.MonkeyPatch) -> None:
     async def none(*args: Any) -> list[Any]:
         return []
@@ -296,7 +303,7 @@ def copied_entries_are_forgotten_with_a_lost_reply(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(log_puller, "_copy", forgetful)
 
 
-@BUGS.add("R3", first=44, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
+@BUGS.add("R3", first=58, fault_rate=0.03, kill_gates=(40, 60, 80), seeds=400)
 def the_log_pointer_goes_before_the_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     async def copy(
         ctx: ReplicaContext, keeper: Keeper, names: Sequence[str], version: int, known: object
@@ -339,7 +346,7 @@ def a_clone_counts_as_whole_before_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @BUGS.add(
-    "R7", first=228, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400
+    "R7", first=360, has_short_log=True, has_slow_replica=True, is_partitioned=True, steps=14, seeds=400
 )
 def the_log_is_cleaned_past_slow_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     def keep(self: cleanup_log._Replicas, pointer: int) -> None:
