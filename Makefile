@@ -22,12 +22,14 @@ STAMP := $(VENV)/oncluster-stamp
 # for two processors, because a third of the slow tests' time is waiting.
 WORKERS ?= 3
 PARALLEL := -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+# Fast tests do not wait: a third worker would only import them all once more.
+FAST_WORKERS := $(if $(filter 3,$(WORKERS)),-n 2)
 
 # `docker compose` where Docker has it, else docker-compose of before version 2.
 COMPOSE ?= $(shell docker compose version >/dev/null 2>&1 && echo docker compose || echo docker-compose)
 PROFILES := --profile engine --profile clickhouse --profile etcd --profile demo
 
-.PHONY: help venv demo up down status test check format lint types imports test-fast lock clean bench
+.PHONY: help venv demo up down status test test-extended check format lint types imports test-fast lock clean bench
 .PHONY: compose-build compose-up compose-demo compose-down compose-clean test-compose
 
 help: ## list these commands
@@ -53,9 +55,14 @@ down: $(STAMP) ## stop what `make up` started
 status: $(STAMP) ## show what runs
 	@"$(BIN)/oncluster" status
 
-test: check ## every test (16 minutes on two fast cores, up to 40 on slow ones)
+test: check ## all but the extended tests (under 15 minutes)
 	@echo "== slow tests"
-	@"$(BIN)/python" -m pytest -m slow $(PARALLEL) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m "slow and not extended" $(PARALLEL) $(PYTEST_ARGS)
+	@echo "Left out: more seeds, kills and variants of what ran here. \`make test-extended\` runs them, as CI does."
+
+test-extended: $(STAMP) ## more seeds, kills and variants of what `make test` runs (half an hour)
+	@echo "== extended tests"
+	@"$(BIN)/python" -m pytest -m extended $(PARALLEL) $(PYTEST_ARGS)
 
 # Two at once, begun in this order: mypy, one process with half a minute of work where it has no cache, goes on
 # beside the tests.
@@ -80,7 +87,7 @@ imports: $(STAMP)
 
 test-fast: $(STAMP)
 	@echo "== fast tests"
-	@"$(BIN)/python" -m pytest -m "not slow" $(PARALLEL) $(PYTEST_ARGS)
+	@"$(BIN)/python" -m pytest -m "not slow and not extended" $(PARALLEL) $(FAST_WORKERS) $(PYTEST_ARGS)
 
 lock: ## re-make requirements.lock from pyproject.toml (LOCK_ARGS=--upgrade for the newest of everything)
 	@"$(BIN)/uv" pip compile pyproject.toml --extra dev --universal --python-version 3.11 $(LOCK_ARGS) --quiet \

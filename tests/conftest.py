@@ -80,7 +80,7 @@ class _Scheduling(LoadFileScheduling):
 
 def pytest_configure(config: pytest.Config) -> None:
     """Before there are workers, which take over the environment. Few fast tests start servers."""
-    if config.option.markexpr == "slow":
+    if config.option.markexpr in (SLOW, EXTENDED):
         zookeeper_classes.make_archive()
     zookeeper_classes.use_archive()
 
@@ -90,23 +90,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return _Scheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
-_SOME_SLOW = re.compile(rb"mark\.slow|few_first\(")
-_ALL_SLOW = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.slow\b", re.MULTILINE)
+FAST = "not slow and not extended"
+SLOW = "slow and not extended"
+EXTENDED = "extended"
+"""What the Makefile gives to pytest's `-m` for each of the three runs of which all tests consist."""
+
+_SOME = {
+    SLOW: re.compile(rb"mark\.slow"),
+    EXTENDED: re.compile(rb"mark\.extended|few_first\("),
+}
+_ALL_LATER = re.compile(rb"^pytestmark = \[?\s*pytest\.mark\.(slow|extended)\b", re.MULTILINE)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """No worker imports a file whose text tells that the run takes no test of it."""
     if not (collection_path.name.startswith("test_") and collection_path.suffix == ".py"):
         return None
-    match config.option.markexpr:
-        case "slow":
-            # The conftest.py beside it marks some by their parameters, or all of them.
-            said = [collection_path, *collection_path.parent.glob("conftest.py")]
-            is_left_out = not any(_SOME_SLOW.search(file.read_bytes()) for file in said)
-        case "not slow":
-            is_left_out = _ALL_SLOW.search(collection_path.read_bytes()) is not None
-        case _:
-            is_left_out = False
+    # The conftest.py beside it marks some by their parameters, or all of them.
+    said = [collection_path, *collection_path.parent.glob("conftest.py")]
+    chosen = config.option.markexpr
+    if chosen == FAST:
+        is_left_out = _ALL_LATER.search(collection_path.read_bytes()) is not None
+    elif chosen in _SOME:
+        is_left_out = not any(_SOME[chosen].search(file.read_bytes()) for file in said)
+    else:
+        is_left_out = False
     return is_left_out or None
 
 

@@ -1,4 +1,5 @@
-"""Tests with many seeds or cases of one kind: the first few are fast tests, the others slow ones."""
+"""Tests with many seeds or cases of one kind: the first few belong to `make test`, the others to
+`make test-extended`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,8 @@ import pytest
 
 
 def few_first(cases: Iterable[Any], *, few: int) -> list[Any]:
-    """For `pytest.mark.parametrize`. `tests/conftest.py` looks for the name: the file has slow tests."""
+    """For `pytest.mark.parametrize`. `tests/conftest.py` looks for the name: the file has extended tests."""
     return [
-        case if number < few else pytest.param(case, marks=pytest.mark.slow)
+        case if number < few else pytest.param(case, marks=pytest.mark.extended)
         for number, case in enumerate(cases)
     ]

@@ -22,6 +22,8 @@ from engine.local.airflow_stack import COMPONENTS, AirflowDown, AirflowStack
 from engine.processes import is_alive
 from engine.testing.processes import MARK, marked
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -21,7 +21,7 @@ from engine.operations.records import FindingRecord, RecordsUnavailable, Sample
 from tests.unit.overview_support import NOW_MS, A, B, C, down, failure, picture, queue, task, up
 
 # Airflow's own choice of a key for a server that lives as long as a test.
-pytestmark = pytest.mark.filterwarnings("ignore:The HMAC key is")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:The HMAC key is")]
 
 HOSTILE = "<script>alert(1)</script>\"'>{{7*7}}"
 

@@ -92,6 +92,7 @@ def nodes_connection(connection: Any) -> None:
     )
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("nodes_connection")
 def test_without_a_connection_spark_runs_on_this_machine_and_repeats_failed_tasks(
     application: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

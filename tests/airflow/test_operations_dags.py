@@ -18,6 +18,8 @@ from engine.operations.act import Danger
 from engine.operations.finding import Finding, FindingKind, Severity
 from tests.airflow.operations_support import APPROVE, CLUSTER, Run, World, tiny_dag
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEDULED = {"replica_health", "cleanup", "schema_drift", "keeper_backup"}
 DAGS = SCHEDULED | {"abandon_tasks", "keeper_restore"}
@@ -523,7 +525,6 @@ def test_a_restore_takes_a_file_of_the_folder_only(world: World, monkeypatch: py
 # --- a real ZooKeeper ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_keeper_is_backed_up_checked_and_restored_beside_itself(
     zookeeper: ZooKeeper, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -569,7 +570,6 @@ def test_keeper_is_backed_up_checked_and_restored_beside_itself(
         client.close()
 
 
-@pytest.mark.slow
 def test_the_tasks_take_keeper_and_nodes_from_airflows_connections(
     zookeeper: ZooKeeper, connection: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

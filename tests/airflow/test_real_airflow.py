@@ -37,7 +37,7 @@ from engine.operations.records import Records
 from engine.processes import is_alive
 from tests.process.support import Home, home_in
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 
 ROOT = Path(__file__).resolve().parents[2]
 DAG = "migrate_shop_cluster"

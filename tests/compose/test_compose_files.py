@@ -26,6 +26,8 @@ from engine.keeper.server_files import Peer, write_files
 from engine.migrations.files import load_folder
 from tests.compose.compose_stack import HOSTS, PROFILES, ROOT, env_file
 
+pytestmark = pytest.mark.slow
+
 CONFIG = ROOT / "compose" / "config"
 FILE = ROOT / "docker-compose.yaml"
 RUN_BY_HAND = {"demo", "oncluster"}

@@ -140,6 +140,7 @@ async def test_a_restore_is_carried_out_once_and_proven(tmp_path, zookeeper_serv
     await keeper.close()
 
 
+@pytest.mark.extended
 async def test_a_backup_survives_a_lost_session_and_a_kill_and_counts_on(tmp_path):
     env = SystemEnv()
     async with EmbeddedZooKeeper(tmp_path / "zk", is_durable=False, ends_with_parent=True) as server:

@@ -47,7 +47,7 @@ class RealServerCrashed(Exception):
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that start servers are slow, and skipped with a reason where there is nothing to start.
+    """Tests that start servers are extended ones, and skipped with a reason where there is nothing to start.
 
     A test whose real server crashed says nothing about us: it runs again, twice at most, and visibly.
     """
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "interop" in item.path.parts:
             item.add_marker(pytest.mark.flaky(reruns=2, only_rerun=[RealServerCrashed.__name__]))
         if "interop" in item.path.parts and "start_real" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
+            item.add_marker(pytest.mark.extended)
             if missing is not None:
                 item.add_marker(missing)
 

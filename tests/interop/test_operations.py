@@ -42,7 +42,7 @@ from tests.interop.cluster import ENV
 from tests.interop.conftest import NO_SERVER, REAL_CLUSTERS
 from tests.interop.operations_support import Kind, Stand, running
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 ROOT = Path(__file__).parents[2]
 ROWS = 30

@@ -191,7 +191,7 @@ def states(status: Any) -> dict[int, str]:
     return {migration["version"]: migration["state"] for migration in cluster["migrations"]}
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 async def test_the_demo_s_migrations_on_three_nodes_of_which_one_dies_and_comes_back(tmp_path: Path) -> None:
     """The demo does it on six, through Airflow (`tests/process/test_demo`)."""
     file = tmp_path / "cluster.xml"

@@ -156,6 +156,6 @@ def test_a_run_killed_at_some_effects_is_completed_by_the_next_one(tmp_path: Pat
     assert check_every_point(tmp_path, after=after, step=23) > 2
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_run_killed_after_any_effect_is_completed_by_the_next_one(tmp_path: Path) -> None:
     assert check_every_point(tmp_path, after=True, step=1) > 40

@@ -19,7 +19,10 @@ from engine.migrations.lock import Binding, Claim, LeaseText
 from engine.migrations.model import Run
 from engine.migrations.selection import ALL
 from engine.migrations.states import RunState
+from tests.few import few_first
 from tests.migrations.support import World, in_world
+
+pytestmark = pytest.mark.slow
 
 
 def claim(world: World, run_id: str, binding: Binding = Binding.SESSION) -> Claim:
@@ -327,9 +330,7 @@ async def trouble(world: World, session_id: int) -> None:
         await world.env.sleep(rng.uniform(0.0, 3.0))
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(1), pytest.param(range(1, 30), marks=pytest.mark.slow)], ids=["few", "many"]
-)
+@pytest.mark.parametrize("seeds", few_first([range(5), range(5, 30)], few=1), ids=["few", "many"])
 def test_runs_converge_under_lost_requests_lost_replies_and_lost_sessions(
     tmp_path: Path, seeds: range
 ) -> None:

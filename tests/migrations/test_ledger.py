@@ -23,6 +23,8 @@ from engine.migrations.ledger_writer import Attempt, LedgerWriter
 from engine.migrations.states import CellState, Event, MigrationState, RunState
 from engine.names import HostId
 
+pytestmark = pytest.mark.slow
+
 A, B = HostId("a", 9000), HostId("b", 9000)
 UP = Direction.UP
 
@@ -177,7 +179,6 @@ def test_fences_of_different_clusters_do_not_touch_each_other(ledger_url: str) -
     assert ledger.records("another") == {}
 
 
-@pytest.mark.slow
 def test_in_postgresql_a_write_under_way_and_a_new_fence_exclude_each_other(postgresql_server: str) -> None:
     # 1. The old holder has inserted and not committed. 2. Its successor registers: it has to wait. 3. The
     # old holder commits. 4. The successor is in, and what the old holder writes now is refused.
@@ -372,7 +373,6 @@ def _hammer(url: str, worker: int) -> None:
         writer.record_run_state(RunState.RUNNING, f"{worker} {number}")
 
 
-@pytest.mark.slow
 def test_several_processes_open_and_write_at_the_same_time(ledger_url: str) -> None:
     holding(open_ledger(ledger_url))
     context = multiprocessing.get_context("spawn")
@@ -385,7 +385,6 @@ def test_several_processes_open_and_write_at_the_same_time(ledger_url: str) -> N
     assert len(open_ledger(ledger_url).records("c")) == 20
 
 
-@pytest.mark.slow
 def test_two_processes_of_one_run_may_enter_at_the_same_time(postgresql_ledger_url: str) -> None:
     """As two triggerers do that start together. SQLite's writers begin one after the other."""
     ledger = open_ledger(postgresql_ledger_url)

@@ -20,6 +20,8 @@ from engine.migrations.verdict import Verdict
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world
 
+pytestmark = pytest.mark.slow
+
 NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
 RETRY = Leniency(retry_failed=True)
 

@@ -26,6 +26,8 @@ from engine.migrations.upkeep import mark, refresh
 from engine.names import HostId
 from tests.migrations.support import TIMEOUT_S, World, in_world
 
+pytestmark = pytest.mark.slow
+
 NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
 
 

@@ -25,6 +25,8 @@ from engine.migrations.upkeep import mark_done, refresh
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world, write
 
+pytestmark = pytest.mark.slow
+
 NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
 RETRY = Leniency(retry_failed=True)
 

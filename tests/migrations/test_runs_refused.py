@@ -24,6 +24,8 @@ from engine.migrations.upkeep import mark, refresh, unlock
 from engine.names import HostId
 from tests.migrations.support import SHOP, World, in_world, write
 
+pytestmark = pytest.mark.slow
+
 NODE1, NODE2 = HostId("node01", 9000), HostId("node02", 9000)
 
 

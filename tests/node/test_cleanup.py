@@ -98,6 +98,7 @@ def _gone(place: Place) -> bool:
     )
 
 
+@pytest.mark.extended
 def test_tasks_that_wait_for_the_dead_node_are_abandoned_and_the_queue_says_by_whom(place: Place) -> None:
     place.node("n1").query("CREATE DATABASE d ON CLUSTER c", distributed_ddl_task_timeout="0")
     # The node's session with the queue may end later than that of its table.

@@ -72,6 +72,7 @@ def rows(nodes: Nodes, table: str) -> dict[str, set[str]]:
     return found
 
 
+@pytest.mark.extended
 def test_the_hosts_of_a_shard_share_one_path_through_all_that_happens_to_the_name(six: Nodes) -> None:
     made = "(k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k"
     a1, b2 = six["a1"], six["b2"]

@@ -144,6 +144,7 @@ def test_materialized_views_read_from_and_write_to_distributed_tables(cluster: C
         assert refused(n1, f"{view} no_{name} {change}").code == 48
 
 
+@pytest.mark.extended
 def test_a_materialized_view_is_filled_and_joins_other_distributed_tables(cluster: Cluster) -> None:
     name, other = cluster.tables(), cluster.tables("k UInt64, n UInt64")
     n1 = cluster.n1

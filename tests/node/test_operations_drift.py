@@ -142,6 +142,7 @@ def test_a_replica_that_a_host_lacks_is_made_and_fetches_its_data(made: Place) -
     assert rows == "1000\n"
 
 
+@pytest.mark.extended
 def test_the_standby_is_compared_row_by_row_and_the_switch_is_followed(made: Place) -> None:
     standby = (
         "--cluster",
@@ -172,6 +173,7 @@ def test_the_standby_is_compared_row_by_row_and_the_switch_is_followed(made: Pla
     made.steps(*standby, *writers, states=["done"] * 4 + ["open"] + ["later"] * 2)
 
 
+@pytest.mark.extended
 def test_after_keeper_lost_all_data_a_restored_backup_lets_everything_go_on(made: Place) -> None:
     made.command("n1", "CREATE DATABASE IF NOT EXISTS again ON CLUSTER main")
     columns = "(k Int32, v String) ENGINE = ReplicatedMergeTree('/tables/again', '{replica}') ORDER BY k"

@@ -178,6 +178,7 @@ async def repaired(site: Site, report: HealthReport, table: str, *, may_be_done:
     return done
 
 
+@pytest.mark.extended
 def test_metadata_that_keeper_lost_is_restored(place: Place) -> None:
     async def story() -> None:
         async with place.site() as site:
@@ -193,6 +194,7 @@ def test_metadata_that_keeper_lost_is_restored(place: Place) -> None:
     place.run(story())
 
 
+@pytest.mark.extended
 def test_a_table_that_keeper_lost_as_a_whole_is_restored_replica_after_replica(place: Place) -> None:
     async def story() -> None:
         async with place.site() as site:
@@ -233,6 +235,7 @@ def test_a_damaged_part_is_found_by_reading_and_fetched_again(place: Place) -> N
     place.run(story())
 
 
+@pytest.mark.extended
 def test_a_mutation_that_fails_is_killed(place: Place) -> None:
     async def story() -> None:
         async with place.site() as site:
@@ -250,6 +253,7 @@ def test_a_mutation_that_fails_is_killed(place: Place) -> None:
     place.run(story())
 
 
+@pytest.mark.extended
 def test_a_host_without_session_is_found_and_comes_back_by_itself_or_restarted(place: Place) -> None:
     async def story() -> None:
         async with place.site() as site:
@@ -292,6 +296,7 @@ def test_a_replica_whose_parts_keeper_does_not_know_is_made_to_follow_the_others
     place.run(story())
 
 
+@pytest.mark.extended
 def test_a_host_that_is_down_and_then_has_lost_its_disk_is_cloned_anew(place: Place) -> None:
     async def story() -> None:
         async with place.site() as site:

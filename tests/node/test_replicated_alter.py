@@ -50,6 +50,7 @@ ALTERS = (
 )
 
 
+@pytest.mark.extended
 def test_alters_of_all_kinds_from_either_replica_leave_both_alike(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")
@@ -289,6 +290,7 @@ def test_settings_are_local_and_those_of_merges_never_reach_chdb(pair: Pair) -> 
     assert pair.rows(t) == "0\tx\n2\tx\n4\tx\n"
 
 
+@pytest.mark.extended
 def test_parts_with_and_without_a_projection_are_merged_when_it_is_materialized(pair: Pair) -> None:
     t = pair.table(rest="ORDER BY k SETTINGS merge_selecting_sleep_ms = 100")
     for number in range(2):
@@ -334,6 +336,7 @@ def _columns(pair: Pair, t: str) -> list[str]:
     return [node.query(sql).strip() for node in pair.both]
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", ["alter_sync", "replication_alter_partitions_sync"])
 def test_who_is_waited_for_says_a_setting_with_two_names(pair: Pair, name: str) -> None:
     """Nobody, this node's own replica (also without the setting), or all of them."""

@@ -20,6 +20,7 @@ import pytest
 
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import blocking_cluster
+from tests.few import few_first
 from tests.node.http_client import HttpAt
 from tests.node.random_statements import SETTINGS, TABLES, statement
 from tests.simulation.seeds import chosen_seeds
@@ -177,6 +178,6 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
             clickhouse.close()
 
 
-@pytest.mark.parametrize("seed", chosen_seeds(1, 3))
+@pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 3), few=1))
 def test_a_replicated_table_answers_as_a_plain_one(beside: Beside, seed: int) -> None:
     beside.run(seed)

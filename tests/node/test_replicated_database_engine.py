@@ -108,6 +108,7 @@ def test_what_one_node_creates_is_on_all(three: Three) -> None:
 DEFINITIONS = "SELECT name, uuid, create_table_query FROM system.tables WHERE database = '{}' ORDER BY name"
 
 
+@pytest.mark.extended
 def test_every_kind_of_definition_is_the_same_on_all(three: Three) -> None:
     d = three.database()
     n1, n2, n3 = three.n1, three.n2, three.n3

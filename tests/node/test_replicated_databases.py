@@ -23,6 +23,7 @@ def filled(pair: Pair, database: str) -> str:
     return path
 
 
+@pytest.mark.extended
 def test_replicas_go_with_their_database_to_its_new_name_and_away_and_back(pair: Pair) -> None:
     path = filled(pair, "before")
     pair.n1.query("RENAME DATABASE before TO after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.few import few_first
 from tests.node.http_client import HttpAt, Reply
 from tests.node.replicated_pair import Pair, error, wait_for
 
@@ -85,7 +86,7 @@ FAMILY = {
 }
 
 
-@pytest.mark.parametrize("member", FAMILY)
+@pytest.mark.parametrize("member", few_first(FAMILY, few=3))
 def test_every_engine_merges_to_the_same_bytes_on_both_replicas(pair: Pair, member: str) -> None:
     engine, arguments, columns, inserts, merged = FAMILY[member]
     t = pair.table(columns, engine=f"Replicated{engine}", arguments=arguments, rest="ORDER BY k")
@@ -312,6 +313,7 @@ def test_parts_that_expired_as_a_whole_go_and_no_others_where_only_they_may(pair
     assert pair.same(f"SELECT k FROM {t} ORDER BY k") == "0\n2\n"
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
     ("column", "ttl", "merge_type", "reading", "expected"),
     [

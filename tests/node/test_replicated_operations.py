@@ -59,6 +59,7 @@ def test_optimize_deduplicates_by_columns(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\t1\n2\tb\t1\n"
 
 
+@pytest.mark.extended
 def test_deduplication_that_no_replica_could_do_does_not_come_into_the_log(pair: Pair) -> None:
     t = pair.table("k UInt64, v String, m UInt8 MATERIALIZED 1, a UInt8 ALIAS 2", rest="ORDER BY k")
     for _ in range(2):
@@ -92,6 +93,7 @@ def test_cleanup_has_to_be_allowed_where_it_is_asked_for(pair: Pair) -> None:
 # -- ON CLUSTER ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_on_cluster_one_replica_of_the_shard_does_it_for_all(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(4)")

@@ -12,6 +12,7 @@ from tests.node.replicated_pair import Pair, error, json_rows
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.extended
 def test_partitions_are_dropped_detached_and_attached(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'x' FROM numbers(6)")

@@ -114,6 +114,7 @@ def _leaving(pair: Pair, name: str) -> None:
     pair.n1.query(f"SYSTEM SYNC REPLICA d.{name}")
 
 
+@pytest.mark.extended
 def test_a_replicated_table_is_attached_as_a_plain_one(pair: Pair) -> None:
     n1 = pair.n1
     _leaving(pair, "left")
@@ -196,6 +197,7 @@ async def _forget_parts(pair: Pair, table: str, parts: Iterable[str]) -> None:
             await keeper.remove(f"/tables/{table}/replicas/r1/parts/{part}")
 
 
+@pytest.mark.extended
 def test_a_start_that_finds_too_much_wrong_waits_for_somebody_to_force_it(pair: Pair) -> None:
     """Of three parts of four tables on n1, Keeper has forgotten two, or two are damaged on the disk. How much
     of that may be is a setting of the table."""
@@ -266,6 +268,7 @@ def test_what_a_crash_left_of_a_replacement_goes_at_the_next_start(pair: Pair) -
     assert "unfinished" not in pair.children("/")
 
 
+@pytest.mark.extended
 def test_on_cluster_takes_effect_once_though_a_replica_is_killed_meanwhile(pair: Pair) -> None:
     for number, after_s in enumerate((0.03, 0.1)):
         name = f"d.killed{number}"

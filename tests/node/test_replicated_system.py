@@ -192,6 +192,7 @@ def test_a_replica_that_keeper_has_lost_is_restored(pair: Pair) -> None:
     assert pair.rows(t) == "1\ta\n2\tb\n3\tc\n"
 
 
+@pytest.mark.extended
 def test_a_dropped_table_is_undropped_with_what_the_others_did_meanwhile(pair: Pair) -> None:
     t = pair.table()
     pair.n1.query(f"INSERT INTO {t} SELECT number, 'a' FROM numbers(6)")

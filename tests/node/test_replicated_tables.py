@@ -113,6 +113,7 @@ def test_without_a_window_nothing_is_deduplicated(pair: Pair) -> None:
     assert pair.children(f"/tables/{name}/blocks") == []
 
 
+@pytest.mark.extended
 def test_too_many_parts_are_refused_by_the_tables_limit_or_the_statements(pair: Pair) -> None:
     limits = "parts_to_delay_insert = 2, parts_to_throw_insert = 3, max_delay_to_insert = 1"
     name = pair.table("k UInt64", rest=f"PARTITION BY k % 2 ORDER BY k SETTINGS {limits}")
@@ -363,6 +364,7 @@ def test_check_table_reads_every_part(pair: Pair) -> None:
     assert message != [""]
 
 
+@pytest.mark.extended
 def test_a_stream_of_a_gibibyte_adds_less_than_half_of_that_to_the_node(pair: Pair) -> None:
     """Rows that do not compress, sent in pieces: what is in memory is the pieces and chDB's blocks."""
     pair.n1.query("CREATE TABLE d.big (s String) ENGINE = ReplicatedMergeTree('/big', 'r') ORDER BY tuple()")

@@ -11,6 +11,7 @@ import random
 
 import pytest
 
+from tests.few import few_first
 from tests.node.http_client import HttpAt
 from tests.node.replicated_pair import Pair
 from tests.simulation.seeds import chosen_seeds
@@ -180,7 +181,7 @@ class Together:
         return reply.code, reply.text
 
 
-@pytest.mark.parametrize("seed", chosen_seeds(1, 3))
+@pytest.mark.parametrize("seed", few_first(chosen_seeds(1, 3), few=1))
 def test_rows_go_from_table_to_table_as_between_plain_ones(pair: Pair, seed: int) -> None:
     together = Together(pair, seed)
     for _ in range(STEPS):

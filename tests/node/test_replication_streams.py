@@ -162,6 +162,7 @@ class BadWay:
                 return answer
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds())
 async def test_what_was_harmed_on_the_way_is_refused_until_the_right_part_comes(
     replicas: Replicas, seed: int
@@ -243,6 +244,7 @@ async def test_a_replica_whose_disk_is_full_reads_on_and_catches_up_when_there_i
     assert len(left) == 1
 
 
+@pytest.mark.extended
 async def test_what_is_acknowledged_while_a_table_comes_and_goes_is_on_every_replica(
     replicas: Replicas,
 ) -> None:
@@ -312,6 +314,7 @@ async def test_of_two_nodes_that_claim_a_replica_the_second_only_reads(replicas:
 # -- memory --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 async def test_a_node_with_twenty_replicated_tables_takes_less_than_400_mib_when_idle(tmp_path: Path) -> None:
     async with Replicas(tmp_path, hosts=HOSTS[:1], launch=cold) as replicas:
         (host,) = HOSTS[:1]

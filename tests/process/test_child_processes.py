@@ -20,6 +20,8 @@ from engine.testing.launch import Launch, cold
 from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
 from engine.testing.warm import WarmPython
 
+pytestmark = pytest.mark.slow
+
 FOREVER = "import signal, sys; print('up', flush=True); signal.pause()"
 DEAF = "import signal; signal.signal(15, signal.SIG_IGN); print('up', flush=True)\nwhile True: signal.pause()"
 

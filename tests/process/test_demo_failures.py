@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.few import few_first
 from tests.process.support import PATIENCE_S, Home, cluster_file_in, home_in, interrupt, until
 
 pytestmark = pytest.mark.slow
@@ -50,7 +51,7 @@ def test_a_port_in_use_is_one_line_with_its_holder(home: Home, cluster: str) -> 
     assert home.left() == []
 
 
-@pytest.mark.parametrize("victim", ["node01", "ZooKeeper"])
+@pytest.mark.parametrize("victim", few_first(["node01", "ZooKeeper"], few=1))
 async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
     home: Home, cluster: str, victim: str
 ) -> None:
@@ -73,6 +74,7 @@ async def test_a_killed_process_ends_the_demo_at_once_with_its_name(
     assert home.left() == []
 
 
+@pytest.mark.extended
 def test_a_scheduler_that_is_killed_while_up_migrates_is_named_and_nothing_stays(
     home: Home, cluster: str
 ) -> None:
@@ -138,6 +140,7 @@ def test_a_nearly_full_disk_is_refused_before_anything_starts(small_disk: Path, 
         assert home.left() == []
 
 
+@pytest.mark.extended
 async def test_a_disk_that_becomes_full_ends_the_demo_and_leaves_nothing(
     small_disk: Path, cluster: str
 ) -> None:

@@ -25,6 +25,7 @@ from engine.ddl.outcome import EntryStatus, HostState
 from engine.env import SystemEnv
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, LocalNode
+from tests.few import few_first
 from tests.warm import warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -82,7 +83,7 @@ async def trace(node: LocalNode) -> list[int]:
     return [int(number) for number in text.strip().split(",") if number]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", few_first([1, 2], few=1))
 async def test_nodes_killed_at_any_moment_execute_each_statement_once_and_in_order(
     cluster: LocalCluster, seed: int
 ) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from engine.keeper.recipes import remove_recursive
 from engine.replication.part_name import PartName
+from tests.few import few_first
 from tests.process.replication_support import (
     ENV,
     HOSTS,
@@ -40,7 +41,7 @@ BLOCKS = amount(default=8, in_rounds=14)
 FAULTS = amount(default=4, in_rounds=7)
 
 
-@pytest.mark.parametrize("seed", seeds(default=2))
+@pytest.mark.parametrize("seed", few_first(seeds(default=2), few=1))
 async def test_replicas_killed_at_any_moment_end_alike_with_every_acknowledged_row_once(
     tmp_path: Path, seed: int
 ) -> None:
@@ -92,6 +93,7 @@ def was_detached(name: str) -> bool:
     return re.match(r"noquorum_4_\d+_\d+_0\Z", name) is not None
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds())
 async def test_a_replica_that_is_dropped_and_made_again_under_kills_has_what_the_others_have(
     tmp_path: Path, seed: int
@@ -137,6 +139,7 @@ async def test_a_replica_that_is_dropped_and_made_again_under_kills_has_what_the
 # -- disks and nodes of Keeper that are lost -----------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds())
 async def test_what_was_lost_is_made_again_by_those_who_have_it_though_they_are_killed(
     tmp_path: Path, seed: int

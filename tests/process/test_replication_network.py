@@ -35,6 +35,7 @@ MAX_CUT_BYTES = 2500
 READONLY, NO_KEEPER = 242, 999
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("seed", seeds())
 async def test_connections_with_keeper_that_break_at_any_byte_lose_and_double_nothing(
     tmp_path: Path, seed: int

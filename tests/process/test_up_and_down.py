@@ -24,6 +24,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
         yield found
 
 
+@pytest.mark.extended
 async def test_two_stacks_run_side_by_side_and_a_killed_owner_leaves_nothing(
     home: Home, tmp_path: Path
 ) -> None:

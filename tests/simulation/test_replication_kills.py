@@ -37,6 +37,9 @@ from engine.testing.replication_steps import Block
 from engine.testing.replication_workload import Workload
 from engine.testing.simulation import SimulationEnv, run_simulation
 from engine.testing.simulation_report import Violation, counting_events
+from tests.few import few_first
+
+pytestmark = pytest.mark.slow
 
 SEED = 7
 LONG_LOG = Scenario(SEED, replicas=3, has_merges=False)
@@ -288,15 +291,8 @@ def play(operation: Operation, kill_at: int | None = None, *, away_s: float = 0.
     return Result(steps, dict(reached), violations(history))
 
 
-IN_A_HURRY = ("insert", "insert with a quorum", "fetch for a quorum", "fetch", "merge elsewhere")
-"""Those that are fast are tried each time."""
-
-
-@pytest.mark.parametrize(
-    "name",
-    [name if name in IN_A_HURRY else pytest.param(name, marks=pytest.mark.slow) for name in OPERATIONS],
-)
-@pytest.mark.parametrize("away_s", [0.5, 15.0])
+@pytest.mark.parametrize("name", OPERATIONS)
+@pytest.mark.parametrize("away_s", few_first([0.5, 15.0], few=1))
 def test_a_kill_at_any_step_breaks_no_promise(name: str, away_s: float) -> None:
     operation = OPERATIONS[name]
     whole = play(operation)

@@ -27,12 +27,13 @@ from engine.replication.commands.partitions import Sync, move_partition
 from engine.replication.commands.restore import attach_restored
 from engine.replication.paths import TablePaths
 from engine.replication.settings import ReplicatedSettings
+from tests.few import few_first
 from tests.unit.replication_live_support import PATHS, Live, LiveReplica, run
+
+pytestmark = pytest.mark.slow
 
 OTHER = TablePaths("/clickhouse/tables/01/d/other")
 CHUNKS, SEEDS_OF_A_CHUNK = 4, 15
-FEW_SEEDS = 7
-"""They reach every state, the rarest four times."""
 
 
 class World:
@@ -202,15 +203,9 @@ def play(seed: int, *, losing: bool = False) -> Counter[str]:
     return run(main, seed=seed)
 
 
-@pytest.mark.parametrize(
-    ("chunk", "seeds"),
-    [
-        (0, FEW_SEEDS),
-        *(pytest.param(n, SEEDS_OF_A_CHUNK, marks=pytest.mark.slow) for n in range(CHUNKS)),
-    ],
-)
-def test_rows_are_in_one_of_two_tables(chunk: int, seeds: int) -> None:
-    count = seeds * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
+@pytest.mark.parametrize("chunk", few_first(range(CHUNKS), few=1))
+def test_rows_are_in_one_of_two_tables(chunk: int) -> None:
+    count = SEEDS_OF_A_CHUNK * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
     reached: Counter[str] = Counter()
     for seed in range(chunk * 100_000, chunk * 100_000 + count):
         reached += play(seed)
@@ -218,7 +213,7 @@ def test_rows_are_in_one_of_two_tables(chunk: int, seeds: int) -> None:
         assert reached[state], f"never reached: {state}"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_no_row_is_gone_where_keeper_loses_tables_between_which_parts_are_moved() -> None:
     count = SEEDS_OF_A_CHUNK * int(os.environ.get("ONCLUSTER_SEEDS", "1"))
     reached: Counter[str] = Counter()

@@ -252,6 +252,6 @@ def real(local: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
     thread.join()
 
 
-@pytest.fixture(scope="session", params=["nodes", "real"])
+@pytest.fixture(scope="session", params=["nodes", pytest.param("real", marks=pytest.mark.extended)])
 def servers(request: pytest.FixtureRequest) -> Servers:
     return request.getfixturevalue(request.param)  # type: ignore[no-any-return]

@@ -10,7 +10,7 @@ from spark_apps.clickhouse_cluster.writer import finish
 from tests.spark.conftest import Servers
 from tests.spark.test_faults import ROWS, attempt, begin, is_once, make_table
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 
 @pytest.mark.parametrize("replicated", [True, False], ids=["replicated", "plain"])

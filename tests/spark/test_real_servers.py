@@ -19,7 +19,7 @@ from tests.spark.test_direct import begin as begin_direct
 from tests.spark.test_faults import make_table
 from tests.spark.test_stream import files
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.extended
 
 KEY = "cityHash64(a, s)"
 FOREGROUND = {"insert_distributed_sync": "1"}

@@ -21,6 +21,8 @@ from engine.local.progress import StepEvent, Steps, StepState
 from engine.local.state import Phase, ProcessEntry, StackState
 from engine.testing.cluster_files import clusters_xml
 
+pytestmark = pytest.mark.slow
+
 CONTENT = ReplicaContent("node01", 1, rows=10, parts=2, digest="aa", inserted=10)
 SHARDS = [["n1", "n2"], ["n3", "n4"]]
 LINES = [[b"k\n", b"1\n", b"2\n", b"3\n"], [b"k\n", b"4\n"]]

@@ -25,6 +25,8 @@ from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool, awaited_values
 
+pytestmark = pytest.mark.slow
+
 TOP = (1 << 64) - 1
 COUNT = "SELECT count() FROM d"
 OWN_ROWS = 3

@@ -13,6 +13,8 @@ from engine.node.statement import Asked
 from tests.unit.test_distributed_select_remembered import World, world
 from tests.unit.test_distributed_select_shapes import bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench", "world"]
 
 

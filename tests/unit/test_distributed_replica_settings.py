@@ -11,6 +11,8 @@ from engine.errors import Code, OnclusterError, SqlError
 from engine.names import HostId
 from tests.unit.test_distributed_select_replicas import HERE, NO_FALLBACK, Open, reading, served
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["reading", "served"]
 
 IN_ORDER = {"load_balancing": "in_order"}

@@ -19,6 +19,8 @@ from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool
 
+pytestmark = pytest.mark.slow
+
 OTHERS = 5
 OWN_ROWS = 7
 DEADLOCK_S = 20.0

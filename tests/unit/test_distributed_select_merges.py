@@ -14,6 +14,8 @@ from tests.unit.test_distributed_select_property import Query
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import EVENTS, HIDDEN, PEOPLE, Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 SEEDS = int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "40"))

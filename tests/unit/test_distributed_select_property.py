@@ -10,6 +10,8 @@ import pytest
 from tests.few import few_first
 from tests.unit.test_distributed_select_shapes import Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 SEEDS = int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "60"))

@@ -25,6 +25,8 @@ from tests.few import few_first
 from tests.unit.test_distributed_select_property import Query
 from tests.unit.test_distributed_select_shapes import EVENTS, PEOPLE, SHARDS, Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 SEEDS = int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "6"))

@@ -25,6 +25,8 @@ from engine.ports import free_ports
 from engine.sql import Statement
 from engine.storage import ChdbPool
 
+pytestmark = pytest.mark.slow
+
 HERE = 1
 """The replica that is the node itself, 127.0.0.1: its own table has as many rows."""
 NO_FALLBACK = {"fallback_to_stale_replicas_for_distributed_queries": "0"}

@@ -11,6 +11,8 @@ from engine.node.distributed.settings_around import settings_around
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 

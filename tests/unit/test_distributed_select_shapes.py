@@ -17,6 +17,8 @@ from engine.errors import SqlError
 from engine.names import TableName
 from engine.storage.chdb_pool import ChdbPool
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 3
 EVENTS = {
     "id": "UInt64",

@@ -13,6 +13,8 @@ from engine.errors import Code, SqlError
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import PEOPLE, SHARDS, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.unit.test_distributed_select_remembered import World, world
 from tests.unit.test_distributed_select_shapes import Bench, bench
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["bench", "world"]
 

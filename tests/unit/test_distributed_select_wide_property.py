@@ -16,6 +16,8 @@ from engine.errors import SqlError
 from tests.few import few_first
 from tests.unit.test_distributed_select_shapes import SHARDS, Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 SEEDS = range(

@@ -13,6 +13,8 @@ from tests.few import few_first
 from tests.unit.test_distributed_select_remembered import World
 from tests.unit.test_distributed_select_shapes import SHARDS, Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench"]
 
 SEEDS = int(os.environ.get("DISTRIBUTED_SELECT_SEEDS", "30"))

@@ -11,6 +11,8 @@ from engine.errors import SqlError
 from tests.unit.test_distributed_select_remembered import World, world
 from tests.unit.test_distributed_select_shapes import Bench, bench
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["bench", "world"]
 
 HERE = {"distributed_foreground_insert": "1"}

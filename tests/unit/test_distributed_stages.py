@@ -23,6 +23,8 @@ from engine.node.statement import Asked
 from engine.storage import ChdbPool, QueryResult
 from engine.storage.statement_text import InsertText
 
+pytestmark = pytest.mark.slow
+
 CREATE = "CREATE TABLE default.d (`k` UInt64, `v` String DEFAULT 'x') ENGINE = Null"
 TABLE = DistributedTable(
     UUID(int=1),

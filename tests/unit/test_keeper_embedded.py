@@ -217,7 +217,7 @@ async def test_a_server_ends_with_the_process_that_started_it(tmp_path):
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_it_works_without_an_event_loop(tmp_path):
     server = EmbeddedZooKeeper(tmp_path / "zk", is_durable=False, ends_with_parent=True)
     server.start_blocking()

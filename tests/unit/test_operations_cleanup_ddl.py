@@ -28,6 +28,8 @@ from engine.operations.finding import FindingKind, Severity
 from tests.unit.operations_cleanup_support import DAY_S, Bench, run, states
 from tests.unit.operations_support import HOSTS
 
+pytestmark = pytest.mark.slow
+
 N1, N2, N3, N4 = HOSTS
 DDL = CleanupKind.DDL
 

@@ -16,6 +16,8 @@ from engine.operations.site import Site
 from tests.unit.operations_cleanup_support import HOUR_S, Bench, run
 from tests.unit.operations_support import HOSTS
 
+pytestmark = pytest.mark.slow
+
 N1, N2, N3, N4 = HOSTS
 TABLES = tuple(f"/clickhouse/tables/01/t{number}" for number in range(3))
 

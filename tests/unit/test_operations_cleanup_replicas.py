@@ -34,6 +34,8 @@ from tests.unit.operations_cleanup_support import (
 )
 from tests.unit.operations_support import HOSTS
 
+pytestmark = pytest.mark.slow
+
 N1, N2, N3, N4 = HOSTS
 OLD = HostId("retired", 9000)
 REPLICAS = CleanupKind.REPLICAS

@@ -18,11 +18,10 @@ from engine.replication.part_store import AlterPlan, MergeOptions
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, uuid_of
 
+pytestmark = pytest.mark.slow
+
 OTHER = TableName("default", "other")
-FORMS = pytest.mark.parametrize(
-    "is_wide",
-    [pytest.param(False, id="compact"), pytest.param(True, id="wide", marks=pytest.mark.slow)],
-)
+FORMS = pytest.mark.parametrize("is_wide", [False, True], ids=["compact", "wide"])
 
 
 def create(name: str, *, is_wide: bool) -> str:

@@ -24,6 +24,8 @@ from engine.replication.table_definition import TableDefinition, parse_definitio
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 CREATE = (
     "CREATE TABLE t (k UInt64, v String, n UInt8, gone UInt32, INDEX i n TYPE minmax,"
     " PROJECTION p (SELECT v ORDER BY v), CONSTRAINT c CHECK k < 1000000) ENGINE = MergeTree ORDER BY k"

@@ -14,6 +14,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import Fate, MergeOptions
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 CREATE = "CREATE TABLE t (k UInt64, v String DEFAULT 'x') ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
 
 

@@ -16,6 +16,8 @@ from engine.replication.part_store import MergeOptions, PartFile
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 CREATE = "CREATE TABLE t (k UInt64, v String CODEC(NONE)) ENGINE = MergeTree PARTITION BY k % 2 ORDER BY k"
 PAGE_BYTES = 4096
 

@@ -14,6 +14,8 @@ from engine.replication.part_store import MergeOptions
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 CREATE = "CREATE TABLE t (k UInt64, v String DEFAULT 'x') ENGINE = MergeTree ORDER BY k"
 SOURCES = named("all_0_0_0", "all_1_1_0", "all_2_2_0")
 RESULT = PartName.parse("all_0_2_1")

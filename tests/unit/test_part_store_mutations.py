@@ -11,6 +11,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import MergeOptions
 from tests.unit.part_store_support import add, named, opened, rows
 
+pytestmark = pytest.mark.slow
+
 CREATE = (
     "CREATE TABLE t (k UInt64, v String STATISTICS(uniq), m UInt64 MATERIALIZED k * 10,"
     " d DateTime DEFAULT toDateTime('2020-01-01'), INDEX i v TYPE minmax, PROJECTION p (SELECT v ORDER BY v))"

@@ -27,6 +27,8 @@ from engine.replication.part_name import PartName
 from engine.replication.part_store import DetachedPart, MergeOptions
 from tests.unit.part_store_support import add, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 NUMBERS = st.integers(min_value=0, max_value=2**30 - 1)
 
 

@@ -24,6 +24,8 @@ from engine.replication.part_store import Fate, MergeOptions, PartFile
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import add, insert, named, opened, rows, texts
 
+pytestmark = pytest.mark.slow
+
 CREATE = (
     "CREATE TABLE t (k UInt64, v String, PROJECTION p (SELECT v ORDER BY v), CONSTRAINT c CHECK k > 0)"
     " ENGINE = MergeTree ORDER BY k SETTINGS min_bytes_for_wide_part = 0"

@@ -23,6 +23,8 @@ from tests.unit.replicated_lifecycle_support import (
     World,
 )
 
+pytestmark = pytest.mark.slow
+
 OTHER = TablePaths(ROOT).replica("other")
 
 

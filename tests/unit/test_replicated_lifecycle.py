@@ -37,6 +37,8 @@ from tests.unit.replicated_lifecycle_support import (
     World,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _no_power_loss(monkeypatch: pytest.MonkeyPatch) -> None:

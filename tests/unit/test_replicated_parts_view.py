@@ -26,6 +26,8 @@ from engine.sql.tokens import scan
 from engine.storage import ChdbPool
 from tests.unit.part_store_support import TABLE, add, opened
 
+pytestmark = pytest.mark.slow
+
 CREATE = "CREATE TABLE t (p UInt8, v String) ENGINE = MergeTree PARTITION BY p ORDER BY p"
 STATEMENTS = ("SELECT name, rows, table, active FROM system.parts", "SELECT * FROM system.parts")
 

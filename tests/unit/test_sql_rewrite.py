@@ -227,7 +227,7 @@ def test_the_package_shows_its_public_names_and_no_others() -> None:
     assert all(getattr(engine.sql, name).__doc__ for name in engine.sql.__all__)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,6 +12,8 @@ import pytest
 from engine.errors import Code, SqlError
 from engine.storage import ChdbPool
 
+pytestmark = pytest.mark.slow
+
 MANY = 40
 CHUNK = 1 << 16
 

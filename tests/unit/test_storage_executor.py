@@ -12,6 +12,8 @@ from engine.sql import parse_statement
 from engine.storage.local_executor import ChdbExecutor
 from tests.unit.chdb_support import running_executor
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def executor(tmp_path: Path) -> AsyncIterator[ChdbExecutor]:

@@ -12,6 +12,8 @@ import pytest
 from engine.errors import SqlError
 from engine.storage import ChdbPool, Scope
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[ChdbPool]:

@@ -9,6 +9,8 @@ import pytest
 from engine.errors import SqlError
 from engine.storage import ChdbPool, Scope
 
+pytestmark = pytest.mark.slow
+
 PIECE = b"".join(b"%d\n" % number for number in range(200_000))
 """Of more than a megabyte: such rows are handed over piece by piece."""
 

@@ -10,6 +10,8 @@ import pytest
 from engine.storage import ChdbPool
 from engine.storage.orphans import set_orphans_aside
 
+pytestmark = pytest.mark.slow
+
 UUID = "4bd9f064-a403-4118-b80a-6d8af981bf53"
 CREATE = f"CREATE TABLE half UUID '{UUID}' (a UInt64) ENGINE = MergeTree ORDER BY a"
 

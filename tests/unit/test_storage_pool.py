@@ -11,6 +11,8 @@ import pytest
 from engine.errors import Code, SqlError
 from engine.storage import ChdbPool, QueryResult, Scope
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[ChdbPool]:

@@ -8,6 +8,8 @@ import pytest
 from engine.errors import ReplyLost, SqlError
 from engine.storage.scratch import ScratchChdb
 
+pytestmark = pytest.mark.slow
+
 
 async def test_statements_run_and_nothing_is_left_behind() -> None:
     async with ScratchChdb(macros={"shard": "07"}) as scratch:
