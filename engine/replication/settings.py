@@ -50,6 +50,8 @@ class ReplicatedSettings:
     prefer_fetch_merged_part_time_threshold: float = 3600.0
     prefer_fetch_merged_part_size_threshold: int = 10 << 30
     try_fetch_recompressed_part_timeout: float = 7200.0
+    max_replicated_fetches_network_bandwidth: int = 0
+    max_replicated_sends_network_bandwidth: int = 0
     execute_merges_on_single_replica_time_threshold: float = 0.0
     number_of_mutations_to_throw: int = 1000
     allow_experimental_replacing_merge_with_cleanup: int = 0

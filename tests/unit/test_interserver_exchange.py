@@ -24,6 +24,7 @@ from engine.node.interserver import (
 )
 from engine.node.interserver.credentials import refusal_of
 from engine.node.interserver.protocol import NEWEST_VERSION, PartFiles, is_plain_name
+from engine.replication.bandwidth import Bandwidth
 from engine.replication.fetching import PartUnavailable
 from engine.replication.file_hash import FileHash, file_hash
 from engine.replication.host import ReplicaHost
@@ -83,6 +84,7 @@ class Sending:
     store: MemoryPartStore
     switches: Switches = field(default_factory=Switches)
     parts_to_check: list[PartName] = field(default_factory=list)
+    send_bandwidth: Bandwidth = field(default_factory=lambda: Bandwidth(ENV, lambda: 0))
 
     def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None:
         self.parts_to_check.append(part)
@@ -142,6 +144,25 @@ async def test_a_part_arrives_as_it_is_in_every_version_of_the_protocol(version:
     assert target.staged[PART].digest == source.store.active[PART].digest
     await target.publish([PART])
     assert target.rows() == source.store.rows()
+
+
+async def test_a_part_is_sent_at_the_pace_that_the_table_s_setting_wants() -> None:
+    class Clock(SystemEnv):
+        waited_s = 0.0
+
+        def monotonic_s(self) -> float:
+            return self.waited_s
+
+        async def sleep(self, delay_s: float) -> None:
+            self.waited_s += delay_s
+
+    clock, target = Clock(), empty_store()
+    source = Sending(await store_with_part(), send_bandwidth=Bandwidth(clock, lambda: 100))
+    async with serving(source) as host:
+        await fetch(host, target)
+    assert target.staged[PART].digest == source.store.active[PART].digest
+    size = target.staged[PART].size_bytes
+    assert clock.waited_s >= (size - 100) / 100 > 0
 
 
 async def test_the_header_in_keeper_is_compared() -> None:

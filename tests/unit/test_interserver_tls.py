@@ -20,6 +20,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.node.interserver import fetcher_of, server_of, warn_if_open
 from engine.ports import free_ports
+from engine.replication.bandwidth import Bandwidth
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
@@ -37,6 +38,7 @@ REPLICA = ReplicaPaths("/t/replicas/r1")
 class Sending:
     store: MemoryPartStore
     switches: Switches = field(default_factory=Switches)
+    send_bandwidth: Bandwidth = field(default_factory=lambda: Bandwidth(ENV, lambda: 0))
 
     def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None:
         raise AssertionError(f"{part} is damaged")

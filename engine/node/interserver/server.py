@@ -31,6 +31,7 @@ from engine.node.interserver.protocol import (
     replica_path_of,
 )
 from engine.node.interserver.sending import PartSender
+from engine.replication.bandwidth import Bandwidth
 from engine.replication.part_checksums import PartDiffers
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
@@ -54,6 +55,9 @@ class SendingReplica(Protocol):
 
     @property
     def switches(self) -> Switches: ...
+
+    @property
+    def send_bandwidth(self) -> Bandwidth: ...
 
     def check_later(self, part: PartName, *, delay_s: float = 0.0) -> None: ...
 
@@ -159,7 +163,7 @@ class InterserverServer:
                 response.set_cookie(VERSION_COOKIE, str(version))
             await response.prepare(request)
             try:
-                async for piece in _pieces(sender):
+                async for piece in replica.send_bandwidth.pace(_pieces(sender)):
                     if replica.switches.is_stopped(Activity.SENDS):
                         raise SqlError(Code.ABORTED, _STOPPED)
                     async with asyncio.timeout(self._config.silence_s):

@@ -134,7 +134,7 @@ async def _fetch(ctx: ReplicaContext, replica: ReplicaPaths, part: PartName) -> 
         ReplicaHost.from_bytes(host.data, where=replica.host),
         replica,
         part,
-        into=_Detached(ctx.store),
+        into=ctx.paced(_Detached(ctx.store)),
         expected=PartHeader.from_bytes(header.data, where=replica.part(part)),
     )
 

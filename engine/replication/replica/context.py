@@ -18,7 +18,8 @@ from engine.errors import Code, SqlError, UnknownOutcome
 from engine.keeper.base import Keeper
 from engine.keeper.recipes import SessionHolder
 from engine.names import TableName
-from engine.replication.fetching import PartFetcher
+from engine.replication.bandwidth import Bandwidth, PacedReceiver
+from engine.replication.fetching import PartFetcher, PartReceiver
 from engine.replication.host import ReplicaHost
 from engine.replication.part_name import PartName
 from engine.replication.part_store import PartStore
@@ -183,6 +184,22 @@ class ReplicaContext:
     """Create time (Unix) of the latest insert that was executed."""
     """Parts that this process has replaced with empty ones because nobody had them any more."""
     block_locks: BlockLocks = field(default_factory=BlockLocks)
+    send_bandwidth: Bandwidth = field(init=False)
+    fetch_bandwidth: Bandwidth = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.send_bandwidth = Bandwidth(
+            self.env, lambda: self.settings.max_replicated_sends_network_bandwidth
+        )
+        self.fetch_bandwidth = Bandwidth(
+            self.env, lambda: self.settings.max_replicated_fetches_network_bandwidth
+        )
+
+    def paced(self, receiver: PartReceiver) -> PartReceiver:
+        """Where a part goes that is fetched, at the pace that the table's setting wants."""
+        if not self.settings.max_replicated_fetches_network_bandwidth:
+            return receiver
+        return PacedReceiver(receiver, self.fetch_bandwidth)
 
     @property
     def replica(self) -> str:

@@ -111,7 +111,11 @@ class DirectFetches:
             for holder in holders:
                 if holder.part == part and holder.header is not None and holder.address is not None:
                     transfer = ctx.fetcher.fetch(
-                        holder.address, holder.replica, part, into=ctx.store, expected=holder.header
+                        holder.address,
+                        holder.replica,
+                        part,
+                        into=ctx.paced(ctx.store),
+                        expected=holder.header,
                     )
                     await ctx.fetches.of(part, transfer)
                     return Agreed(holder.replica, holder.header)

@@ -158,7 +158,7 @@ async def _fetch(ctx: ReplicaContext, holder: peers.Holder) -> None:
         await ctx.store.discard(holder.part)
     if holder.part not in ctx.store.active:
         transfer = ctx.fetcher.fetch(
-            holder.address, holder.replica, holder.part, into=ctx.store, expected=header
+            holder.address, holder.replica, holder.part, into=ctx.paced(ctx.store), expected=header
         )
         await ctx.fetches.of(holder.part, transfer)
     await commit_produced(ctx, holder.part, agreed=Agreed(holder.replica, header))

@@ -163,7 +163,7 @@ async def _fetch(ctx: ReplicaContext, queued: QueuedEntry, part: PartName) -> Pa
             continue
         try:
             transfer = ctx.fetcher.fetch(
-                holder.address, holder.replica, holder.part, into=ctx.store, expected=header
+                holder.address, holder.replica, holder.part, into=ctx.paced(ctx.store), expected=header
             )
             await ctx.fetches.of(holder.part, transfer)
         except (PartUnavailable, PartDiffers) as error:
