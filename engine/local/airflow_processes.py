@@ -7,15 +7,14 @@ alone (`StartedProcess.process`).
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO
 
 import psutil
 
 from engine.processes import is_alive
+from engine.testing.launch import Launched, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +36,17 @@ class StartedProcess:
             return None
 
 
-async def spawn_python(
-    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
-) -> asyncio.subprocess.Process:
-    """A Python process in a session of its own: Ctrl-C at the terminal is for the launcher alone."""
-    spawning: Awaitable[asyncio.subprocess.Process] = asyncio.create_subprocess_exec(
-        sys.executable,
-        *arguments,
-        env=dict(environment),
-        stdin=asyncio.subprocess.DEVNULL,
+def detached(program: Program, output: int) -> Launched:
+    """In a session of its own: Ctrl-C at the terminal is for the launcher alone. It outlives the launcher."""
+    return subprocess.Popen(
+        program.argv,
+        env=dict(program.environ),
+        cwd=program.cwd,
+        stdin=subprocess.DEVNULL,
         stdout=output,
-        stderr=asyncio.subprocess.STDOUT,
+        stderr=subprocess.STDOUT,
         start_new_session=True,
     )
-    return await spawning
 
 
 def with_children(processes: Iterable[psutil.Process]) -> list[psutil.Process]:

@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import secrets
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,16 +32,19 @@ from engine.env import Env, SystemEnv
 from engine.errors import Busy, ConfigError, OnclusterError
 from engine.local.airflow_api import AirflowApi
 from engine.local.airflow_environment import ADMIN, HOST, AirflowSettings, environment_of, home_of
+from engine.local.airflow_imports import forking
 from engine.local.airflow_processes import (
     StartedProcess,
+    detached,
     distinct,
     send_signal,
     serves,
-    spawn_python,
     with_children,
 )
 from engine.ports import free_ports, require_free
 from engine.processes import is_alive
+from engine.testing.launch import Launched, Program
+from engine.testing.warm import WarmPython
 
 log = logging.getLogger(__name__)
 
@@ -77,13 +81,18 @@ class AirflowStack:
     The same object serves the program that started it and any later one with the same `run_dir`.
     """
 
-    def __init__(self, settings: AirflowSettings, *, env: Env | None = None) -> None:
+    def __init__(
+        self, settings: AirflowSettings, *, ends_with_us: bool = False, env: Env | None = None
+    ) -> None:
+        """With `ends_with_us` its processes are forked from one that has imported Airflow, where that is
+        possible: they start much faster, and do not outlive this process."""
         self.settings = settings
+        self._ends_with_us = ends_with_us
+        self._forking: WarmPython | None = None
         self._env = env or SystemEnv()
         self._state = self._read_state()
-        # Popen objects of our own children, kept so that they are reaped and no zombie is mistaken
-        # for a process.
-        self._children: dict[int, asyncio.subprocess.Process] = {}
+        # Our own children, kept so that they are reaped and no zombie is mistaken for a process.
+        self._children: dict[int, Launched] = {}
 
     # --- what is known of it --------------------------------------------------------------------------------
 
@@ -147,11 +156,17 @@ class AirflowStack:
         (self.home / "passwords.json").chmod(0o600)
         environment = environment_of(self.settings, port=port)
         try:
+            await self._prepare(environment, progress)
+            # Building its interface takes longer than all else, and needs no table.
+            first = ("api-server",) if self._forking else ()
+            for name in first:
+                await self._spawn(name, COMPONENTS[name], environment)
             progress("preparing Airflow's database")
-            # Before the four, so that they do not race to write airflow.cfg with different generated secrets.
+            # Before the others, so that they do not race to write airflow.cfg with different secrets.
             await self._run_to_end("db-migrate", ("db", "migrate"), environment)
-            for name, arguments in COMPONENTS.items():
-                await self._spawn(name, arguments, environment)
+            for name in COMPONENTS:
+                if name not in first:
+                    await self._spawn(name, COMPONENTS[name], environment)
             progress("its processes are started")
             await self._wait_until_healthy(progress, timeout_s)
         except BaseException:  # also a cancellation: nothing is left running
@@ -171,21 +186,36 @@ class AirflowStack:
         await self._kill(self._family(set(self._state.processes) - set(living)))
         self._write_state(_State(self._state.port, self._state.password, living))
         environment = environment_of(self.settings, port=self.port)
+        await self._prepare(environment, progress)
         for name in ended:
             progress(f"{name} is started again")
             await self._spawn(name, COMPONENTS[name], environment)
         await self._wait_until_healthy(progress, timeout_s)
 
+    async def _prepare(self, environment: Mapping[str, str], progress: Progress) -> None:
+        if not self._ends_with_us:
+            return
+        progress("importing Airflow")
+        log_file = self._output("imports")
+        self._forking = self._forking or forking(environment, log_file=log_file)
+        if self._forking is not None:
+            try:
+                await asyncio.to_thread(self._forking.prepare)
+            except OSError as error:
+                raise AirflowDown("Airflow cannot be imported.", hint=self._tail("imports")) from error
+
     async def _run_to_end(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
         process = await self._spawn(name, arguments, environment)
-        if await process.wait() != 0:
+        while (code := process.poll()) is None:
+            await self._env.sleep(0.05)
+        if code != 0:
             raise AirflowDown(f"airflow {' '.join(arguments)} failed", hint=self._tail(name))
 
-    async def _spawn(
-        self, name: str, arguments: Sequence[str], environment: Mapping[str, str]
-    ) -> asyncio.subprocess.Process:
+    async def _spawn(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Launched:
+        program = Program((sys.executable, "-m", "airflow", *arguments), environment)
         with self._output(name).open("ab") as output:
-            process = await spawn_python(("-m", "airflow", *arguments), environment, output)
+            launch = self._forking.launch if self._forking else detached
+            process = launch(program, output.fileno())
         self._children[process.pid] = process
         try:
             create_time = psutil.Process(process.pid).create_time()
@@ -279,9 +309,12 @@ class AirflowStack:
         await self._wait_while(serves, list(roots.values()), 5.0)
         await self._kill(family)
         for child in self._children.values():
-            if child.returncode is None:
-                await child.wait()
+            while child.poll() is None:
+                await self._env.sleep(0.02)
         self._children.clear()
+        if self._forking is not None:
+            self._forking.close()
+            self._forking = None
         # On a full disk those in the file are known by their times to be gone.
         with contextlib.suppress(OSError):
             self._write_state(_State(self._state.port, self._state.password, ()))

@@ -32,13 +32,17 @@ from engine.local.progress import Steps
 from engine.local.stack_options import StackOptions
 from engine.local.state import Phase, ProcessEntry, StackState, write_state
 from engine.testing.guard import Guard
-from engine.testing.local_cluster import ClusterPorts, LocalCluster
+from engine.testing.local_cluster import ClusterPorts, LocalCluster, StartFailed
 from engine.testing.processes import MARK, ProcessId, sweep
+from engine.testing.warm import WarmPython
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
+# What nodes import, once for all of them.
+_IMPORTS_LOG = "nodes-imports.log"
+_NODES = ("engine.cli.node", "engine.node.wiring", "engine.storage.chdb_module:load_chdb")
 # Airflow's triggerer sleeps up to ten seconds after SIGTERM with nothing to do; what it waits for is in
 # Keeper and in the database, so that killing it loses nothing.
 _AIRFLOW_GRACE_S = 2.5
@@ -58,6 +62,11 @@ class Stack:
         self._guard = Guard(str(self._env.new_uuid()))
         hosts, self.ports = check(options, environ=environ, env=self._env)
         self.home.mkdir(parents=True, exist_ok=True)
+        self._nodes = WarmPython(
+            *_NODES,
+            environ=os.environ | {MARK: self._guard.mark},
+            log_file=self.home / "logs" / _IMPORTS_LOG,
+        )
         self.cluster = LocalCluster(
             self.home,
             hosts=hosts,
@@ -67,9 +76,14 @@ class Stack:
             ),
             guard=self._guard,
             is_durable=True,
+            launch=self._nodes.launch,
             env=self._env,
         )
-        self.airflow = AirflowStack(self._airflow_settings(), env=self._env) if options.with_airflow else None
+        self.airflow = (
+            AirflowStack(self._airflow_settings(), ends_with_us=True, env=self._env)
+            if options.with_airflow
+            else None
+        )
         self._phase = Phase.STARTING
         self._up: set[str] = set()
         self._error = ""
@@ -150,7 +164,13 @@ class Stack:
 
     async def _start_cluster(self, steps: Steps) -> None:
         steps.running("ZooKeeper", "starting")
-        await self.cluster.start_zookeeper()
+        importing = asyncio.create_task(self._import_for_nodes())
+        try:
+            await self.cluster.start_zookeeper()
+            await importing
+        finally:
+            importing.cancel()
+            await asyncio.gather(importing, return_exceptions=True)
         self._up.add("ZooKeeper")
         self._save()
         steps.done("ZooKeeper", f"{HOST}:{self.ports.zookeeper}")
@@ -166,6 +186,13 @@ class Stack:
         await self.cluster.start_nodes(progress=on_node)
         steps.done(title, f"{hosts[0]} … {hosts[-1]} at {HOST}:{self.ports.nodes[0]}–{self.ports.nodes[-1]}")
         self._save()
+
+    async def _import_for_nodes(self) -> None:
+        try:
+            await asyncio.to_thread(self._nodes.prepare)
+        except OSError as error:
+            log_file = self.home / "logs" / _IMPORTS_LOG
+            raise StartFailed("What nodes need cannot be imported.", hint=f"See {log_file}.") from error
 
     async def _start_airflow(self, airflow: AirflowStack, steps: Steps) -> None:
         def told(text: str) -> None:
@@ -201,6 +228,7 @@ class Stack:
                 steps.running("stopping", "nodes and ZooKeeper")
                 await self.cluster.stop()
         finally:
+            self._nodes.close()
             left = await sweep(self._guard.mark, env=self._env)
             self._guard.close()
             if self._phase is not Phase.FAILED:

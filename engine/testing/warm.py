@@ -5,12 +5,13 @@
     ...
     warm.close()
 
-Importing is most of what a node does at its start, and tests that kill nodes start hundreds of them. What is
-started so is a process like any other: with a number, a session, an environment and a working directory of
-its own, killed and waited for by the same means. It differs in what was imported before it began, so a start
-itself and a process's memory are not measured this way; `/proc` shows the forking process's command and first
-environment. Only `python -m …` and `python -c …` can be started so, and only on Linux; whatever else is asked
-for is started cold.
+Importing is most of what a node or a process of Airflow does at its start; the local stack starts ten of
+them, and tests that kill nodes hundreds. What is started so is a process like any other: with a number, a
+session, an environment and a working directory of its own, killed and waited for by the same means. It
+differs in what was imported before it began, so a start itself and a process's memory are not measured this
+way; `/proc` shows the forking process's first environment, and of a long command the beginning. Only
+`python -m …` and `python -c …` can be started so, and only on Linux; whatever else is asked for is started
+cold.
 
 Safety argument. The forking process has one thread, runs nothing of a program before it forks, and waits for
 what it has started, so that no zombie is left. It ends when its owner closes the socket between them, also by
@@ -36,8 +37,10 @@ import subprocess
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Never
+from typing import IO, Never
 
 from engine.testing.launch import Launched, Program, cold
 
@@ -46,23 +49,50 @@ _LARGEST_REQUEST = 1 << 20
 _KINDS = ((sys.executable, "-m"), (sys.executable, "-c"))
 _NUMBER = struct.Struct("!i")
 """What the forking process tells of a program: its number, and later its return code."""
+_READY = b"ready"
+
+
+def is_possible() -> bool:
+    return sys.platform == "linux"
 
 
 class WarmPython:
     """The owner's side. The forking process starts with the first program. May be used by several threads.
 
     `prepared` are modules to import, and functions to call (`a.module:function`); none may start a thread.
+    One that is not there is passed over. `environ` is the forking process's, ours if None; its words go to
+    `log_file`, where one is given.
     """
 
-    def __init__(self, *prepared: str) -> None:
+    def __init__(
+        self, *prepared: str, environ: Mapping[str, str] | None = None, log_file: Path | None = None
+    ) -> None:
         self._prepared = prepared
+        self._environ = environ
+        self._log_file = log_file
         self._lock = threading.Lock()
+        self._waiting = threading.Lock()
         self._control: socket.socket | None = None
+        self._ready: socket.socket | None = None
         self._popen: subprocess.Popen[bytes] | None = None
+
+    def prepare(self) -> None:
+        """Start the forking process and block until it has prepared all. Raises OSError when it ends instead.
+
+        Without it the first `launch` blocks as long.
+        """
+        if not is_possible():
+            return
+        control = self._forking()
+        with self._waiting:
+            # It says nothing else, and this once.
+            if self._ready is not control and control.recv(len(_READY)) != _READY:
+                raise OSError("The process that forks others has ended")
+            self._ready = control
 
     def launch(self, program: Program, output: int) -> Launched:
         """See `Launch`. The first one blocks until all is prepared. Raises OSError."""
-        if sys.platform != "linux" or program.argv[:2] not in _KINDS:
+        if not is_possible() or program.argv[:2] not in _KINDS:
             return cold(program, output)
         request = json.dumps([program.argv[1:], dict(program.environ), str(program.cwd or Path.cwd())])
         told, tell = os.pipe()
@@ -80,22 +110,38 @@ class WarmPython:
         with self._lock:
             if self._control is None or self._popen is None:
                 return
+            with contextlib.suppress(OSError):
+                self._control.shutdown(socket.SHUT_RDWR)  # also for whom waits in `prepare`
             self._control.close()
+            self._popen.kill()
             self._popen.wait()
             self._control = self._popen = None
 
     def _forking(self) -> socket.socket:
         with self._lock:
+            if self._control is not None and self._popen is not None and self._popen.poll() is not None:
+                self._control.close()  # somebody killed it, and so all that it had started
+                self._control = None
             if self._control is None:
                 self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                with theirs:
+                with theirs, self._output() as output:
                     self._popen = subprocess.Popen(
                         [sys.executable, "-m", __name__, str(theirs.fileno()), *self._prepared],
                         stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=output,
+                        # A title takes the place of the environment as others see it, without this.
+                        env={**(os.environ if self._environ is None else self._environ), "SPT_NOENV": "1"},
                         pass_fds=[theirs.fileno()],
                         start_new_session=True,
                     )
             return self._control
+
+    def _output(self) -> AbstractContextManager[IO[bytes] | None]:
+        if self._log_file is None:
+            return contextlib.nullcontext()
+        self._log_file.parent.mkdir(parents=True, exist_ok=True)
+        return self._log_file.open("ab")
 
 
 class _Forked:
@@ -170,7 +216,10 @@ class _Forking:
                     os.read(self._woken, 4096)
                     self._tell_of_ends()
                 if self._control in ready:
-                    request, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_REQUEST, 2)
+                    try:
+                        request, descriptors, _, _ = socket.recv_fds(self._control, _LARGEST_REQUEST, 2)
+                    except ConnectionResetError:  # the owner has ended, and had not read that all is prepared
+                        return
                     if not request:
                         return
                     self._start(request, *descriptors)
@@ -206,7 +255,9 @@ class _Forking:
             if os.getppid() != forking:
                 os._exit(1)
             self._leave(output, tell)
-            code = _run(*json.loads(request))
+            arguments, environ, cwd = json.loads(request)
+            _entitle(arguments)
+            code = _run(arguments, environ, cwd)
         except BaseException:  # noqa: BLE001 - there is nobody above
             traceback.print_exc()
         finally:
@@ -220,12 +271,21 @@ class _Forking:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
         os.dup2(output, 1)
         os.dup2(output, 2)
         self._control.close()
         for descriptor in (output, tell, self._woken, self._wake, *self._tell.values()):
             os.close(descriptor)
         gc.enable()
+
+
+def _entitle(arguments: list[str]) -> None:
+    """Shows as what it is. Its place is the forking process's own command: what is longer is cut."""
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle
+
+        setproctitle(" ".join((sys.executable, *arguments)))
 
 
 def _run(arguments: list[str], environ: dict[str, str], cwd: str) -> int:
@@ -252,15 +312,24 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the owner's to handle
     for name in sys.argv[2:]:
-        module, _, function = name.partition(":")
-        imported = importlib.import_module(module)
-        if function:
-            getattr(imported, function)()
+        _prepare(*name.partition(":")[::2])
     gc.collect()
     gc.freeze()
     gc.disable()
+    with contextlib.suppress(BrokenPipeError):  # the owner has ended, as `run` will see
+        control.send(_READY)
     _Forking(control).run()
     os._exit(0)
+
+
+def _prepare(module: str, function: str) -> None:
+    try:
+        imported = importlib.import_module(module)
+    except ImportError:  # a program that needs it will say so
+        traceback.print_exc()
+        return
+    if function:
+        getattr(imported, function)()
 
 
 if __name__ == "__main__":

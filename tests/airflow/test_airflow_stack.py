@@ -66,8 +66,11 @@ if name != "db":
 """
 
 
+@pytest.mark.parametrize("ends_with_us", [False, True])
 @pytest.mark.parametrize("fails", ["db", *COMPONENTS])
-async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: Path, fails: str) -> None:
+async def test_a_start_that_fails_says_why_and_leaves_nothing_running(
+    tmp_path: Path, fails: str, ends_with_us: bool
+) -> None:
     """A process that ends while starting ends the others. They stand in for Airflow's, each of which takes
     seconds to be imported before it can fail."""
     started = tmp_path / "started"
@@ -76,7 +79,7 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: 
     (tmp_path / "airflow" / "__init__.py").touch()
     (tmp_path / "airflow" / "__main__.py").write_text(AIRFLOW)
     environment = {"PYTHONPATH": str(tmp_path), "STARTED": str(started), "FAILS": fails}
-    stack = AirflowStack(settings(tmp_path, environment=environment))
+    stack = AirflowStack(settings(tmp_path, environment=environment), ends_with_us=ends_with_us)
 
     with pytest.raises(AirflowDown, match=fails) as failed:
         await stack.start()
@@ -84,7 +87,10 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing_running(tmp_path: 
     assert f"{fails} cannot find NoSuchExecutor" in failed.value.hint
     assert stack.pids == {}
     pids = [int(file.read_text()) for file in started.iterdir()]
-    assert len(pids) == (0 if fails == "db" else 4)
+    if fails != "db":
+        assert len(pids) == 4
+    elif not ends_with_us:  # then the database is first
+        assert pids == []
     assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
@@ -111,7 +117,10 @@ signal.pause()
 """
 
 
-async def test_what_has_ended_is_started_again_and_what_lives_is_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends_with_us", [False, True])
+async def test_what_has_ended_is_started_again_and_what_lives_is_left_alone(
+    tmp_path: Path, ends_with_us: bool
+) -> None:
     """kill -9 of the scheduler, whose worker lives on and would do a task that another one gets, too."""
     started = tmp_path / "started"
     started.mkdir()
@@ -119,7 +128,8 @@ async def test_what_has_ended_is_started_again_and_what_lives_is_left_alone(tmp_
     (tmp_path / "airflow" / "__init__.py").touch()
     (tmp_path / "airflow" / "__main__.py").write_text(HEALTHY)
     stack = AirflowStack(
-        settings(tmp_path, environment={"PYTHONPATH": str(tmp_path), "STARTED": str(started)})
+        settings(tmp_path, environment={"PYTHONPATH": str(tmp_path), "STARTED": str(started)}),
+        ends_with_us=ends_with_us,
     )
     await stack.start()
     try:

@@ -15,10 +15,11 @@ import pytest
 
 from engine.env import SystemEnv
 from engine.ports import free_ports, is_free
+from engine.processes import is_alive
 from engine.testing.guard import Guard
 from engine.testing.launch import Launch, cold
 from engine.testing.processes import MARK, ChildProcess, ProcessId, marked, sweep
-from engine.testing.warm import WarmPython
+from engine.testing.warm import WarmPython, is_possible
 
 pytestmark = pytest.mark.slow
 
@@ -147,6 +148,79 @@ async def test_when_the_forking_process_is_closed_nothing_is_left_of_what_it_sta
     assert await process.wait() == -signal.SIGKILL
     while identity.is_alive:
         await SystemEnv().sleep(0.01)
+
+
+def needs_forks() -> None:
+    if not is_possible():
+        pytest.skip("elsewhere than on Linux programs are started cold")
+
+
+async def test_what_is_forked_can_be_told_by_its_title_and_by_its_mark(tmp_path: Path) -> None:
+    """`ps` shows the program that runs, and the guard finds it by the variable that its parent had."""
+    needs_forks()
+    python = WarmPython("signal", "engine.testing.launch", environ={**os.environ, MARK: "of-this-fork"})
+    process = child(tmp_path, FOREVER, launch=python.launch)
+    try:
+        process.start()
+        await until_it_says(process, "up")
+        assert process.pid is not None
+
+        assert " ".join(psutil.Process(process.pid).cmdline()).startswith(
+            f"{sys.executable} -c import signal"
+        )
+        assert process.pid in [found.pid for found in marked("of-this-fork")]
+    finally:
+        python.close()
+    await process.wait()
+
+
+async def test_preparing_ends_when_all_is_imported_and_passes_over_what_is_not_there(tmp_path: Path) -> None:
+    needs_forks()
+    log_file = tmp_path / "logs" / "imports.log"
+    python = WarmPython("no.such.module", "this", log_file=log_file)
+    try:
+        python.prepare()
+        python.prepare()  # once more is no harm
+
+        assert "Beautiful is better than ugly" in log_file.read_text()
+        assert "No module named 'no'" in log_file.read_text()
+        process = child(tmp_path, "import sys; sys.exit('this' not in sys.modules)", launch=python.launch)
+        process.start()
+        assert await process.wait() == 0
+    finally:
+        python.close()
+
+
+def test_preparing_that_fails_is_an_error_and_not_a_wait(tmp_path: Path) -> None:
+    needs_forks()
+    python = WarmPython("sys:exit", log_file=tmp_path / "imports.log")
+    with pytest.raises(OSError, match="has ended"):
+        python.prepare()
+    python.close()
+
+
+async def test_a_forking_process_that_was_killed_is_started_again(tmp_path: Path) -> None:
+    """Everything that it had started ends with it; a supervisor starts that again."""
+    needs_forks()
+    python = WarmPython("signal")
+    process = child(tmp_path, FOREVER, launch=python.launch)
+    try:
+        process.start()
+        await until_it_says(process, "up")
+        assert process.pid is not None
+        forking = psutil.Process(process.pid).parent()
+        assert forking is not None
+        forking.kill()
+        assert await process.wait() == -signal.SIGKILL
+        while is_alive(forking):
+            await SystemEnv().sleep(0.01)
+
+        process.start()
+
+        assert process.is_running
+        assert await process.stop() in (0, -signal.SIGTERM)
+    finally:
+        python.close()
 
 
 @pytest.mark.parametrize("kind", ["cold", "WarmPython().launch"])
