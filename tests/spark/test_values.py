@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from typing import Any
@@ -42,102 +42,124 @@ def rows_of(v: pa.Array) -> dict[str, pa.Array]:
     return {"a": pa.array(range(len(v)), pa.int64()), "v": v}
 
 
-@pytest.mark.parametrize(
-    ("column", "kind", "values", "stored"),
-    [
-        ("SimpleAggregateFunction(sum, UInt64)", pa.int64(), [7], ["7"]),
-        ("SimpleAggregateFunction(groupUniqArrayArray(5), Array(String))",
-         pa.list_(pa.string()), [["x"]], ["['x']"]),
-        ("Array(UInt8)", pa.list_(pa.int32()), [[0, 255], []], ["[0,255]", "[]"]),
-        ("Array(Nullable(Int16))", pa.list_(pa.int32()), [[1, None]], ["[1,NULL]"]),
-        ("Array(Array(UInt16))", pa.list_(pa.list_(pa.int64())), [[[1], []]], ["[[1],[]]"]),
-        ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [[("ä", 255)], []], ["{'ä':255}", "{}"]),
-        ("Array(Decimal(9, 2))", pa.list_(pa.decimal128(10, 2)), [[Decimal("-9999999.9")]], ["[-9999999.9]"]),
-        ("Decimal(38, 10)", pa.decimal128(38, 10), [Decimal("9999999999999999999999999999.5")],
-         ["9999999999999999999999999999.5"]),
-        ("Decimal(5, 2)", pa.int32(), [999, -999], ["-999", "999"]),
-        ("Float64", pa.int64(), [2**53, -(2**53)], ["-9007199254740992", "9007199254740992"]),
-        ("Float32", pa.float64(), [float("inf"), 0.5, float("nan")], ["0.5", "inf", "nan"]),
-        ("LowCardinality(UInt8)", pa.int32(), [7], ["7"]),
-        ("LowCardinality(Nullable(String))", pa.string(), ["x", None], ["\\N", "x"]),
-        ("String", pa.binary(), [b"\xc3\xa4\t"], ["ä\\t"]),
-        ("Array(Date)", pa.list_(pa.date32()), [[dt.date(2149, 6, 6)]], ["['2149-06-06']"]),
-        ("Map(Int32, Float32)", pa.map_(pa.int64(), pa.float64()), [[(1, 0.1)]], ["{1:0.1}"]),
-        ("Array(Nullable(IPv6))", pa.list_(pa.string()), [["::1", None]], ["['::1',NULL]"]),
-        ("Map(String, DateTime64(0, 'UTC'))", pa.map_(pa.string(), pa.timestamp("us", "UTC")),
-         [[("k", dt.datetime(1969, 12, 31, 23, 59, 58, 500000, dt.UTC))]], ["{'k':'1969-12-31 23:59:58'}"]),
-        ("DateTime('Europe/Berlin')", pa.timestamp("us", "America/New_York"),
-         [dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC), dt.datetime(2024, 10, 27, 1, 30, tzinfo=dt.UTC)],
-         ["2024-10-27 02:30:00"] * 2),
-    ],
+VALUES: Sequence[tuple[str, pa.DataType, list[Any], list[str]]] = (
+    ("SimpleAggregateFunction(sum, UInt64)", pa.int64(), [7], ["7"]),
+    ("SimpleAggregateFunction(groupUniqArrayArray(5), Array(String))",
+     pa.list_(pa.string()), [["x"]], ["['x']"]),
+    ("Array(UInt8)", pa.list_(pa.int32()), [[0, 255], []], ["[0,255]", "[]"]),
+    ("Array(Nullable(Int16))", pa.list_(pa.int32()), [[1, None]], ["[1,NULL]"]),
+    ("Array(Array(UInt16))", pa.list_(pa.list_(pa.int64())), [[[1], []]], ["[[1],[]]"]),
+    ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [[("ä", 255)], []], ["{'ä':255}", "{}"]),
+    ("Array(Decimal(9, 2))", pa.list_(pa.decimal128(10, 2)), [[Decimal("-9999999.9")]], ["[-9999999.9]"]),
+    ("Decimal(38, 10)", pa.decimal128(38, 10), [Decimal("9999999999999999999999999999.5")],
+     ["9999999999999999999999999999.5"]),
+    ("Decimal(5, 2)", pa.int32(), [999, -999], ["-999", "999"]),
+    ("Float64", pa.int64(), [2**53, -(2**53)], ["-9007199254740992", "9007199254740992"]),
+    ("Float32", pa.float64(), [float("inf"), 0.5, float("nan")], ["0.5", "inf", "nan"]),
+    ("LowCardinality(UInt8)", pa.int32(), [7], ["7"]),
+    ("LowCardinality(Nullable(String))", pa.string(), ["x", None], ["\\N", "x"]),
+    ("String", pa.binary(), [b"\xc3\xa4\t"], ["ä\\t"]),
+    ("Array(Date)", pa.list_(pa.date32()), [[dt.date(2149, 6, 6)]], ["['2149-06-06']"]),
+    ("Map(Int32, Float32)", pa.map_(pa.int64(), pa.float64()), [[(1, 0.1)]], ["{1:0.1}"]),
+    ("Array(Nullable(IPv6))", pa.list_(pa.string()), [["::1", None]], ["['::1',NULL]"]),
+    ("Map(String, DateTime64(0, 'UTC'))", pa.map_(pa.string(), pa.timestamp("us", "UTC")),
+     [[("k", dt.datetime(1969, 12, 31, 23, 59, 58, 500000, dt.UTC))]], ["{'k':'1969-12-31 23:59:58'}"]),
+    ("DateTime('Europe/Berlin')", pa.timestamp("us", "America/New_York"),
+     [dt.datetime(2024, 10, 27, 0, 30, tzinfo=dt.UTC), dt.datetime(2024, 10, 27, 1, 30, tzinfo=dt.UTC)],
+     ["2024-10-27 02:30:00"] * 2),
 )  # fmt: skip
-def test_values_arrive_as_they_are(
-    nodes: Servers, column: str, kind: pa.DataType, values: list[Any], stored: list[str]
-) -> None:
+"""The type of a column, that of the rows, values, and what the column has of them, sorted."""
+
+
+def test_values_arrive_as_they_are(nodes: Servers) -> None:
+    """One table has a column of each type; where others have more values, it has its last one again."""
+    longest = max(len(values) for _, _, values, _ in VALUES)
+    columns = [f"v{number} {column}" for number, (column, *_) in enumerate(VALUES)]
     suspicious = {"allow_suspicious_low_cardinality_types": "1"}
-    table = nodes.table(f"a UInt32, v {column}", rest="ORDER BY a", settings=suspicious)
-    load(nodes, table, rows_of(pa.array(values, kind)))
-    assert nodes.ask(f"SELECT v FROM {table}") == stored
+    table = nodes.table(f"a UInt32, {', '.join(columns)}", rest="ORDER BY a", settings=suspicious)
+    rows = {"a": pa.array(range(longest), pa.int64())}
+    for number, (_, kind, values, _) in enumerate(VALUES):
+        rows[f"v{number}"] = pa.array(values + values[-1:] * (longest - len(values)), kind)
+    load(nodes, table, rows)
+    cells = [line.split("\t") for line in nodes.ask(f"SELECT * FROM {table}")]
+    found = {
+        column: sorted(row[1 + number] for row in cells if int(row[0]) < len(values))
+        for number, (column, _, values, _) in enumerate(VALUES)
+    }
+    assert found == {column: stored for column, _, _, stored in VALUES}
+    assert [int(row[0]) for row in cells] == list(range(longest))
 
 
-@pytest.mark.parametrize(
-    ("column", "kind", "value", "code"),
-    [
-        ("Array(UInt8)", pa.list_(pa.int32()), [1, 300], 70),
-        ("Array(UInt8)", pa.list_(pa.int32()), [1, None], 349),
-        ("Array(Array(Int8))", pa.list_(pa.list_(pa.int64())), [[128]], 70),
-        ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [("x", 300)], 70),
-        ("Map(String, Date)", pa.map_(pa.string(), pa.date32()), [("x", dt.date(1969, 12, 31))], 321),
-        ("Decimal(5, 2)", pa.decimal128(10, 2), Decimal("1000.00"), 321),
-        ("Decimal(38, 10)", pa.decimal128(38, 0), Decimal("9" * 38), 321),
-        ("Array(Decimal(5, 2))", pa.list_(pa.decimal128(10, 2)), [Decimal("-1000.00")], 321),
-        ("Decimal(5, 2)", pa.int64(), 1000, 321),
-        ("Float64", pa.int64(), 2**53 + 1, 321),
-        ("Float32", pa.float64(), -1e300, 321),
-        ("Array(Float32)", pa.list_(pa.float64()), [1e39], 321),
-        ("Enum8('x' = 1)", pa.string(), "y", 691),
-        ("Enum8('x' = 1)", pa.string(), "1", 691),
-        ("Array(Array(UInt8))", pa.list_(pa.list_(pa.int64())), [[1], None], 349),
-        ("UInt64", pa.decimal128(38, 0), Decimal(10**30), 407),
-        ("Nullable(UUID)", pa.string(), "", 376),
-        (
-            "Map(String, Array(Nullable(IPv4)))",
-            pa.map_(pa.string(), pa.list_(pa.string())),
-            [("k", ["x"])],
-            675,
-        ),
-        ("FixedString(2)", pa.string(), "xyz", 131),
-    ],
+REFUSED: Sequence[tuple[str, pa.DataType, Any, int]] = (
+    ("Array(UInt8)", pa.list_(pa.int32()), [1, 300], 70),
+    ("Array(UInt8)", pa.list_(pa.int32()), [1, None], 349),
+    ("Array(Array(Int8))", pa.list_(pa.list_(pa.int64())), [[128]], 70),
+    ("Map(String, UInt8)", pa.map_(pa.string(), pa.int64()), [("x", 300)], 70),
+    ("Map(String, Date)", pa.map_(pa.string(), pa.date32()), [("x", dt.date(1969, 12, 31))], 321),
+    ("Decimal(5, 2)", pa.decimal128(10, 2), Decimal("1000.00"), 321),
+    ("Decimal(38, 10)", pa.decimal128(38, 0), Decimal("9" * 38), 321),
+    ("Array(Decimal(5, 2))", pa.list_(pa.decimal128(10, 2)), [Decimal("-1000.00")], 321),
+    ("Decimal(5, 2)", pa.int64(), 1000, 321),
+    ("Float64", pa.int64(), 2**53 + 1, 321),
+    ("Float32", pa.float64(), -1e300, 321),
+    ("Array(Float32)", pa.list_(pa.float64()), [1e39], 321),
+    ("Enum8('x' = 1)", pa.string(), "y", 691),
+    ("Enum8('x' = 1)", pa.string(), "1", 691),
+    ("Array(Array(UInt8))", pa.list_(pa.list_(pa.int64())), [[1], None], 349),
+    ("UInt64", pa.decimal128(38, 0), Decimal(10**30), 407),
+    ("Nullable(UUID)", pa.string(), "", 376),
+    (
+        "Map(String, Array(Nullable(IPv4)))",
+        pa.map_(pa.string(), pa.list_(pa.string())),
+        [("k", ["x"])],
+        675,
+    ),
+    ("FixedString(2)", pa.string(), "xyz", 131),
 )
-def test_a_value_that_does_not_fit_is_not_changed_but_fails_the_load(
-    nodes: Servers, column: str, kind: pa.DataType, value: Any, code: int
-) -> None:
-    table = nodes.table(f"a UInt32, v {column}", rest="ORDER BY a")
-    with pytest.raises(SqlError) as refused:
-        load(nodes, table, rows_of(pa.array([value], kind)))
-    assert refused.value.code == code
+"""The type of a column, that of the rows, a value that does not fit, and the code of the error."""
+
+
+def test_a_value_that_does_not_fit_is_not_changed_but_fails_the_load(nodes: Servers) -> None:
+    """One table has a column of each type; each is loaded by itself."""
+    columns = [f"v{number} {column}" for number, (column, *_) in enumerate(REFUSED)]
+    table = nodes.table(f"a UInt32, {', '.join(columns)}", rest="ORDER BY a")
+    codes = []
+    for number, (_, kind, value, _) in enumerate(REFUSED):
+        with pytest.raises(SqlError) as refused:
+            load(nodes, table, {"a": pa.array([0], pa.int64()), f"v{number}": pa.array([value], kind)})
+        codes.append(refused.value.code)
+    assert codes == [code for *_, code in REFUSED]
     assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
 
 
-@pytest.mark.parametrize(
-    "key",
-    ["cityHash64(a, s)", "intHash32(a)", "toYYYYMM(t)", "a + length(s)", "-toInt64(a)", "xxHash64(s)"],
-)
-def test_rows_are_on_the_shard_that_the_server_computes(nodes: Servers, key: str) -> None:
-    table = nodes.table("a UInt32, s LowCardinality(String), t DateTime('Asia/Tokyo')", rest="ORDER BY a")
+def test_rows_are_on_the_shard_that_the_server_computes(nodes: Servers) -> None:
+    """Loads with different keys into one table; `k` is the number of the load."""
+    columns = "a UInt32, k UInt8, s LowCardinality(String), t DateTime('Asia/Tokyo')"
+    table = nodes.table(columns, rest="ORDER BY a")
     months = [dt.datetime(2024, 1 + month, 1, tzinfo=dt.UTC) - dt.timedelta(hours=1) for month in range(12)]
-    load(
-        nodes, table,
-        {"t": pa.array(months, pa.timestamp("us", "UTC")), "s": pa.array([f"ä{at % 5}" for at in range(12)]),
-         "a": pa.array(range(12), pa.int64())},
-        key=key,
-    )  # fmt: skip
-    unsigned = f"toUInt64({key})"
-    wrong = [
-        shard[0].text(f"SELECT count() FROM {table} WHERE {unsigned} % 2 != {number}")
-        for number, shard in enumerate(nodes.shards)
-    ]
-    assert (sum(nodes.counts(table)), wrong) == (12, ["0", "0"])
+    keys = (
+        "cityHash64(a, s)",
+        "intHash32(a)",
+        "toYYYYMM(t)",
+        "a + length(s)",
+        "-toInt64(a)",
+        "xxHash64(s)",
+    )
+    for number, key in enumerate(keys):
+        load(
+            nodes, table,
+            {"t": pa.array(months, pa.timestamp("us", "UTC")),
+             "s": pa.array([f"ä{at % 5}" for at in range(12)]),
+             "k": pa.array([number] * 12, pa.int16()), "a": pa.array(range(12), pa.int64())},
+            key=key,
+        )  # fmt: skip
+    of_all = [str(number) for number in range(len(keys)) for _ in range(12)]
+    assert nodes.ask(f"SELECT k FROM {table}") == of_all
+    for here, shard in enumerate(nodes.shards):
+        wrong = (
+            f"countIf(k = {number} AND toUInt64({key}) % 2 != {here})" for number, key in enumerate(keys)
+        )
+        assert shard[0].text(f"SELECT {', '.join(wrong)} FROM {table}") == "\t".join("0" * len(keys))
 
 
 def test_a_key_that_is_random_spreads_the_rows_and_loses_none(nodes: Servers) -> None:
@@ -160,23 +182,19 @@ def test_columns_that_are_absent_get_their_defaults_and_computed_ones_are_comput
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
+def test_a_frame_that_does_not_fit_is_refused_with_the_reason(nodes: Servers) -> None:
+    table = nodes.table("a UInt32, d String, m UInt64 MATERIALIZED a * 2", rest="ORDER BY a")
+    refused: list[tuple[dict[str, list[Any]], str]] = [
         ({"a": [1], "x": [1], "y": [1]}, "no column x, y"),
         ({"a": [1], "m": [1]}, "m is MATERIALIZED"),
         ({"d": ["x"]}, "the sharding key a needs a"),
         ({"a": [1.5]}, "a: double into UInt32"),
         ({"a": [1], "d": [{"x": 1}]}, "d: struct<x:bigint> into String"),
-    ],
-)
-def test_a_frame_that_does_not_fit_is_refused_with_the_reason(
-    nodes: Servers, rows: dict[str, list[Any]], says: str
-) -> None:
-    table = nodes.table("a UInt32, d String, m UInt64 MATERIALIZED a * 2", rest="ORDER BY a")
-    with pytest.raises(SqlError, match=says):
-        load(nodes, table, {name: pa.array(values) for name, values in rows.items()})
-    assert nodes.staging() == []
+    ]
+    for rows, says in refused:
+        with pytest.raises(SqlError, match=says):
+            load(nodes, table, {name: pa.array(values) for name, values in rows.items()})
+    assert (sum(nodes.counts(table)), nodes.staging()) == (0, [])
 
 
 def test_a_column_that_is_there_twice_is_refused(nodes: Servers) -> None:
