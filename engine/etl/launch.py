@@ -28,6 +28,7 @@ from engine.errors import ConfigError, OnclusterError
 from engine.etl.java_home import java_home_for_spark
 from engine.etl.report import LoadReport
 from engine.etl.request import LoadRequest
+from engine.etl.spark_home import home_without_zip
 from engine.keeper.java import find_java
 from engine.processes import is_alive
 
@@ -115,6 +116,11 @@ def spark_environment(settings: SparkSettings, *, master: str) -> dict[str, str]
     }
     if _is_on_this_machine(master):
         environment["SPARK_LOCAL_IP"] = "127.0.0.1"
+    # Others, as YARN, send the zip to their executors.
+    if _is_own_master(master) and "SPARK_HOME" not in os.environ:
+        spark_home = home_without_zip(settings.directory / "spark")
+        if spark_home is not None:
+            environment["SPARK_HOME"] = str(spark_home)
     return environment
 
 
@@ -256,6 +262,10 @@ def _of_session(session: int) -> list[psutil.Process]:
 
 def _is_on_this_machine(master: str) -> bool:
     return master.startswith(("local", "spark://127.0.0.1", "spark://localhost"))
+
+
+def _is_own_master(master: str) -> bool:
+    return master.startswith(("local", "spark://"))
 
 
 def _python_path() -> str:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrameWriter, SparkSession
 
 from engine.config.model import Cluster
 from engine.env import SystemEnv
+from engine.etl.spark_home import home_without_zip
 from engine.names import HostId, TableName
 from engine.testing.clickhouse_server import RealCluster, find_server, make_cluster, plan_servers
 from engine.testing.cluster_files import clusters_xml
@@ -167,10 +168,10 @@ def classes_are_archived() -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    session = (
+    builder = (
         SparkSession.builder.master("local[2,4]")
         .config("spark.driver.memory", "512m")
         .config("spark.driver.extraJavaOptions", QUICK_SPARK)
@@ -180,8 +181,10 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SPARK_HOME", str(home_without_zip(tmp_path_factory.mktemp("spark_home"))))
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     register(session)
     yield session

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -85,3 +90,16 @@ def test_overwrite_replaces_the_partitions_that_the_frame_has_and_no_others(
     servers.writer(new).mode("overwrite").save(table)
     expected = [f"{i}\told" for i in range(90) if i % 3 != 1] + ["1\tnew"]
     assert servers.ask(f"SELECT a, s FROM {table}") == sorted(expected)
+
+
+def test_python_s_processes_import_the_installed_pyspark(spark: SparkSession) -> None:
+    """Spark's zip of it would be compiled anew in each."""
+
+    def where(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyspark as imported
+
+        for batch in batches:
+            yield pa.record_batch({"file": [imported.__file__] * batch.num_rows})
+
+    [row] = spark.range(1, numPartitions=1).mapInArrow(where, "file string").collect()
+    assert Path(row.file).samefile(pyspark.__file__)

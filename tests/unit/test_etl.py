@@ -23,7 +23,14 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError, Corrupt, NodeUnavailable
 from engine.etl.check import LoadCheckFailed, check_load
 from engine.etl.java_home import java_home_for_spark
-from engine.etl.launch import SparkFailed, SparkSettings, command_line, run_load, with_retries
+from engine.etl.launch import (
+    SparkFailed,
+    SparkSettings,
+    command_line,
+    run_load,
+    spark_environment,
+    with_retries,
+)
 from engine.etl.report import LoadReport, TableReport
 from engine.etl.request import LoadMode, LoadRequest, job_id_from, parse_day, parse_mode
 from engine.etl.targets import TargetsMissing, require_targets
@@ -413,6 +420,36 @@ def test_a_whole_java_is_used_as_it_is(tmp_path: Path) -> None:
         pytest.skip("this machine has no whole Java")
     assert java_home_for_spark(Path(java), tmp_path / "home") == Path(java).resolve().parent.parent
     assert not (tmp_path / "home").exists()
+
+
+# --- Spark's home -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("master", ["local[2,4]", "spark://spark:7077"])
+def test_python_finds_the_installed_pyspark_as_spark_s_home_has_no_zip_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, master: str
+) -> None:
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    settings = SparkSettings(tmp_path, tmp_path / "c.xml")
+    home = Path(spark_environment(settings, master=master)["SPARK_HOME"])
+    old = tmp_path / "old"
+    old.mkdir()
+    (home / "jars").unlink()
+    (home / "jars").symlink_to(old)  # as after a move of the environment
+    assert spark_environment(settings, master=master)["SPARK_HOME"] == str(home)
+    assert list((home / "jars").glob("spark-core_*.jar"))
+    assert (home / "bin" / "spark-class").is_file()
+    assert list(home.rglob("pyspark.zip")) == []
+
+
+def test_a_home_that_is_named_and_the_zip_that_yarn_wants_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SparkSettings(tmp_path, tmp_path / "c.xml")
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+    assert "SPARK_HOME" not in spark_environment(settings, master="yarn")
+    monkeypatch.setenv("SPARK_HOME", "/opt/spark")
+    assert "SPARK_HOME" not in spark_environment(settings, master="local")
 
 
 def test_the_command_line_refuses_days_in_the_wrong_order(tmp_path: Path) -> None:
