@@ -61,6 +61,8 @@ from oncluster_airflow.waiting import LONGEST_LIMIT_S
 log = logging.getLogger(__name__)
 
 _NOT_IN_IDS = re.compile(r"[^A-Za-z0-9_.-]+")
+# A statement's, in its direction and migration.
+_STATEMENT_TASK = re.compile(r"(up|down)\.[^.]+\.(submit|wait)_\d+")
 # One try more for what a moment may cure; refusals and failures of the migration itself are never retried.
 _RETRIES = 2
 _RETRY_DELAY_S = 5.0
@@ -69,30 +71,35 @@ _RETRY_DELAY_S = 5.0
 def migration_dags(folder: Path | None = None) -> Iterator[DAG]:
     """A DAG for each folder in the migrations folder, by name. No folders: no DAGs, and a warning in the log.
 
-    When Airflow reads the file to run one task, only that task's DAG is made.
+    When Airflow reads the file to run one task, only that task's DAG is made, and of the migrations in it
+    only the task's own.
     """
     root = folder or Settings.from_environment().migrations
     folders = cluster_folders(root)
     if not folders:
         log.warning("migrations.none folder=%s: make a folder there, named like a cluster", root)
-    wanted = get_parsing_context().dag_id
+    wanted = get_parsing_context()
     for path in folders:
-        if wanted in (None, dag_id_of(path.name)):
+        if wanted.dag_id in (None, dag_id_of(path.name)):
             try:
-                yield migration_dag(path)
+                yield migration_dag(path, for_task=wanted.task_id)
             except Exception:  # whatever it is, it must not take the other clusters' DAGs with it
                 log.exception("migrations.no_dag folder=%s", path)
 
 
-def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID) -> DAG:
-    """The DAG of one cluster's folder; the folder's name is the cluster's."""
+def migration_dag(folder: Path, *, keeper_conn_id: str = KEEPER_CONN_ID, for_task: str | None = None) -> DAG:
+    """The DAG of one cluster's folder; the folder's name is the cluster's.
+
+    For the task of a statement, other migrations are left out: every statement has two tasks, and each of
+    them would make those of all others.
+    """
     try:
         # The name as it stands here, also of a link: by it the file is read again for one DAG only.
         migrations = load_folder(folder, cluster=folder.name)
     except MigrationFilesError as error:
         log.error("migrations.unusable folder=%s\n%s", folder, error)
         return _broken_dag(folder, error)
-    return _Builder(migrations, keeper_conn_id).build()
+    return _Builder(migrations, keeper_conn_id, for_task).build()
 
 
 def dag_id_of(cluster: str) -> str:
@@ -162,8 +169,11 @@ def parameters() -> dict[str, Param]:
 
 
 class _Builder:
-    def __init__(self, migrations: MigrationSet, keeper_conn_id: str) -> None:
+    def __init__(self, migrations: MigrationSet, keeper_conn_id: str, for_task: str | None) -> None:
         self._migrations = migrations
+        # Other tasks name those that they skip, and need all of them.
+        is_statement = for_task is not None and _STATEMENT_TASK.fullmatch(for_task) is not None
+        self._for_task = for_task if is_statement else None
         self._cluster = migrations.cluster
         self._own = migrations.migrations[-Settings.from_environment().own_tasks :]
         self._earlier = migrations.migrations[: -len(self._own)]
@@ -220,6 +230,8 @@ class _Builder:
                 script = migration.script(direction)
                 if script is None or not script.statements:
                     continue
+                if not self._is_needed(direction, migration):
+                    continue
                 before = self._migration(migration, script, before)
                 before >> applied
             if direction is Direction.DOWN:
@@ -243,10 +255,16 @@ class _Builder:
         before >> earlier
         return earlier
 
-    def _migration(self, migration: Migration, script: Script, before: BaseOperator) -> BaseOperator:
+    def _is_needed(self, direction: Direction, migration: Migration) -> bool:
+        group = f"{direction.value}.{self._group_id(migration)}"
+        return self._for_task is None or self._for_task.rpartition(".")[0] == group
+
+    def _group_id(self, migration: Migration) -> str:
         title = _NOT_IN_IDS.sub("_", migration.title)[:80] or "untitled"
-        group_id = f"v{migration.version:0{self._width}d}_{title.replace('.', '_')}"
-        with TaskGroup(group_id=group_id, tooltip=script.path.name):
+        return f"v{migration.version:0{self._width}d}_{title.replace('.', '_')}"
+
+    def _migration(self, migration: Migration, script: Script, before: BaseOperator) -> BaseOperator:
+        with TaskGroup(group_id=self._group_id(migration), tooltip=script.path.name):
             for statement in script.statements:
                 before = self._statement(migration, script, statement, before)
         return before

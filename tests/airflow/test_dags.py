@@ -188,6 +188,41 @@ def test_a_task_reads_its_own_dag_only(tmp_path: Path, monkeypatch: pytest.Monke
     assert set(dags(tmp_path)) == {"migrate_two"}
 
 
+def test_a_task_of_a_statement_is_read_without_other_migrations_and_is_the_same_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every other task needs the whole DAG: it names what it skips."""
+    from oncluster_airflow.migration_dag import migration_dag, migration_dags
+
+    folder = ROOT / "migrations" / "order_cluster"
+    whole = migration_dag(folder)
+    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", whole.dag_id)
+    own = len([task for task in whole.task_ids if "." not in task])
+    statements = [task for task in whole.task_ids if task.count(".") == 2]
+    assert len(statements) > 40 and own + len(statements) == len(whole.task_ids)
+    for task_id in statements:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", task_id)
+        (read,) = migration_dags(folder.parent)
+        group = task_id.rpartition(".")[0]
+        assert {task for task in read.task_ids if "." in task} == {
+            task for task in statements if task.startswith(f"{group}.")
+        }
+        task, same = read.get_task(task_id), whole.get_task(task_id)
+        assert (type(task), task.task_display_name, task.trigger_rule, task.doc_md) == (
+            type(same),
+            same.task_display_name,
+            same.trigger_rule,
+            same.doc_md,
+        )
+        assert [(name, getattr(task, name)) for name in ("version", "direction", "statement", "folder")] == [
+            (name, getattr(same, name)) for name in ("version", "direction", "statement", "folder")
+        ]
+    for task_id in ("lint", "begin", "close"):
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_TASK_ID", task_id)
+        (read,) = migration_dags(folder.parent)
+        assert read.task_ids == whole.task_ids
+
+
 def test_no_folder_at_all_is_no_error(tmp_path: Path) -> None:
     assert dags(tmp_path / "nowhere") == {}
 
