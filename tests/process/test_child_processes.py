@@ -223,6 +223,26 @@ async def test_a_forking_process_that_was_killed_is_started_again(tmp_path: Path
         python.close()
 
 
+async def test_where_processes_cannot_be_opened_programs_are_started_cold(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old kernels cannot, and old container engines forbid it: the local stack runs there all the same."""
+
+    def forbidden(*_: object) -> int:
+        raise PermissionError("Operation not permitted")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden, raising=False)
+    python = WarmPython("signal")
+    python.prepare()
+    process = child(tmp_path, FOREVER, launch=python.launch)
+    process.start()
+    await until_it_says(process, "up")
+    assert process.pid is not None and psutil.Process(process.pid).ppid() == os.getpid()
+
+    assert await process.stop() == -signal.SIGTERM
+    python.close()
+
+
 @pytest.mark.parametrize("kind", ["cold", "WarmPython().launch"])
 async def test_a_killed_owner_takes_its_child_along(tmp_path: Path, kind: str) -> None:
     """1. An owner starts a child and waits. 2. The owner is killed with -9. 3. The child ends as well."""
