@@ -31,7 +31,19 @@ _PREPARED = (
     "airflow.dag_processing.manager",
     "airflow.sdk.execution_time.task_runner",
     "airflow.sdk.execution_time.supervisor",
+    # The interface for tasks: three of the four have it inside them.
+    "airflow.api_fastapi.app",
+    "airflow.api_fastapi.execution_api.routes",
     "airflow.plugins_manager:ensure_plugins_loaded",
+    # What each task, or each reading of a DAG's file, would otherwise import again.
+    "oncluster_airflow.etl_dag",
+    "airflow.version",
+    "airflow.providers.common.io.version_compat",
+    "airflow.providers.standard.operators.empty",
+    "airflow.providers.standard.operators.trigger_dagrun",
+    "airflow.providers.standard.sensors.external_task",
+    "encodings.utf_8_sig",
+    "jinja2.ext",
 )
 
 
