@@ -35,6 +35,7 @@ from engine.migrations.states import MigrationState
 from engine.operations.finding import FindingKind
 from engine.operations.records import Records
 from engine.processes import is_alive
+from engine.testing.warm import is_possible
 from tests.process.support import Home, home_in
 
 pytestmark = [pytest.mark.extended, pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -158,6 +159,13 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
         down = home.run("down")
         assert down.returncode == 0, down.stdout + down.stderr
         assert home.left() == []
+
+
+async def test_all_that_is_imported_once_for_airflows_processes_is_there(place: Place) -> None:
+    """What another version of Airflow has elsewhere would cost time only, and nobody would notice."""
+    if not is_possible():
+        pytest.skip("each imports for itself here")
+    assert "Error" not in (place.home.path / "logs" / "airflow-imports.log").read_text()
 
 
 async def test_a_migration_goes_through_airflow_with_approval_outage_timeout_and_reattachment(
