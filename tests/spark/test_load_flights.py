@@ -83,7 +83,7 @@ BAD = {
 
 
 @pytest.fixture(scope="module")
-def flights(nodes: Servers) -> Servers:
+def flights(nodes: Servers) -> Iterator[Servers]:
     for number, shard in enumerate(nodes.shards, start=1):
         for replica, server in enumerate(shard, start=1):
             server.execute("CREATE DATABASE flights")
@@ -94,7 +94,9 @@ def flights(nodes: Servers) -> Servers:
             for name, key in KEYS.items():
                 engine = f"Distributed(two, flights, {name}, {key})"
                 server.execute(f"CREATE TABLE flights.{name}_all AS flights.{name} ENGINE = {engine}")
-    return nodes
+    yield nodes
+    for server in nodes.all:  # else all later tests' questions about replicas and tables are about these, too
+        server.execute("DROP DATABASE flights")
 
 
 def _clause(text: str) -> int:
