@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import aiohttp
 from aiohttp import web
@@ -28,7 +30,7 @@ from engine.keeper.base import Create, CreateMode, Keeper, Op
 from engine.keeper.embedded import EmbeddedZooKeeper
 from engine.keeper.recipes import create_ancestors
 from engine.local.airflow_environment import ADMIN, AirflowSettings, environment_of, home_of
-from engine.local.airflow_processes import send_signal, spawn_python, with_children
+from engine.local.airflow_processes import send_signal, with_children
 from engine.names import HostId, QueuePaths, entry_name
 from engine.operations.act import Act, ActResult, ActState, Plan
 from engine.operations.finding import Finding, FindingKind, Severity
@@ -133,10 +135,10 @@ class PageStage:
         (home / "passwords.json").write_text(json.dumps({ADMIN: PASSWORD}))
         environment = environment_of(self.settings, port=port)
         with (self.directory / "airflow.log").open("wb") as output:
-            migrated = await spawn_python(("-m", "airflow", "db", "migrate"), environment, output)
+            migrated = await _airflow(("db", "migrate"), environment, output)
             if await migrated.wait() != 0:
                 raise Unavailable("airflow db migrate failed.", hint=self._log())
-            server = await spawn_python(("-m", "airflow", "api-server"), environment, output)
+            server = await _airflow(("api-server",), environment, output)
         self._stack.push_async_callback(_stop, server)
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10)) as session:
             while True:
@@ -152,6 +154,22 @@ class PageStage:
 
     def _log(self) -> str:
         return (self.directory / "airflow.log").read_text(errors="replace")[-3000:]
+
+
+async def _airflow(
+    arguments: Sequence[str], environment: Mapping[str, str], output: IO[bytes]
+) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "airflow",
+        *arguments,
+        env=dict(environment),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+    )
 
 
 async def _stop(server: asyncio.subprocess.Process) -> None:

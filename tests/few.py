@@ -10,8 +10,10 @@ import pytest
 
 
 def few_first(cases: Iterable[Any], *, few: int) -> list[Any]:
-    """For `pytest.mark.parametrize`. `tests/conftest.py` looks for the name: the file has extended tests."""
+    """For `pytest.mark.parametrize`; a tuple is a value for each name. `tests/conftest.py` looks for the name
+    of this function: the file has extended tests."""
+    tuples = [case if isinstance(case, tuple) else (case,) for case in cases]
     return [
-        case if number < few else pytest.param(case, marks=pytest.mark.extended)
-        for number, case in enumerate(cases)
+        pytest.param(*case, marks=() if number < few else pytest.mark.extended)
+        for number, case in enumerate(tuples)
     ]

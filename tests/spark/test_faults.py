@@ -28,6 +28,7 @@ from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Event, Mode, Plan, Progress, ShardPlan, Staged
 from spark_apps.clickhouse_cluster.shard_commit import ShardCommit
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
+from tests.few import few_first
 from tests.spark.conftest import Servers
 
 pytestmark = pytest.mark.slow
@@ -97,7 +98,9 @@ def failing_once(frame: DataFrame, marker: Path, how: str) -> DataFrame:
     return frame.mapInArrow(rows, frame.schema)
 
 
-@pytest.mark.parametrize(("kind", "how"), [("nodes", "raise"), ("nodes", "kill"), ("real", "kill")])
+@pytest.mark.parametrize(
+    ("kind", "how"), few_first([("nodes", "raise"), ("nodes", "kill"), ("real", "kill")], few=1)
+)
 def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
     spark: SparkSession, request: pytest.FixtureRequest, tmp_path: Path, kind: str, how: str
 ) -> None:
@@ -111,6 +114,7 @@ def test_an_attempt_that_posted_and_then_failed_leaves_nothing(
     assert servers.staging() == []
 
 
+@pytest.mark.extended
 def test_a_driver_that_ended_after_staging_starts_over(place: Servers, table: str) -> None:
     attempt(begin(place, table), task=0, number=1)
     again = begin(place, table)
@@ -121,7 +125,7 @@ def test_a_driver_that_ended_after_staging_starts_over(place: Servers, table: st
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("event", [Event.INTENT, Event.ATTACHED], ids=str)
+@pytest.mark.parametrize("event", few_first([Event.INTENT, Event.ATTACHED], few=1), ids=str)
 def test_a_driver_that_ended_in_the_middle_of_the_commit_goes_on(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch, event: Event, when: str
 ) -> None:
@@ -235,6 +239,7 @@ def test_a_commit_that_was_left_behind_adds_nothing_when_it_goes_on(
     assert place.staging() == []
 
 
+@pytest.mark.extended
 def test_a_commit_that_was_left_behind_removes_nothing_when_it_goes_on(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +361,7 @@ def test_a_failed_job_leaves_no_staging(place: Servers, table: str) -> None:
     assert sum(place.counts(table)) == 0
 
 
+@pytest.mark.extended
 def test_giving_up_keeps_what_was_decided(
     place: Servers, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -279,6 +279,7 @@ def stop_when_it_has_staged(
     assert list(scratch.glob("oncluster-flights-*")) == []
 
 
+@pytest.mark.extended
 def test_a_load_that_is_stopped_leaves_nothing_running_and_goes_on_when_it_is_started_again(
     spark: SparkSession,
     local: LocalCluster,

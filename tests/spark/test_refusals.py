@@ -93,6 +93,7 @@ def test_a_key_over_another_type_than_the_local_tables_is_refused_as_its_hash_is
             Job.begin(asked, SCHEMA, Mode.APPEND)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("mode", [Mode.APPEND, Mode.OVERWRITE_PARTITIONS])
 def test_rows_that_nobody_would_bring_to_the_other_replicas_are_refused(servers: Servers, mode: Mode) -> None:
     together = replace(servers, shards=[servers.all[:2]])
@@ -285,6 +286,7 @@ def test_staged_parts_that_the_table_would_not_take_end_the_job_before_it_is_dec
     assert sum(nodes.counts(table)) == 0
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("altered", [0, 1], ids=["the first was staged later", "the second was staged later"])
 def test_a_table_that_is_altered_while_tasks_run_ends_the_load_before_it_is_decided(
     nodes: Servers, altered: int

@@ -87,6 +87,7 @@ def test_a_stream_of_the_format_writes_a_batch_that_is_repeated_once(
     assert len(done_jobs(nodes) - before) == 2, "batches that will not be repeated are forgotten"
 
 
+@pytest.mark.extended
 def test_a_query_whose_commits_are_killed_is_started_again_and_writes_each_batch_once(
     spark: SparkSession, nodes: Servers, tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spark_apps.clickhouse_cluster.records import Mode, Progress
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish
+from tests.few import few_first
 from tests.spark.conftest import Servers
 from tests.spark.latched import Fault, Latches, held_where
 from tests.spark.test_faults import ROWS, attempt, begin, is_once, make_table
@@ -80,13 +81,16 @@ def tags(servers: Servers, table: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("kind", "replicated", "fault"),
-    [
-        ("nodes", True, Fault.HELD_BEFORE_COMMIT),
-        ("nodes", True, Fault.HELD_IN_COMMIT),
-        ("nodes", False, Fault.HELD_AFTER_MOVE),
-        ("real", True, Fault.HELD_AFTER_MOVE),
-        ("real", False, Fault.HELD_IN_COMMIT),
-    ],
+    few_first(
+        [
+            ("nodes", True, Fault.HELD_BEFORE_COMMIT),
+            ("nodes", True, Fault.HELD_IN_COMMIT),
+            ("nodes", False, Fault.HELD_AFTER_MOVE),
+            ("real", True, Fault.HELD_AFTER_MOVE),
+            ("real", False, Fault.HELD_IN_COMMIT),
+        ],
+        few=1,
+    ),
 )
 def test_of_two_drivers_of_one_job_one_is_killed_and_started_again(
     request: pytest.FixtureRequest,
@@ -140,6 +144,7 @@ def test_two_jobs_stage_into_one_table_and_one_is_killed_before_it_commits(
     assert servers.staging() == []
 
 
+@pytest.mark.extended
 def test_two_jobs_that_replace_one_partition_at_once_leave_the_rows_of_one_on_each_shard(
     nodes: Servers, start: Callable[[Load], SpawnProcess], tmp_path: Path
 ) -> None:
@@ -172,6 +177,7 @@ def test_two_jobs_that_replace_one_partition_at_once_leave_the_rows_of_one_on_ea
     assert nodes.staging() == []
 
 
+@pytest.mark.extended
 def test_a_load_that_was_killed_while_it_replaced_a_partition_replaces_what_came_after_it_when_run_again(
     nodes: Servers, start: Callable[[Load], SpawnProcess], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from spark_apps.clickhouse_cluster.options import Options
 from spark_apps.clickhouse_cluster.records import Mode
 from spark_apps.clickhouse_cluster.split import Splitter
 from spark_apps.clickhouse_cluster.writer import Attempt, Job, TaskStaged, finish, give_up
+from tests.few import few_first
 from tests.spark.conftest import Servers
 from tests.unit.test_spark_schema import target
 
@@ -207,14 +208,17 @@ def test_a_column_that_is_there_twice_is_refused(nodes: Servers) -> None:
 
 @pytest.mark.parametrize(
     "rest",
-    [
-        "ORDER BY n SETTINGS allow_nullable_key = 1",
-        "ORDER BY (a, cityHash64(s)) SAMPLE BY cityHash64(s)",
-        "PARTITION BY (a % 2, s) PRIMARY KEY a ORDER BY (a, s) SETTINGS index_granularity = 1024",
-        "ORDER BY tuple() SETTINGS min_bytes_for_wide_part = 0",
-        "PARTITION BY a % 2 ORDER BY (a DESC) SETTINGS allow_experimental_reverse_key = 1",
-        "PRIMARY KEY a ORDER BY (a, s DESC) SETTINGS allow_experimental_reverse_key = 1",
-    ],
+    few_first(
+        [
+            "ORDER BY n SETTINGS allow_nullable_key = 1",
+            "ORDER BY (a, cityHash64(s)) SAMPLE BY cityHash64(s)",
+            "PARTITION BY (a % 2, s) PRIMARY KEY a ORDER BY (a, s) SETTINGS index_granularity = 1024",
+            "ORDER BY tuple() SETTINGS min_bytes_for_wide_part = 0",
+            "PARTITION BY a % 2 ORDER BY (a DESC) SETTINGS allow_experimental_reverse_key = 1",
+            "PRIMARY KEY a ORDER BY (a, s DESC) SETTINGS allow_experimental_reverse_key = 1",
+        ],
+        few=2,
+    ),
 )
 def test_tables_of_many_kinds_are_written(nodes: Servers, rest: str) -> None:
     columns = (
@@ -227,6 +231,7 @@ def test_tables_of_many_kinds_are_written(nodes: Servers, rest: str) -> None:
     assert nodes.ask(f"SELECT a FROM {table}") == sorted(map(str, range(20)))
 
 
+@pytest.mark.extended
 def test_rows_of_tables_with_a_ttl_say_until_when_they_are_kept(nodes: Servers) -> None:
     """A part that does not say it is kept for ever."""
     table = nodes.table(

@@ -64,6 +64,7 @@ def test_a_job_that_was_done_does_nothing_when_it_is_run_again(spark: SparkSessi
     assert sum(servers.counts(table)) == 100
 
 
+@pytest.mark.extended
 def test_equal_frames_of_two_jobs_are_both_there(spark: SparkSession, nodes: Servers) -> None:
     table = nodes.table(COLUMNS, rest=BY_TEN)
     frame = spark.range(50).selectExpr("id AS a", "'x' AS s", "timestamp_seconds(id) AS d")
