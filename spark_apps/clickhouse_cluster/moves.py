@@ -13,7 +13,7 @@ A crash between any two of these is settled by the next run:
 - a replaced partition may be replaced again, since the record keeps a later run from doing so;
 - for a plain table, which is moved partition by partition, the partition's row count tells, if nobody else
   wrote there, and that its greatest block number is the same, which merges that remove rows leave as it is;
-  otherwise UnknownOutcome.
+  otherwise UnknownOutcome. What came while the table was altered is looked at (`altered_meanwhile`).
 A run that was left behind fails at its next move: its source was dropped, by the run that came after it or
 with the job's staging. So a partition that is to be empty is replaced out of the source, too.
 
@@ -32,10 +32,12 @@ from typing import cast
 from engine.errors import Code, OnclusterError, SqlError, UnknownOutcome
 from engine.names import TableName, quote_string
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.altered import HAD_OTHER_COLUMNS
+from spark_apps.clickhouse_cluster.altered_meanwhile import End, settle
 from spark_apps.clickhouse_cluster.http import Server
 from spark_apps.clickhouse_cluster.records import Event
 from spark_apps.clickhouse_cluster.staging import Blocks, Parts, last_block
-from spark_apps.clickhouse_cluster.target import Target
+from spark_apps.clickhouse_cluster.target import Column, Target, columns_of
 
 REMEMBERED_S = 1800
 """So long at least Keeper remembers attached parts: half of the shortest default window of all versions."""
@@ -91,11 +93,13 @@ class Moves:
         """
         rows = self.rows
         for some in _some(ids, except_for=self.recorded.get(Event.ATTACHED, {})):
+            had = self._columns()
             for partition_id in some:
                 if partition_id in rows:
                     self._alter("REPLACE", partition_id)
                 else:
                     self._empty(partition_id)
+            self._require_whole([one for one in some if one in rows], had)
             there = self._counts()
             for partition_id in some:
                 found, expected = there.get(partition_id, 0), rows.get(partition_id, 0)
@@ -220,10 +224,38 @@ class Moves:
             return
         elif there != int(str(intent["before"])) or block != intent.get("block", block):
             raise self._unknown(partition_id, intent, there)
+        had = self._columns()
         self._alter("ATTACH", partition_id)
+        self._require_whole([partition_id], had, block=block)
         after = self._counts().get(partition_id, 0)
         if after < there + rows and self.target.keeps_every_row:
             raise self._missing(partition_id, f"{after} rows after {rows} were added to {there}")
+
+    def _columns(self) -> tuple[Column, ...]:
+        """Of a plain table. Old servers let no ALTER begin before another has ended."""
+        is_guarded = self.target.is_replicated or self.target.is_old
+        return () if is_guarded else columns_of(self.server, self.target.table)
+
+    def _require_whole(self, ids: Sequence[str], had: tuple[Column, ...], *, block: int = -1) -> None:
+        """These partitions came behind `block`, and the table had these columns before. Raises SqlError 122
+        when it was altered meanwhile and one of them was taken back, UnknownOutcome."""
+        if self._columns() != had:
+            for partition_id in ids:
+                self._settle(partition_id, block)
+
+    def _settle(self, partition_id: str, block: int) -> None:
+        attached = self.parts[partition_id]
+        end = settle(self.server, self.target, partition_id, block=block, attached=attached)
+        what = f"{self.server}: {self.target.table} was altered while partition {partition_id} was attached"
+        if end is End.TAKEN_BACK:
+            raise SqlError(Code.INCOMPATIBLE_COLUMNS, f"{what}, and was taken back.", hint=HAD_OTHER_COLUMNS)
+        if end is End.UNSURE:
+            raise UnknownOutcome(
+                f"{what}: columns that were renamed may be empty in {self.rows[partition_id]} rows of job "
+                f"{self.job}.",
+                hint="The staged rows are kept. Look at the rows; if they are not whole, remove them and run "
+                f"the job again, else record the partition in {staging.DATABASE}.ledger as attached.",
+            )
 
     def _alter(self, verb: str, partition_id: str) -> None:
         assert self.source is not None

@@ -8,6 +8,7 @@ import pytest
 
 from engine.errors import Code, SqlError
 from spark_apps.clickhouse_cluster import records, staging
+from spark_apps.clickhouse_cluster.altered_meanwhile import End, settle
 from spark_apps.clickhouse_cluster.moves import Moves
 from spark_apps.clickhouse_cluster.records import Mode, Progress
 from spark_apps.clickhouse_cluster.writer import Job, TaskStaged, finish
@@ -109,3 +110,48 @@ def test_a_column_that_has_another_name_is_not_taken_for_one_that_is_gone(
     assert is_once(place, table)
     assert sorted(place.ask(f"SELECT s FROM {table}")) == sorted(f"x{row}" for row in range(60))
     assert place.staging() == []
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "end", "rows"),
+    [
+        # ATTACH PART brings columns from before the RENAME behind it, as ATTACH PARTITION does when both run.
+        (("DETACH PARTITION ID '1'", "RENAME COLUMN s TO t", "ATTACH PARTITION ID '1'"), End.TAKEN_BACK, 5),
+        (("RENAME COLUMN s TO t",), End.WHOLE, 10),
+        (("ADD COLUMN x UInt8", "DROP COLUMN s"), End.WHOLE, 10),
+        (("RENAME COLUMN s TO t", "RENAME COLUMN t TO s"), End.WHOLE, 10),
+    ],
+    ids=["came behind a rename", "renamed", "dropped", "renamed twice"],
+)
+def test_what_came_while_its_table_was_altered_is_whole_or_goes_again(
+    nodes: Servers, meanwhile: tuple[str, ...], end: End, rows: int
+) -> None:
+    place = nodes.one_each
+    table = make_table(place, replicated=False)
+    target = begin(place, table).target
+    server = place.shards[0][0]
+    server.execute(f"INSERT INTO {table} (a, s) SELECT number * 2, 'old' FROM numbers(5)")
+    server.execute(f"INSERT INTO {table} (a, s) SELECT number * 2 + 1, 'new' FROM numbers(5)")
+    attached = staging.parts(server, target)["1"]
+    block = staging.last_block(attached) - 1
+    for alter in meanwhile:
+        server.execute(f"ALTER TABLE {table} {alter}")
+    assert settle(server, target, "1", block=block, attached=attached) is end
+    assert server.text(f"SELECT count() FROM {table}") == f"{rows}"
+
+
+def test_what_came_while_its_table_was_altered_is_left_alone_unless_it_is_what_was_attached(
+    nodes: Servers,
+) -> None:
+    place = nodes.one_each
+    table = make_table(place, replicated=False)
+    target = begin(place, table).target
+    server = place.shards[0][0]
+    server.execute(f"INSERT INTO {table} (a, s) SELECT number * 2 + 1, 'x' FROM numbers(5)")
+    (mine,) = staging.parts(server, target)["1"]
+    block = staging.last_block([mine]) - 1
+    server.execute(f"INSERT INTO {table} (a, s) SELECT number * 2 + 1, 'somebody else' FROM numbers(5)")
+    for alter in ("DETACH PARTITION ID '1'", "RENAME COLUMN s TO t", "ATTACH PARTITION ID '1'"):
+        server.execute(f"ALTER TABLE {table} {alter}")
+    assert settle(server, target, "1", block=block, attached=[mine]) is End.UNSURE
+    assert server.text(f"SELECT count() FROM {table}") == "10"
