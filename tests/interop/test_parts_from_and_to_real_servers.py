@@ -13,6 +13,7 @@ from engine.env import SystemEnv
 from engine.errors import SqlError
 from engine.keeper.base import Create, CreateMode
 from engine.node.interserver import HttpPartFetcher, InterserverConfig, InterserverServer
+from engine.replication.bandwidth import Bandwidth
 from engine.replication.fetching import PartUnavailable
 from engine.replication.host import ReplicaHost
 from engine.replication.part_checksums import PartDigest
@@ -34,6 +35,7 @@ class Directory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.switches = Switches()
+        self.send_bandwidth = Bandwidth(ENV, lambda: 0)
 
     @property
     def active(self) -> dict[PartName, Part]:
