@@ -103,7 +103,8 @@ def cli() -> None:
 
     \b
     Exit codes: 0 ok, 1 failed, 2 wrong usage, 3 not finished in time, 4 unavailable (try again), 5 refused,
-    6 outcome unknown, 70 stored data is corrupt, 130 interrupted, 143 terminated.
+    6 outcome unknown, 10 a check found a warning or a difference, 20 something critical, 70 stored data is
+    corrupt, 130 interrupted, 143 terminated.
     """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from click.testing import CliRunner
 
 from engine import errors
 from engine.cli import common, main
+from engine.cli.drift import DIFFERS
+from engine.cli.health import HealthExit
+from engine.cli.standby import NOT_YET
 
 
 def run(error: BaseException, *arguments: str) -> tuple[int, str]:
@@ -78,6 +82,13 @@ def test_a_full_disk_is_one_line_and_not_a_traceback() -> None:
     code, text = run(OSError(28, "No space left on device", "/data/x"))
     assert code == 1
     assert text.strip() == "Error: /data/x: No space left on device"
+
+
+def test_help_names_every_exit_code() -> None:
+    shown = CliRunner().invoke(main.cli, ["--help"]).output
+    (listed,) = re.findall(r"Exit codes: (.+?)\.\n", shown, re.DOTALL)
+    named = {int(number) for number in re.findall(r"\b\d+\b", listed)}
+    assert named == {*common.ExitCode, *HealthExit, DIFFERS, NOT_YET}
 
 
 def test_help_imports_no_part() -> None:
