@@ -113,6 +113,7 @@ class ReplicatedDatabase(DatabaseWorker):
         execute: Execute,
         timeout_s: float,
     ) -> int:
+        await self._wait_for_start()
         keeper = self._active_in
         if self.is_readonly or keeper is None or keeper.is_expired:
             raise SqlError(

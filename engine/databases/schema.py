@@ -69,3 +69,7 @@ class LocalSchema(Protocol):
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
         """Into another database, with its rows."""
         ...
+
+    async def settle(self) -> None:
+        """The definitions are as they should be: what was put away until that is known can go."""
+        ...

@@ -61,6 +61,8 @@ log = logging.getLogger(__name__)
 _PAUSE_S = 5.0
 _SHORT_PAUSE_S = 0.5
 TICK_S = 1.0
+_START_S = 10.0
+_NOT_STARTED = "it has not been started"
 _LOST_DIGEST = b"42"
 """No digest is this one: the replica is recovered."""
 
@@ -94,7 +96,7 @@ class DatabaseWorker:
         self._database_name = database_name
         self._group = group
         self.cluster = DatabaseCluster()
-        self.readonly_reason = "it has not been started"
+        self.readonly_reason = _NOT_STARTED
         self._ptr = 0
         """The last entry that this replica is done with, whatever became of it."""
         self._current = 0
@@ -122,6 +124,15 @@ class DatabaseWorker:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(), name=f"database {self.paths.root}")
+
+    async def _wait_for_start(self) -> None:
+        """Whoever has just created the database need not wait for it, so the first statement does."""
+        try:
+            async with asyncio.timeout(_START_S):
+                while self.readonly_reason == _NOT_STARTED:
+                    await self._moved.wait()
+        except TimeoutError:
+            pass
 
     async def stop(self, *, grace_s: float) -> None:
         """A statement of the log that is being carried out comes to its end, within the time."""
@@ -221,12 +232,33 @@ class DatabaseWorker:
             async with self._enqueue_lock:
                 await self._enqueue_empty(keeper)
         await self._end_older_session(keeper)
+        async with self._digest_lock:  # not beside a statement of a client's that changes definitions
+            log_ptr = await self._compare(keeper)
+        self._ptr = self._current = log_ptr
+        self.cluster = await read_cluster(keeper, paths, self._group)
+        try:
+            await keeper.create(
+                paths.replica(me, "active"), self._server_uuid.encode(), mode=CreateMode.EPHEMERAL
+            )
+        except NodeExists:
+            raise SqlError(
+                Code.REPLICA_IS_ALREADY_ACTIVE, f"Replica {me} at {paths.root} is active"
+            ) from None
+        self._active_in = keeper
+        self._be_writable()
+        log.info("databases.active database=%s ptr=%d", self._database_name(), log_ptr)
+
+    async def _compare(self, keeper: Keeper) -> int:
+        """The entry whose definitions are here when this returns."""
+        paths, me = self.paths, self.me
         log_ptr = int((await keeper.get(paths.replica(me, "log_ptr"))).data)
         newest = int((await keeper.get(paths.max_log_ptr)).data)
         keep = int((await keeper.get(paths.logs_to_keep)).data)
         digest = await is_there(keeper, paths.replica(me, "digest")) or b"0"
         is_lost = not log_ptr or log_ptr + keep < newest
-        if not is_lost and self._settings.check_consistency and not self._fits(digest):
+        if not is_lost and not self._settings.check_consistency:
+            return log_ptr
+        if not is_lost and not self._fits(digest):
             await self._redo_own(keeper, log_ptr)
             is_lost = not self._fits(digest)
         if is_lost:
@@ -240,19 +272,8 @@ class DatabaseWorker:
                 database_name=self._database_name(),
                 log_ptr=log_ptr,
             )
-        self._ptr = self._current = log_ptr
-        self.cluster = await read_cluster(keeper, paths, self._group)
-        try:
-            await keeper.create(
-                paths.replica(me, "active"), self._server_uuid.encode(), mode=CreateMode.EPHEMERAL
-            )
-        except NodeExists:
-            raise SqlError(
-                Code.REPLICA_IS_ALREADY_ACTIVE, f"Replica {me} at {paths.root} is active"
-            ) from None
-        self._active_in = keeper
-        self._be_writable()
-        log.info("databases.active database=%s ptr=%d newest=%d", self._database_name(), log_ptr, newest)
+        await self._schema.settle()
+        return log_ptr
 
     def _be_writable(self) -> None:
         if not self._is_stopping:

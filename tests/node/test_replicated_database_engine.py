@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
 import itertools
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -15,7 +17,7 @@ from engine.keeper import zookeeper
 from engine.keeper.recipes import remove_recursive
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import LocalCluster, blocking_cluster
-from tests.node.http_client import HttpAt
+from tests.node.http_client import HttpAt, Reply
 from tests.node.replicated_pair import eventually, json_rows, refused, wait_for
 from tests.warm import warm
 
@@ -59,6 +61,13 @@ class Three:
         parent, _, name = path.rpartition("/")
         sql = f"SELECT value FROM system.zookeeper WHERE path = '{parent}' AND name = '{name}' FORMAT TSVRaw"
         return self.n1.query(sql).removesuffix("\n")
+
+    async def without(self, path: str) -> None:
+        """Removed from Keeper, with all below it."""
+        port = self.local.zookeeper.client_port
+        keeper = await zookeeper.connect(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())
+        await remove_recursive(keeper, path)
+        await keeper.close()
 
     def digests(self, database: str) -> set[str]:
         """What the replicas have in Keeper, which is one value when all is quiet."""
@@ -344,18 +353,107 @@ def test_a_killed_initiator_leaves_the_same_everywhere(three: Three) -> None:
     assert three.n1.query(f"SELECT k FROM {d}.kept") == "1\n", "no table was moved aside"
 
 
+class Latch:
+    """Rows that a SELECT from `url` waits for, until they are let go."""
+
+    def __init__(self) -> None:
+        self.is_asked, self.go = threading.Event(), threading.Event()
+        latch = self
+
+        class Answer(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                latch.is_asked.set()
+                latch.go.wait()
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"7\n")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answer)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever).start()
+        self.rows = f"url('http://127.0.0.1:{self._server.server_port}/', TSV, 's UInt64')"
+
+    def close(self) -> None:
+        self.go.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def latch() -> Iterator[Latch]:
+    one = Latch()
+    yield one
+    one.close()
+
+
+def begin_to_replace(three: Three, d: str, latch: Latch) -> Future[Reply]:
+    """A CREATE OR REPLACE whose SELECT waits, and which cannot be committed any more."""
+    pool = ThreadPoolExecutor(1)
+    select = f"SELECT s FROM {latch.rows}"
+    sql = f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY s AS {select}"
+    reply = pool.submit(three.n1.post, sql, database_replicated_allow_heavy_create="1")
+    pool.shutdown(wait=False)
+    assert latch.is_asked.wait(120)
+    entry = f"/databases/{d}/log/{three.children(f'/databases/{d}/log')[-1]}"
+    three.call(three.without(f"{entry}/try"))
+    return reply
+
+
+def uuid_of_p(three: Three, d: str) -> str:
+    return three.n1.query(f"SELECT uuid FROM system.tables WHERE database = '{d}' AND name = 'p'")
+
+
+def test_rows_of_a_table_whose_replacement_was_not_committed_stay(three: Three, latch: Latch) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    before = uuid_of_p(three, d)
+    reply = begin_to_replace(three, d, latch)
+    latch.go.set()
+    refused(reply.result(), 571, "was not committed")
+    assert (uuid_of_p(three, d), three.n1.query(f"SELECT k FROM {d}.p")) == (before, "1\n")
+    three.same(DEFINITIONS.format(d))
+    three.n1.query(f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY s")
+    assert uuid_of_p(three, d) != before
+    three.same(DEFINITIONS.format(d))
+    assert three.n1.query(f"SELECT count() FROM {d}.p") == "0\n"
+    refused(three.n1.post(f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY z"), 47)
+    assert "_oncluster_replaced" not in three.n1.query("SHOW DATABASES")
+    eventually(lambda: len(three.digests(d)), 1)
+
+
+def test_rows_come_back_after_a_kill_between_replacement_and_commit(three: Three, latch: Latch) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    before = uuid_of_p(three, d)
+    reply = begin_to_replace(three, d, latch)
+    three.local.zookeeper.pause()
+    try:
+        latch.go.set()
+        wait_for(lambda: uuid_of_p(three, d) != before)
+        three.call(three.local.node("n1").kill9())
+    finally:
+        three.local.zookeeper.resume()
+    with pytest.raises(OSError):
+        reply.result()
+    three.call(three.local.node("n1").start())
+    three.n1.query(f"SYSTEM SYNC DATABASE REPLICA {d}")
+    assert (uuid_of_p(three, d), three.n1.query(f"SELECT k FROM {d}.p")) == (before, "1\n")
+    three.same(DEFINITIONS.format(d))
+    assert "_oncluster_replaced" not in three.n1.query("SHOW DATABASES")
+    eventually(lambda: len(three.digests(d)), 1)
+
+
 def test_definitions_that_keeper_has_lost_are_restored(three: Three) -> None:
     d = three.database()
     three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
     three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
-    port = three.local.zookeeper.client_port
-
-    async def lose() -> None:
-        keeper = await zookeeper.connect(ZooKeeper(hosts=(("127.0.0.1", port),)), SystemEnv())
-        await remove_recursive(keeper, f"/databases/{d}")
-        await keeper.close()
-
-    three.call(lose())
+    three.call(three.without(f"/databases/{d}"))
     assert d not in three.children("/databases")
     eventually(lambda: three.n1.post(f"CREATE TABLE {d}.q (k UInt64) ENGINE = Memory").code, 225)
     for node in three.nodes.values():

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import pytest
 
@@ -30,15 +31,29 @@ CALM_S = 3600.0
 
 @dataclass
 class Disk:
-    """What is on a replica's disk: tables by name, whether they have rows, what was moved aside."""
+    """What is on a replica's disk: tables by name, those that a REPLACE has put away, which of all have the
+    rows that they were made with, what was moved aside. No two tables are made of one text."""
 
     texts: dict[str, str] = field(default_factory=dict)
+    kept: dict[str, str] = field(default_factory=dict)
+    rows: set[str] = field(default_factory=set)
+    had: set[str] = field(default_factory=set)
+    emptied: list[str] = field(default_factory=list)
     aside: list[str] = field(default_factory=list)
     dropped_with_rows: int = 0
 
+    def write(self, texts: Mapping[str, str], kept: Mapping[str, str]) -> None:
+        before = {*self.texts.values(), *self.kept.values()}
+        after = {*texts.values(), *kept.values()}
+        self.rows -= before - after
+        self.emptied += sorted(text for text in after - before if text in self.had - self.rows)
+        self.rows |= after - before
+        self.had |= after
+        self.texts, self.kept = dict(texts), dict(kept)
+
 
 class ModelSchema:
-    """Statements are `CREATE a text`, `DROP a`, `ALTER a text`, `RENAME a b`."""
+    """Statements are `CREATE a text`, `REPLACE a text`, `DROP a`, `ALTER a text`, `RENAME a b`."""
 
     def __init__(self, disk: Disk, process: Process) -> None:
         self._disk = disk
@@ -59,7 +74,20 @@ class ModelSchema:
         after = applied(before, query)
         changes: dict[str, str | None] = dict.fromkeys(before.keys() - after.keys())
         changes |= {name: text for name, text in after.items() if before.get(name) != text}
-        if query.startswith(("CREATE", "RENAME")):
+        verb, name, *rest = query.split()
+        if verb == "REPLACE" and name in before:
+            self._write(before, {name: rest[0]})
+            self._write(after, {name: before[name]})
+            try:
+                await commit(changes)
+            except UnknownOutcome:
+                raise
+            except OnclusterError:
+                self._write(before, {name: rest[0]})
+                self._write(before)
+                raise
+            self._write(after)
+        elif verb in ("CREATE", "REPLACE", "RENAME"):
             self._write(after)
             try:
                 await commit(changes)
@@ -80,7 +108,11 @@ class ModelSchema:
             await self.execute(0, query, settings, Fence())
 
     async def create(self, name: str, text: str) -> None:
-        self._write({**self._disk.texts, name: text})
+        kept = {kept: its for kept, its in self._disk.kept.items() if its != text}
+        self._write({**self._disk.texts, name: text}, kept)
+
+    async def settle(self) -> None:
+        self._write(self._disk.texts)
 
     async def rename(self, name: str, new_name: str) -> None:
         raise AssertionError("of replicated tables only")
@@ -97,9 +129,9 @@ class ModelSchema:
         del self._disk.texts[name]
         self._process.gate()
 
-    def _write(self, texts: Mapping[str, str]) -> None:
+    def _write(self, texts: Mapping[str, str], kept: Mapping[str, str] = MappingProxyType({})) -> None:
         self._process.gate()
-        self._disk.texts = dict(texts)
+        self._disk.write(texts, kept)
         self._process.gate()
 
 
@@ -112,6 +144,8 @@ def applied(texts: Mapping[str, str], query: str, *, is_again: bool = False) -> 
             raise SqlError(Code.TABLE_ALREADY_EXISTS, name)
         result[name] = rest[0]
         return result
+    if verb == "REPLACE":
+        return {**texts, name: rest[0]}
     if name not in texts:
         if is_again and (verb == "DROP" or (verb == "RENAME" and rest[0] in texts)):
             return result
@@ -220,6 +254,7 @@ async def simulate(env: SimulationEnv, seed: int) -> Counter[str]:
                 (
                     *(f"CREATE {name} t{number}.{at}", f"CREATE {name} t{number}.{at}", f"DROP {name}"),
                     *(f"ALTER {name} t{number}.{at}", f"RENAME {name} {rng.choice(NAMES)}"),
+                    f"REPLACE {name} t{number}.{at}",
                 )
             )
             outcome = await replica.submit(query)
@@ -249,21 +284,26 @@ async def simulate(env: SimulationEnv, seed: int) -> Counter[str]:
         data = (await keeper.get(f"{PATHS.log}/{name}")).data.decode()
         query = data.split("query: ")[1].split("\n")[0]
         if query:
-            replayed = applied(replayed, query)
+            try:
+                replayed = applied(replayed, query)
+            except SqlError as error:
+                raise AssertionError(f"the committed entries: {query} behind {committed}") from error
             committed.append(query)
-    assert replayed == wanted, "the definitions are what the committed entries make of nothing"
+    assert replayed == wanted, "the committed entries make the definitions of nothing"
     for query, outcome in outcomes:
         if outcome == "ok":
             assert query in committed, f"{query} was answered with success"
-        elif outcome == "failed" and query.startswith(("CREATE", "ALTER")):
+        elif outcome == "failed" and query.startswith(("CREATE", "ALTER", "REPLACE")):
             reached["failed and committed"] += query in committed
     for replica in replicas:
         assert replica.database is not None
         assert replica.disk.texts == wanted, f"B1: {replica.name}"
         assert not replica.database.readonly_reason, f"{replica.name}: {replica.database.readonly_reason}"
         assert not replica.disk.dropped_with_rows, "B3"
+        assert not replica.disk.emptied, f"B3: {replica.name}"
+        assert not replica.disk.kept, replica.name
         me = ReplicaName("s", replica.name)
-        assert int((await keeper.get(PATHS.replica(me, "digest"))).data) == digest_of(wanted)
+        assert int((await keeper.get(PATHS.replica(me, "digest"))).data) == digest_of(wanted), "B1"
         assert int((await keeper.get(PATHS.replica(me, "log_ptr"))).data) <= newest
         reached["moved aside"] += len(replica.disk.aside)
         await replica.database.stop(grace_s=1)
@@ -282,6 +322,19 @@ def test_all_replicas_come_to_the_committed_definitions() -> None:
 
 def test_one_run_without_kills_is_quick() -> None:
     assert run_simulation(3, lambda env: simulate(env, 3))["committed"]
+
+
+def test_the_first_statement_waits_until_the_replica_has_begun() -> None:
+    async def main(env: SimulationEnv) -> None:
+        replica = Replica("r1", env.fork(), MemoryKeeperServer(env))
+        replica.start(None)
+        while not replica.is_made:
+            await asyncio.sleep(0)
+        assert await replica.submit("CREATE a t") == "ok"
+        assert replica.database is not None
+        await replica.database.stop(grace_s=1)
+
+    run_simulation(1, main)
 
 
 def test_a_replica_held_up_for_longer_than_the_log_is_kept_does_not_pass_over_what_was_removed() -> None:

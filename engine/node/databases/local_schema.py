@@ -6,7 +6,8 @@ it is committed. On the other replicas, and for whatever is left half done, a st
 until it is done: what is there already with its UUID, and what is gone already, counts as done.
 
 Recovery moves aside and destroys nothing that has rows: a table that is to go and has files of its own is
-renamed into another database.
+renamed into another database. What a CREATE OR REPLACE that was not committed has put away comes back with
+its rows (`replacement`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from engine.config.model import User
 from engine.databases import Commit
@@ -24,6 +26,7 @@ from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import LENIENT, AlterPlanner
+from engine.node.databases.replacement import Replacement, is_plain_table, makes_plain
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -65,10 +68,11 @@ class Shell:
 class ChdbSchema:
     """One database. `name` is its present one."""
 
-    def __init__(self, shell: Shell, name: Callable[[], str], begun: BegunMutations) -> None:
+    def __init__(self, shell: Shell, uuid: UUID, name: Callable[[], str], begun: BegunMutations) -> None:
         self._shell = shell
         self._begun = begun
         self._name = name
+        self._replacement = Replacement(uuid, shell.texts, lambda sql: self._run(sql, _QUIET))
 
     # -- what there is ---------------------------------------------------------------------------------------
 
@@ -94,6 +98,8 @@ class ChdbSchema:
         `commit` says; nothing was changed then, as far as it can be undone."""
         statement = parse_statement(asked.sql)
         match moment_of(statement):
+            case Moment.BEHIND if await self._takes_rows_place(asked.sql, statement):
+                await self._replace(asked, statement.tables[0], commit)
             case Moment.BEHIND:
                 await self._behind(asked, statement, commit)
             case Moment.BEFORE:
@@ -158,6 +164,31 @@ class ChdbSchema:
             new = [TableName(database, name) for name in changed.keys() - before.keys()]
             await self._undo(opposite_of(asked.sql, statement, new))
             raise
+
+    async def _takes_rows_place(self, sql: str, statement: Statement) -> bool:
+        """Whether chDB would drop rows that no other replica need have, and that are not to go yet."""
+        if not makes_plain(sql, statement):
+            return False
+        name = statement.tables[0].table
+        old = self.texts().get(name)
+        if old is None or not is_plain_table(old, replicates=self.replicates(old)):
+            return False
+        return await self.has_data(name)
+
+    async def _replace(self, asked: Asked, name: TableName, commit: Commit) -> None:
+        before = self.texts()
+        await self._replacement.make(asked, self._shell.run_here)
+        try:
+            await commit(changes(before, self.texts()))
+        except UnknownOutcome:
+            raise  # as in `_behind`
+        except OnclusterError:
+            try:
+                await self._replacement.undo(name)
+            except OnclusterError as error:
+                log.error("databases.not_put_back database=%s error=%s", self._name(), error)
+            raise
+        await self._replacement.settle()
 
     async def _undo(self, statements: Sequence[str]) -> None:
         for sql in statements:
@@ -268,12 +299,25 @@ class ChdbSchema:
         uuid = uuid_of(text)
         if uuid is not None and uuid == uuid_of(self.texts().get(name, "")):
             return
-        whole = TableName(self._name(), name).quoted
+        whole = TableName(self._name(), name)
+        if await self._replacement.give_back(whole, text):
+            return
+        await self._make_way(uuid)
         head, newline, body = text.partition("\n")
-        head = head.replace(" _ ", f" {whole} ", 1)
+        head = head.replace(" _ ", f" {whole.quoted} ", 1)
         if not head.startswith("ATTACH MATERIALIZED VIEW") or " TO INNER UUID " not in head:
             head = head.replace("ATTACH ", "CREATE ", 1)  # an inner table is made by itself
         await self._run(f"{head}{newline}{body}", LENIENT)
+
+    async def _make_way(self, uuid: UUID | None) -> None:
+        """A table of this UUID that was put away was altered by the others since."""
+        for kept, text in self._replacement.kept().items():
+            if uuid is not None and uuid_of(text) == uuid:
+                await self._put_into(kept, f"{kept.table}_{uuid.hex[:8]}", replicated=False)
+
+    async def settle(self) -> None:
+        """All definitions are as they should be: what a replacement has put away is decided."""
+        await self._replacement.settle()
 
     async def rename(self, name: str, new_name: str) -> None:
         database = self._name()
@@ -297,6 +341,9 @@ class ChdbSchema:
     async def move_aside(self, name: str, new_name: str, *, replicated: bool) -> None:
         """Into `<database>_broken_replicated_tables`, or else into `<database>_broken_tables`, whose tables
         have no UUID."""
+        await self._put_into(TableName(self._name(), name), new_name, replicated=replicated)
+
+    async def _put_into(self, table: TableName, new_name: str, *, replicated: bool) -> None:
         database = self._name()
         to = f"{database}_broken_replicated_tables" if replicated else f"{database}_broken_tables"
         engine = "Atomic" if replicated else "Ordinary"
@@ -304,9 +351,7 @@ class ChdbSchema:
             f"CREATE DATABASE IF NOT EXISTS {quote_identifier(to)} ENGINE = {engine}",
             {"allow_deprecated_database_ordinary": "1"},
         )
-        await self._run(
-            f"RENAME TABLE {TableName(database, name).quoted} TO {TableName(to, new_name).quoted}", _QUIET
-        )
+        await self._run(f"RENAME TABLE {table.quoted} TO {TableName(to, new_name).quoted}", _QUIET)
 
     def forget(self) -> None:
         """The database is gone."""
@@ -314,6 +359,7 @@ class ChdbSchema:
 
     async def drop_database(self, name: str) -> None:
         """With all that is in it. Raises SqlError."""
+        await self._replacement.settle()
         await self._run(f"DROP DATABASE IF EXISTS {quote_identifier(name)} SYNC", _QUIET)
 
     async def _run(self, sql: str, settings: Mapping[str, str] | None = None) -> None:

@@ -4,7 +4,8 @@ On the initiator the transaction in Keeper commits the statement for all replica
 between its checks and its effect. So:
 
 BEHIND   CREATE, ATTACH, RENAME, EXCHANGE: chDB first, which says whether it can be done and what the
-         definition is. A commit that fails is followed by the opposite statement.
+         definition is. A commit that fails is followed by the opposite statement. CREATE OR REPLACE has an
+         order of its own where chDB would drop rows (`replacement`).
 BEFORE   DROP and DETACH: nothing brings back what is gone, so it goes only when that is decided.
 PLANNED  ALTER of a definition: the text it leads to is found out on an empty table first (`planning`), and
          committed; then chDB's table is altered.
@@ -65,7 +66,7 @@ def opposite_of(sql: str, statement: Statement, new: list[TableName]) -> list[st
         case _K.ATTACH_TABLE | _K.ATTACH_VIEW | _K.ATTACH_DICTIONARY if not _has_definition(sql):
             what = statement.kind.value.partition(" ")[2]
             return [f"DETACH {what} {statement.tables[0].quoted} PERMANENTLY"]
-        case kind if kind in _CREATES and not statement.or_replace:
+        case kind if kind in _CREATES and (not statement.or_replace or statement.tables[0] in new):
             what = "DICTIONARY" if kind is _K.CREATE_DICTIONARY else "TABLE"
             main = [name for name in new if name == statement.tables[0]]
             rest = [name for name in new if name != statement.tables[0]]

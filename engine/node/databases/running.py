@@ -172,7 +172,7 @@ class ReplicatedDatabases:
             return running.record.name
 
         begun = BegunMutations(self.catalog.directory / f"{record.uuid}.begun")
-        schema = ChdbSchema(self._shell, name, begun)
+        schema = ChdbSchema(self._shell, record.uuid, name, begun)
         core = self._core(record, schema, name)
         running = RunningDatabase(record, core, schema)
         self._running[record.uuid] = running

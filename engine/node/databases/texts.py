@@ -55,6 +55,9 @@ class SchemaTexts:
             texts[unescape_for_file_name(file.removesuffix(_SUFFIX))] = self.of(raw)
         return texts
 
+    def has_database(self, database: str) -> bool:
+        return (self._metadata / f"{escape_for_file_name(database)}{_SUFFIX}").exists()
+
     def read_raw(self, table: TableName) -> str | None:
         """chDB's own text; None if there is no such table."""
         directory = self._metadata / escape_for_file_name(table.database)

@@ -1,0 +1,89 @@
+"""Bugs put into a Replicated database on purpose: the simulation's checks catch each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from engine.databases import ReplicatedDatabase, recovery, worker
+from engine.databases.cluster import is_there
+from engine.databases.schema import LocalSchema
+from engine.env import Env
+from engine.keeper.base import Keeper
+from engine.testing.simulation import UnhandledInBackground, run_simulation
+from tests.simulation.deliberate_bugs import Bugs
+from tests.simulation.test_databases_simulation import ModelSchema, simulate
+
+pytestmark = pytest.mark.slow
+
+BUGS = Bugs()
+
+
+@BUGS.add("B1")
+def entries_count_that_nobody_has_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def always(keeper: Keeper, path: str) -> bytes | None:
+        found = await is_there(keeper, path)
+        return found or (b"somebody" if path.endswith("/committed") else None)
+
+    monkeypatch.setattr(worker, "is_there", always)
+
+
+@BUGS.add("the committed entries")
+def an_entry_is_passed_over_while_its_initiator_is_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def returns(self: Any, keeper: Keeper, number: int) -> None:
+        return None
+
+    monkeypatch.setattr(ReplicatedDatabase, "_wait_for_initiator", returns)
+
+
+@BUGS.add("B1", first=46)
+def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ReplicatedDatabase, "_fits", lambda self, digest: True)
+
+
+@BUGS.add("B3", first=29)
+def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
+    compare = ReplicatedDatabase._compare
+
+    async def settles_first(self: ReplicatedDatabase, keeper: Keeper) -> int:
+        await self._schema.settle()
+        return await compare(self, keeper)
+
+    monkeypatch.setattr(ReplicatedDatabase, "_compare", settles_first)
+
+
+@BUGS.add("B3", first=29)
+def what_was_put_away_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def create(self: ModelSchema, name: str, text: str) -> None:
+        await self.settle()
+        self._write({**self._disk.texts, name: text})
+
+    monkeypatch.setattr(ModelSchema, "create", create)
+
+
+@BUGS.add("B3")
+def what_differs_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def drop(env: Env, schema: LocalSchema, name: str, text: str, max_log_ptr: int) -> None:
+        await schema.drop(name)
+
+    monkeypatch.setattr(recovery, "_put_aside", drop)
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_deliberate_bug_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = BUGS[name]
+    bug.patch(monkeypatch)
+    seen: Mapping[str, int] = {}
+    for seed in (*range(bug.first, bug.seeds), *range(bug.first)):
+        try:
+            run_simulation(seed, lambda env, seed=seed: simulate(env, seed))  # type: ignore[misc]
+        except AssertionError as error:
+            seen = {**seen, str(error)[:100]: seed}
+            if bug.promise in str(error):
+                print(f"{name}: seed {seed}")
+                return
+        except UnhandledInBackground as error:
+            seen = {**seen, repr(error)[:100]: seed}
+    pytest.fail(f"{bug.promise} was not broken within {bug.seeds} seeds: {seen}")
