@@ -3,7 +3,7 @@
 Safety argument. Entries are looked at in the order of their numbers. For each the worker waits until its
 initiator has committed it or given it up (`proposal`), then carries it out and records that in one
 transaction: pointer, `finished`, digest. A crash between effect and record leaves a digest that does not fit,
-and the next start compares every definition with Keeper's (`recovery`), which finds them as they should be.
+and the next start compares every definition with Keeper's (`comparison`), which finds them as they should be.
 The pointer never passes an entry that was committed and not carried out; what fails is tried again, and after
 a number of equal errors the definitions are compared.
 
@@ -26,11 +26,11 @@ from engine.databases.cluster import (
     is_there,
     read_cluster,
 )
+from engine.databases.comparison import compare
 from engine.databases.digest import digest_of
 from engine.databases.entry_cleanup import clean_log
 from engine.databases.numbering import enqueue
 from engine.databases.paths import DROPPED, DatabasePaths, ReplicaName
-from engine.databases.recovery import recover
 from engine.databases.schema import LocalSchema
 from engine.databases.settings import DatabaseSettings
 from engine.databases.shard_turn import ShardTurn
@@ -233,7 +233,15 @@ class DatabaseWorker:
                 await self._enqueue_empty(keeper)
         await self._end_older_session(keeper)
         async with self._digest_lock:  # not beside a statement of a client's that changes definitions
-            log_ptr = await self._compare(keeper)
+            log_ptr = await compare(
+                keeper,
+                self._env,
+                paths,
+                me,
+                self._schema,
+                self._settings,
+                database_name=self._database_name(),
+            )
         self._ptr = self._current = log_ptr
         self.cluster = await read_cluster(keeper, paths, self._group)
         try:
@@ -248,40 +256,10 @@ class DatabaseWorker:
         self._be_writable()
         log.info("databases.active database=%s ptr=%d", self._database_name(), log_ptr)
 
-    async def _compare(self, keeper: Keeper) -> int:
-        """The entry whose definitions are here when this returns."""
-        paths, me = self.paths, self.me
-        log_ptr = int((await keeper.get(paths.replica(me, "log_ptr"))).data)
-        newest = int((await keeper.get(paths.max_log_ptr)).data)
-        keep = int((await keeper.get(paths.logs_to_keep)).data)
-        digest = await is_there(keeper, paths.replica(me, "digest")) or b"0"
-        is_lost = not log_ptr or log_ptr + keep < newest
-        if not is_lost and not self._settings.check_consistency:
-            return log_ptr
-        if not is_lost and not self._fits(digest):
-            await self._redo_own(keeper, log_ptr)
-            is_lost = not self._fits(digest)
-        if is_lost:
-            log_ptr = await recover(
-                keeper,
-                self._env,
-                paths,
-                me,
-                self._schema,
-                self._settings,
-                database_name=self._database_name(),
-                log_ptr=log_ptr,
-            )
-        await self._schema.settle()
-        return log_ptr
-
     def _be_writable(self) -> None:
         if not self._is_stopping:
             self.readonly_reason = ""
         self._announce()
-
-    def _fits(self, digest: bytes) -> bool:
-        return digest == str(digest_of(self._schema.texts())).encode()
 
     async def _end_older_session(self, keeper: Keeper) -> None:
         """An `active` of this server is an older session's; another's is waited for by trying again."""
@@ -289,18 +267,6 @@ class DatabaseWorker:
         value = await is_there(keeper, path)
         if value is not None and value.split(b"\t")[0] == self._server_uuid.encode():
             await try_remove(keeper, path)
-
-    async def _redo_own(self, keeper: Keeper, number: int) -> None:
-        """This replica's own last entry may have been committed and not carried out."""
-        committed = await is_there(keeper, self.paths.entry(number, "committed"))
-        data = await is_there(keeper, self.paths.entry(number))
-        if committed != encode_bytes(str(self.me)) or data is None:
-            return
-        try:
-            entry = DDLLogEntry.from_bytes(data, where=self.paths.entry(number))
-            await self._schema.redo(entry.query, {s.name: s.value for s in entry.settings})
-        except OnclusterError as error:
-            log.warning("databases.not_redone database=%s error=%s", self._database_name(), error)
 
     # -- the log ---------------------------------------------------------------------------------------------
 

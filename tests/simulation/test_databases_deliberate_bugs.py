@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.databases import ReplicatedDatabase, recovery, worker
+from engine.databases import ReplicatedDatabase, comparison, recovery, worker
 from engine.databases.cluster import is_there
 from engine.databases.schema import LocalSchema
 from engine.env import Env
@@ -40,18 +40,19 @@ def an_entry_is_passed_over_while_its_initiator_is_at_it(monkeypatch: pytest.Mon
 
 @BUGS.add("B1", first=46)
 def a_session_begins_without_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ReplicatedDatabase, "_fits", lambda self, digest: True)
+    monkeypatch.setattr(comparison, "fits", lambda schema, digest: True)
 
 
 @BUGS.add("B3", first=29)
 def what_was_put_away_goes_before_the_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
-    compare = ReplicatedDatabase._compare
+    compare = comparison.compare
 
-    async def settles_first(self: ReplicatedDatabase, keeper: Keeper) -> int:
-        await self._schema.settle()
-        return await compare(self, keeper)
+    async def settles_first(keeper: Keeper, env: Env, *others: Any, **more: Any) -> int:
+        _, _, schema, _ = others
+        await schema.settle()
+        return await compare(keeper, env, *others, **more)
 
-    monkeypatch.setattr(ReplicatedDatabase, "_compare", settles_first)
+    monkeypatch.setattr(worker, "compare", settles_first)
 
 
 @BUGS.add("B3", first=29)
