@@ -1,5 +1,8 @@
 """The node runtime of oncluster and everything that needs neither Airflow nor Spark."""
 
-from engine.timeouts import mend
+import sys
 
-mend()
+if sys.version_info < (3, 11, 4):
+    from engine.timeouts import mend
+
+    mend()

@@ -11,7 +11,6 @@ Source: the issue gh-102780 of CPython.
 from __future__ import annotations
 
 import asyncio
-import sys
 from types import TracebackType
 
 _enter_as_it_was = asyncio.Timeout.__aenter__
@@ -20,10 +19,9 @@ _BEFORE = "_oncluster_cancelling"
 
 
 def mend() -> None:
-    """For all of this process. Does nothing where nothing is wrong, and the second time."""
-    if sys.version_info < (3, 11, 4):
-        asyncio.Timeout.__aenter__ = enter  # type: ignore[assignment,method-assign]
-        asyncio.Timeout.__aexit__ = leave  # type: ignore[method-assign]
+    """For all of this process; `engine` does it where it is needed."""
+    asyncio.Timeout.__aenter__ = enter  # type: ignore[method-assign]
+    asyncio.Timeout.__aexit__ = leave  # type: ignore[assignment,method-assign]
 
 
 async def enter(self: asyncio.Timeout) -> asyncio.Timeout:
