@@ -14,6 +14,7 @@ from engine.keeper import Create, CreateMode
 from engine.testing.cluster_files import clusters_xml
 from engine.testing.local_cluster import Call, LocalCluster, blocking_cluster
 from tests.node.http_client import HttpAt, Reply
+from tests.python_versions import keeps_texts_of_any_bytes
 from tests.warm import warm
 
 pytestmark = pytest.mark.slow
@@ -91,6 +92,7 @@ def test_the_answer_comes_in_every_format(cluster: Cluster, format: str) -> None
         ]  # fmt: skip
 
 
+@keeps_texts_of_any_bytes
 def test_names_may_be_any_bytes_and_hold_up_nobody(cluster: Cluster) -> None:
     for sql in (
         b"CREATE DATABASE `d\xff` ON CLUSTER all",

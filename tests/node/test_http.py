@@ -16,6 +16,7 @@ import zstandard
 from engine.node.http.blocks import compress_block, decompress_block
 from tests.node.conftest import RunningNode
 from tests.node.http_client import Reply
+from tests.python_versions import keeps_texts_of_any_bytes
 
 pytestmark = pytest.mark.slow
 
@@ -507,6 +508,7 @@ def test_names_settings_and_databases_may_be_any_bytes(node: RunningNode) -> Non
     assert node.get("/?query=SELECT%20%7Bx:String%7D&param_x=%FF").code == 457
 
 
+@keeps_texts_of_any_bytes
 def test_text_that_is_no_utf8_is_sent_as_it_is(node: RunningNode) -> None:
     assert node.post(b"SELECT hex('\xff')").text == "FF\n"
     assert node.get("/?query=SELECT%20hex('%ff')").text == "FF\n"
