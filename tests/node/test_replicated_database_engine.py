@@ -390,8 +390,13 @@ def latch() -> Iterator[Latch]:
     one.close()
 
 
-def begin_to_replace(three: Three, d: str, latch: Latch) -> Future[Reply]:
-    """A CREATE OR REPLACE whose SELECT waits, and which cannot be committed any more."""
+def begin_to_replace(three: Three, latch: Latch) -> tuple[str, str, Future[Reply]]:
+    """A CREATE OR REPLACE whose SELECT waits, and which cannot be committed any more: the database, the UUID
+    of the table `p` with a row in it, the answer to come."""
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    before = uuid_of_p(three, d)
     pool = ThreadPoolExecutor(1)
     select = f"SELECT s FROM {latch.rows}"
     sql = f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY s AS {select}"
@@ -400,7 +405,7 @@ def begin_to_replace(three: Three, d: str, latch: Latch) -> Future[Reply]:
     assert latch.is_asked.wait(120)
     entry = f"/databases/{d}/log/{three.children(f'/databases/{d}/log')[-1]}"
     three.call(three.without(f"{entry}/try"))
-    return reply
+    return d, before, reply
 
 
 def uuid_of_p(three: Three, d: str) -> str:
@@ -408,11 +413,7 @@ def uuid_of_p(three: Three, d: str) -> str:
 
 
 def test_rows_of_a_table_whose_replacement_was_not_committed_stay(three: Three, latch: Latch) -> None:
-    d = three.database()
-    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
-    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
-    before = uuid_of_p(three, d)
-    reply = begin_to_replace(three, d, latch)
+    d, before, reply = begin_to_replace(three, latch)
     latch.go.set()
     refused(reply.result(), 571, "was not committed")
     assert (uuid_of_p(three, d), three.n1.query(f"SELECT k FROM {d}.p")) == (before, "1\n")
@@ -427,11 +428,7 @@ def test_rows_of_a_table_whose_replacement_was_not_committed_stay(three: Three, 
 
 
 def test_rows_come_back_after_a_kill_between_replacement_and_commit(three: Three, latch: Latch) -> None:
-    d = three.database()
-    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
-    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
-    before = uuid_of_p(three, d)
-    reply = begin_to_replace(three, d, latch)
+    d, before, reply = begin_to_replace(three, latch)
     three.local.zookeeper.pause()
     try:
         latch.go.set()

@@ -55,11 +55,12 @@ class Replacement:
         """1 and 2. Raises SqlError, and nothing was changed then."""
         name = draft_of(asked.sql).refs[0].name
         kept = self._kept(name)
-        if self._is_undecided:
+        if self._is_undecided and self._texts.has_database(self._database):
             raise SqlError(
                 Code.DATABASE_REPLICATION_FAILED,
                 f"{name} is not replaced: a table whose replacement failed has its rows in {kept.database}",
-                hint="It comes back when this node begins a session with ZooKeeper; restart it.",
+                hint="It comes back when this node begins a session with ZooKeeper: restart it. With the "
+                "database's setting check_consistency = 0 it does not: RENAME or DROP it.",
             )
         await self.settle()
         await self._run(f"CREATE DATABASE {quote_identifier(self._database)} ENGINE = Atomic")
