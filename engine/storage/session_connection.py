@@ -71,13 +71,14 @@ class SessionConnection:
             with self.prepared(scope) as connection:
                 yield connection, ""
             return
-        settings = {"log_comment": scope.query_id, **self.settings, **scope.settings}
+        of_query = {"log_comment": scope.query_id} if scope.query_id else {}
+        settings = {**of_query, **self.settings, **scope.settings}
         own = {name: settings[name] for name in _OF_ONE_STATEMENT if name in settings}
         database = scope.database or self.database
         with self._idle().use(self._connect, database, settings | dict.fromkeys(own, "")) as connection:
-            if not takes_settings:
+            if own and not takes_settings:
                 connection.query(sendable(set_statement(own)))
-            yield connection, settings_clause(own) if takes_settings else ""
+            yield connection, settings_clause(own) if own and takes_settings else ""
 
     def fits_idle(self, scope: Scope) -> bool:
         """Whether a statement that leaves nothing behind may run in a connection that is there: nothing of

@@ -26,7 +26,7 @@ from engine.node.distributed.function_guard import FunctionGuard
 from engine.node.distributed.function_targets import FunctionTargets
 from engine.node.distributed.guard import DistributedGuard
 from engine.node.distributed.inserts import DistributedInserts
-from engine.node.distributed.name_changes import is_among, names_given
+from engine.node.distributed.name_changes import is_among, keeps_names, names_given
 from engine.node.distributed.peer_health import PeerHealth
 from engine.node.distributed.replacing import Replacing
 from engine.node.distributed.selects import DistributedSelects
@@ -240,7 +240,7 @@ class DistributedNode:
         if statement.is_query or statement.kind is StatementKind.INSERT:
             return
         self.forget_views(statement)
-        if not len(self.tables):
+        if not len(self.tables) or keeps_names(statement):
             return
         self.tables.changed()
         if statement.kind in (StatementKind.DROP_DATABASE, StatementKind.TRUNCATE_DATABASE):

@@ -21,7 +21,7 @@ from engine.names import TableName, quote_identifier, quote_string
 from engine.node.distributed.declared_types import as_declared
 from engine.node.distributed.shard_reader import ShardReader
 from engine.node.distributed.tables import DistributedTables
-from engine.node.distributed.views import DistributedViews
+from engine.node.distributed.views import OF_CHDB, DistributedViews
 from engine.node.merged_tables import Merge, merge_calls, merge_of_engine, merged_tables
 from engine.node.replicated.local_tables import LocalTables
 
@@ -118,7 +118,7 @@ class Merges:
         if self._generation != self._views.generation:
             self._before.clear()
         self._generation = generation = self._views.generation
-        asked = [name for name in names if name not in self._before]
+        asked = [name for name in names if name not in self._before and name.database not in OF_CHDB]
         if asked:
             wanted = ", ".join(f"({quote_string(n.database)}, {quote_string(n.table)})" for n in asked)
             rows = await self._local.rows(
@@ -132,7 +132,7 @@ class Merges:
             if generation == self._views.generation:
                 self._before.update(found)
             return {name: found.get(name, self._before.get(name)) for name in names}
-        return {name: self._before[name] for name in names}
+        return {name: self._before.get(name) for name in names}
 
     async def source(
         self,

@@ -1,4 +1,4 @@
-"""Names that a statement is just giving to other tables.
+"""Which statements give names to other tables, and the names that one is just giving.
 
 Between the moment at which chDB has carried out ATTACH, RENAME or EXCHANGE and the one at which the registry
 of Distributed tables knows of it, a name would still mean what it meant before: an INSERT would go to chDB's
@@ -13,11 +13,26 @@ from collections.abc import Collection
 
 from engine.names import TableName
 from engine.node.statement import Asked
-from engine.sql import Statement, StatementKind
+from engine.sql import AlterCommand, Statement, StatementKind
 
 _K = StatementKind
 _OF_TABLES = frozenset({_K.ATTACH_TABLE, _K.RENAME_TABLE, _K.EXCHANGE_TABLES, _K.UNDROP_TABLE})
 _OF_DATABASES = frozenset({_K.ATTACH_DATABASE, _K.RENAME_DATABASE})
+_NAME_NOTHING = frozenset({_K.INSERT, _K.SET, _K.USE, _K.OPTIMIZE})
+_A = AlterCommand
+_ABOUT_PARTITIONS = frozenset(
+    {
+        _A.ATTACH_PARTITION,
+        _A.ATTACH_PARTITION_FROM,
+        _A.DETACH_PARTITION,
+        _A.DROP_PARTITION,
+        _A.DROP_DETACHED_PARTITION,
+        _A.FETCH_PARTITION,
+        _A.FREEZE,
+        _A.MOVE_PARTITION_TO_TABLE,
+        _A.REPLACE_PARTITION,
+    }
+)
 MAX_WAIT_S = 10.0
 """A statement that takes so long waits for something; then the registry's answer has to do."""
 
@@ -29,6 +44,16 @@ def names_given(asked: Asked, statement: Statement) -> frozenset[TableName]:
     if statement.kind in _OF_DATABASES:
         return frozenset(TableName(name, "") for name in (statement.database, statement.new_database) if name)
     return frozenset()
+
+
+def keeps_names(statement: Statement) -> bool:
+    """Whether every Distributed table surely has the name and the columns that it had before this statement,
+    which is about another table, or was when it came."""
+    if statement.kind in (_K.CREATE_TABLE, _K.CREATE_VIEW, _K.CREATE_MATERIALIZED_VIEW):
+        return not statement.or_replace and statement.uuid is None
+    if statement.kind is _K.ALTER_TABLE:
+        return _ABOUT_PARTITIONS.issuperset(statement.alter_commands)
+    return statement.kind in _NAME_NOTHING
 
 
 def is_among(name: TableName, given: Collection[TableName]) -> bool:

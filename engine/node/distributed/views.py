@@ -23,6 +23,8 @@ from engine.node.view_parameters import view_calls, with_arguments
 from engine.sql.cursor import Cursor, NameRef
 from engine.sql.edit import Edit, apply_edits
 
+OF_CHDB = frozenset({"system", "information_schema", "INFORMATION_SCHEMA"})
+"""Databases in which nobody makes tables: what is made there is gone with the process."""
 _MAX_VIEWS = 50
 _MAX_REMEMBERED = 4096
 
@@ -122,11 +124,7 @@ class DistributedViews:
         """The SELECTs of those that are views and read, however indirectly, a Distributed table."""
         before = self._before
         found = {name: before[name] for name in names if before.get(name)}
-        asked = [
-            name
-            for name in names
-            if name.database not in ("system", "information_schema") and name not in before
-        ]
+        asked = [name for name in names if name.database not in OF_CHDB and name not in before]
         if not asked:
             return found
         generation = self.generation
