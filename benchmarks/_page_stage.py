@@ -133,7 +133,7 @@ class PageStage:
         home = home_of(self.settings)
         home.mkdir(parents=True, exist_ok=True)
         (home / "passwords.json").write_text(json.dumps({ADMIN: PASSWORD}))
-        environment = environment_of(self.settings, port=port)
+        environment = environment_of(self.settings, port=port, tasks_port=port)
         with (self.directory / "airflow.log").open("wb") as output:
             migrated = await _airflow(("db", "migrate"), environment, output)
             if await migrated.wait() != 0:

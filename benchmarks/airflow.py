@@ -2,7 +2,7 @@
 
     python -m benchmarks.airflow --statements 20 --json airflow.json
 
-Measured, on a real Airflow (four processes, SQLite), a real ZooKeeper and six nodes:
+Measured, on a real Airflow (five processes, SQLite), a real ZooKeeper and six nodes:
 
 - from the start of a statement's submit task to the moment when its last host's outcome stands in the ledger;
 - per statement in the chain: from the first task's start to the last one's end, divided by the statements.

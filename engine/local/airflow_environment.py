@@ -21,7 +21,8 @@ ADMIN = "admin"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowSettings:
-    """How to run Airflow. `port` 0 means: ask the operating system for a free one.
+    """How to run Airflow. `tasks_port` is of the interface that its tasks use. Port 0 means: ask the
+    operating system for a free one.
 
     `environment` is added last and wins. `connections` become `AIRFLOW_CONN_<ID>` (JSON), which spares the
     triggerer its slow first look into the metadata database. `parallelism` is the number of worker processes.
@@ -32,6 +33,7 @@ class AirflowSettings:
     dags_folder: Path
     plugins_folder: Path
     port: int = 8080
+    tasks_port: int = 0
     parallelism: int = 8
     dags_read_every_s: int = 5
     connections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
@@ -46,7 +48,7 @@ def home_of(settings: AirflowSettings) -> Path:
     return settings.run_dir / "airflow"
 
 
-def environment_of(settings: AirflowSettings, *, port: int) -> dict[str, str]:
+def environment_of(settings: AirflowSettings, *, port: int, tasks_port: int) -> dict[str, str]:
     """The environment of every Airflow process."""
     environment = {
         name: value
@@ -83,7 +85,7 @@ def environment_of(settings: AirflowSettings, *, port: int) -> dict[str, str]:
         "AIRFLOW__API__HOST": HOST,
         "AIRFLOW__API__PORT": str(port),
         "AIRFLOW__API__BASE_URL": f"http://{HOST}:{port}",
-        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{HOST}:{port}/execution/",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://{HOST}:{tasks_port}/execution/",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{ADMIN}:admin",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(home_of(settings) / "passwords.json"),
         # They were made just now. Each process would read every migration that Airflow has.

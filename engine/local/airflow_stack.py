@@ -1,9 +1,10 @@
-"""Starts, watches and stops Airflow's four processes on this machine; it never imports Airflow.
+"""Starts, watches and stops Airflow's five processes on this machine; it never imports Airflow.
 
 `airflow standalone` is not used: it leaves its children behind on SIGTERM, listens on every interface, and
 starts as many workers as it likes. Here each process has its own output file, everything listens on the
 loopback interface only, and what was started is written to `stack.json`, so that another process can stop
-it later.
+it later. The interface for tasks is served by a process of its own: each of the two takes one processor for
+seconds to be built.
 
 Safety. Only processes that this class started are ever signalled: a process is known by its id and its
 start time, so an id that the system has given to somebody else is left alone. `stop` may be called twice,
@@ -22,7 +23,7 @@ import os
 import secrets
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import aiohttp
@@ -51,9 +52,12 @@ log = logging.getLogger(__name__)
 Progress = Callable[[str], None]
 """Is told each step in words as it happens."""
 
+EXECUTION_API = "execution-api"
+_SERVERS = ("api-server", EXECUTION_API)
 COMPONENTS: Mapping[str, tuple[str, ...]] = {
     # -s: no server for logs on all interfaces; on one host the API reads the files itself.
-    "api-server": ("api-server",),
+    "api-server": ("api-server", "--apps", "core"),
+    EXECUTION_API: ("api-server", "--apps", "execution", "--port"),
     "scheduler": ("scheduler", "-s"),
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "-s"),
@@ -71,6 +75,7 @@ class _State:
     """What `stack.json` holds."""
 
     port: int
+    tasks_port: int
     password: str
     processes: tuple[StartedProcess, ...]
 
@@ -102,7 +107,7 @@ class AirflowStack:
 
     @property
     def logs(self) -> Path:
-        """Directory of the four output files."""
+        """Directory of the output files."""
         return self.settings.run_dir / "logs"
 
     @property
@@ -144,29 +149,31 @@ class AirflowStack:
             raise Busy(f"Airflow is already running at {self.url}", holder=_join_pids(self.pids))
         if self._state is not None:  # what processes that were killed have left behind
             await self._kill(self._family(self._state.processes))
-        port = self.settings.port or free_ports(1, env=self._env)[0]
+        free = free_ports(2, env=self._env)
+        port, tasks_port = self.settings.port or free[0], self.settings.tasks_port or free[1]
         require_free(port, "Airflow")
+        require_free(tasks_port, "Airflow's tasks")
         started_s = self._env.monotonic_s()
         known = self._state.password if self._state else ""
         password = self.settings.admin_password or known or secrets.token_urlsafe(9)
         for directory in (self.home, self.logs):
             directory.mkdir(parents=True, exist_ok=True)
-        self._write_state(_State(port, password, ()))
+        self._write_state(_State(port, tasks_port, password, ()))
         (self.home / "passwords.json").write_text(json.dumps({self.user: password}))
         (self.home / "passwords.json").chmod(0o600)
-        environment = environment_of(self.settings, port=port)
+        environment = environment_of(self.settings, port=port, tasks_port=tasks_port)
         try:
             await self._prepare(environment, progress)
-            # Building its interface takes longer than all else, and needs no table.
-            first = ("api-server",) if self._forking else ()
+            # Building these interfaces takes longer than all else, and needs no table.
+            first = _SERVERS if self._forking else ()
             for name in first:
-                await self._spawn(name, COMPONENTS[name], environment)
+                await self._spawn_component(name, environment)
             progress("preparing Airflow's database")
             # Before the others, so that they do not race to write airflow.cfg with different secrets.
             await self._run_to_end("db-migrate", ("db", "migrate"), environment)
             for name in COMPONENTS:
                 if name not in first:
-                    await self._spawn(name, COMPONENTS[name], environment)
+                    await self._spawn_component(name, environment)
             progress("its processes are started")
             await self._wait_until_healthy(progress, timeout_s)
         except BaseException:  # also a cancellation: nothing is left running
@@ -184,12 +191,12 @@ class AirflowStack:
         living = tuple(started for started in self._state.processes if started.process())
         ended = [name for name in COMPONENTS if name not in self.pids]
         await self._kill(self._family(set(self._state.processes) - set(living)))
-        self._write_state(_State(self._state.port, self._state.password, living))
-        environment = environment_of(self.settings, port=self.port)
+        self._write_state(replace(self._state, processes=living))
+        environment = environment_of(self.settings, port=self.port, tasks_port=self._state.tasks_port)
         await self._prepare(environment, progress)
         for name in ended:
             progress(f"{name} is started again")
-            await self._spawn(name, COMPONENTS[name], environment)
+            await self._spawn_component(name, environment)
         await self._wait_until_healthy(progress, timeout_s)
 
     async def _prepare(self, environment: Mapping[str, str], progress: Progress) -> None:
@@ -211,6 +218,11 @@ class AirflowStack:
         if code != 0:
             raise AirflowDown(f"airflow {' '.join(arguments)} failed", hint=self._tail(name))
 
+    async def _spawn_component(self, name: str, environment: Mapping[str, str]) -> None:
+        assert self._state is not None
+        port = (str(self._state.tasks_port),) if name == EXECUTION_API else ()
+        await self._spawn(name, (*COMPONENTS[name], *port), environment)
+
     async def _spawn(self, name: str, arguments: Sequence[str], environment: Mapping[str, str]) -> Launched:
         program = Program((sys.executable, "-m", "airflow", *arguments), environment)
         with self._output(name).open("ab") as output:
@@ -223,11 +235,33 @@ class AirflowStack:
             create_time = self._env.now_s()
         assert self._state is not None
         started = StartedProcess(name, process.pid, create_time)
-        self._write_state(_State(self._state.port, self._state.password, (*self._state.processes, started)))
+        self._write_state(replace(self._state, processes=(*self._state.processes, started)))
         log.info("airflow.started component=%s pid=%d", name, process.pid)
         return process
 
     async def _wait_until_healthy(self, progress: Progress, timeout_s: float) -> None:
+        serves_tasks = asyncio.create_task(self._serve_tasks())
+        try:
+            await self._wait_for_parts(progress, timeout_s, serves_tasks)
+        finally:
+            serves_tasks.cancel()
+            await asyncio.gather(serves_tasks, return_exceptions=True)
+
+    async def _serve_tasks(self) -> None:
+        """Return when tasks are served. The interface for them is built on the first call, for seconds."""
+        assert self._state is not None
+        url = f"http://{HOST}:{self._state.tasks_port}/execution/health"
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as session:
+            while True:
+                with contextlib.suppress(aiohttp.ClientError):
+                    async with session.get(url) as answer:
+                        if answer.status == 200:
+                            return
+                await self._env.sleep(0.1)
+
+    async def _wait_for_parts(
+        self, progress: Progress, timeout_s: float, serves_tasks: asyncio.Task[None]
+    ) -> None:
         deadline_s = self._env.monotonic_s() + timeout_s
         reported: set[str] = set()
         while True:
@@ -237,21 +271,19 @@ class AirflowStack:
                 if health.get(part) == "healthy" and part not in reported:
                     reported.add(part)
                     progress(f"Airflow: {part.replace('_', ' ')} is healthy")
-            if len(reported) == len(_HEALTH_FIELDS):
-                break
+            if serves_tasks.done() and "execution" not in reported:
+                await serves_tasks
+                reported.add("execution")
+                progress("Airflow: its interface for tasks is healthy")
+            if len(reported) == len(_HEALTH_FIELDS) + 1:
+                return
             if self._env.monotonic_s() > deadline_s:
-                missing = ", ".join(part for part in _HEALTH_FIELDS if part not in reported)
+                missing = ", ".join(part for part in (*_HEALTH_FIELDS, "execution") if part not in reported)
                 raise AirflowDown(
                     f"Airflow is not healthy after {timeout_s:.0f} s: {missing}.",
                     hint=f"Its output is in {self.logs}.",
                 )
             await self._env.sleep(0.1)
-        # Built on its first call, which takes seconds; tasks should not wait for that.
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{self.url}/execution/health", timeout=aiohttp.ClientTimeout(timeout_s)) as answer,
-        ):
-            await answer.read()
 
     def _require_alive(self) -> None:
         assert self._state is not None
@@ -296,8 +328,8 @@ class AirflowStack:
             progress("stopping Airflow")
         # Task processes stand in process groups of their own, and are re-parented when their parent dies.
         family = self._family(self._state.processes)
-        # The API server last: the others report to it while they end.
-        first = [process for name, process in roots.items() if name != "api-server"]
+        # The API servers last: the others report to them while they end.
+        first = [process for name, process in roots.items() if name not in _SERVERS]
         for process in first:
             send_signal(process, kill=False)
         await self._wait_while(is_alive, first, grace_s)
@@ -305,7 +337,7 @@ class AirflowStack:
         for process in roots.values():
             if process not in first:
                 send_signal(process, kill=False)
-        # When the API server has closed its connections it takes seconds more to give its memory back.
+        # When an API server has closed its connections it takes seconds more to give its memory back.
         await self._wait_while(serves, list(roots.values()), 5.0)
         await self._kill(family)
         for child in self._children.values():
@@ -317,7 +349,7 @@ class AirflowStack:
             self._forking = None
         # On a full disk those in the file are known by their times to be gone.
         with contextlib.suppress(OSError):
-            self._write_state(_State(self._state.port, self._state.password, ()))
+            self._write_state(replace(self._state, processes=()))
 
     async def _kill(self, family: Sequence[psutil.Process]) -> None:
         for process in family:
@@ -380,7 +412,10 @@ class AirflowStack:
                 hint="Stop leftover airflow processes by hand, then remove the file.",
             ) from error
         return _State(
-            raw["port"], raw["password"], tuple(StartedProcess(**item) for item in raw["processes"])
+            raw["port"],
+            raw.get("tasks_port", 0),  # an earlier version had none
+            raw["password"],
+            tuple(StartedProcess(**item) for item in raw["processes"]),
         )
 
     def _write_state(self, state: _State) -> None:

@@ -100,6 +100,7 @@ class Stack:
             dags_folder=ROOT / "dags",
             plugins_folder=ROOT / "plugins",
             port=self.ports.airflow,
+            tasks_port=self.ports.airflow_tasks,
             dags_read_every_s=self.options.dags_read_every_s,
             admin_password=self.options.airflow_password,
             connections={

@@ -3,9 +3,11 @@
     base + 23 …   the nodes' HTTP ports, one after another (default 18123 for node01)
     base + 80     Airflow's user interface and API          (default 18180)
     base + 81     ZooKeeper                                 (default 18181)
+    base + 82     what Airflow's tasks ask                  (default 18182)
 
 The base is 18100 unless `--port-base` or $ONCLUSTER_PORT_BASE says otherwise; base 0 takes free ports. Single
-ports: $ONCLUSTER_NODE_PORT (of the first node), $ONCLUSTER_AIRFLOW_PORT, $ONCLUSTER_ZOOKEEPER_PORT.
+ports: $ONCLUSTER_NODE_PORT (of the first node), $ONCLUSTER_AIRFLOW_PORT, $ONCLUSTER_AIRFLOW_TASKS_PORT,
+$ONCLUSTER_ZOOKEEPER_PORT.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from engine.errors import Busy, ConfigError
 from engine.ports import free_ports, holder_of, is_free
 
 DEFAULT_BASE = 18_100
-_NODES, _AIRFLOW, _ZOOKEEPER = 23, 80, 81
+_NODES, _AIRFLOW, _ZOOKEEPER, _AIRFLOW_TASKS = 23, 80, 81, 82
 MAX_NODES = _AIRFLOW - _NODES
 
 
@@ -27,6 +29,7 @@ class StackPorts:
     """One port per server; `nodes` in the order of the cluster file's hosts."""
 
     airflow: int
+    airflow_tasks: int
     zookeeper: int
     nodes: tuple[int, ...]
 
@@ -39,20 +42,21 @@ class StackPorts:
         if base is None:
             base = _from(environ, "ONCLUSTER_PORT_BASE", DEFAULT_BASE)
         if base:
-            _number("port base", base + _ZOOKEEPER)
+            _number("port base", base + _AIRFLOW_TASKS)
             if nodes > MAX_NODES:
                 raise ConfigError(
                     f"{nodes} nodes do not fit between the ports {base + _NODES} and {base + _AIRFLOW}.",
                     hint="Use --port-base 0, which takes free ports.",
                 )
-            airflow, zookeeper = base + _AIRFLOW, base + _ZOOKEEPER
+            airflow, tasks, zookeeper = base + _AIRFLOW, base + _AIRFLOW_TASKS, base + _ZOOKEEPER
             node_ports = tuple(range(base + _NODES, base + _NODES + nodes))
         else:
-            airflow, zookeeper, *rest = free_ports(2 + nodes, env=env)
+            airflow, tasks, zookeeper, *rest = free_ports(3 + nodes, env=env)
             node_ports = tuple(rest)
         first_node = _from(environ, "ONCLUSTER_NODE_PORT", 0)
         return cls(
             airflow=_from(environ, "ONCLUSTER_AIRFLOW_PORT", airflow),
+            airflow_tasks=_from(environ, "ONCLUSTER_AIRFLOW_TASKS_PORT", tasks),
             zookeeper=_from(environ, "ONCLUSTER_ZOOKEEPER_PORT", zookeeper),
             nodes=tuple(range(first_node, first_node + nodes)) if first_node else node_ports,
         )
@@ -61,6 +65,7 @@ class StackPorts:
         """Raises Busy, naming every port that is taken and by whom."""
         wanted = {
             "Airflow": (self.airflow,),
+            "Airflow's tasks": (self.airflow_tasks,),
             "ZooKeeper": (self.zookeeper,),
             "the nodes": self.nodes,
         }

@@ -53,11 +53,11 @@ async def test_a_port_in_use_is_named_before_anything_starts(tmp_path: Path) -> 
 
 AIRFLOW = """
 import os, pathlib, signal, sys, time
-name = sys.argv[1]
+name = "execution-api" if "execution" in sys.argv else sys.argv[1]
 place = pathlib.Path(os.environ["STARTED"])
 if name == os.environ["FAILS"]:
     if name != "db":  # the others have started by then
-        while len(list(place.iterdir())) < 4:
+        while len(list(place.iterdir())) < 5:
             time.sleep(0.01)
     sys.exit(f"{name} cannot find NoSuchExecutor")
 (place / name).write_text(str(os.getpid()))
@@ -88,7 +88,7 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing_running(
     assert stack.pids == {}
     pids = [int(file.read_text()) for file in started.iterdir()]
     if fails != "db":
-        assert len(pids) == 4
+        assert len(pids) == 5
     elif not ends_with_us:  # then the database is first
         assert pids == []
     assert not any(psutil.pid_exists(pid) for pid in pids)
@@ -96,7 +96,7 @@ async def test_a_start_that_fails_says_why_and_leaves_nothing_running(
 
 HEALTHY = """
 import http.server, json, os, pathlib, signal, subprocess, sys
-name = sys.argv[1]
+name = "execution-api" if "execution" in sys.argv else sys.argv[1]
 if name == "db":
     sys.exit()
 class Health(http.server.BaseHTTPRequestHandler):
@@ -110,6 +110,8 @@ class Health(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 if name == "api-server":
     http.server.HTTPServer(("127.0.0.1", int(os.environ["AIRFLOW__API__PORT"])), Health).serve_forever()
+if name == "execution-api":
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Health).serve_forever()
 if name == "scheduler":
     worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", "airflow worker"])
     pathlib.Path(os.environ["STARTED"], str(worker.pid)).touch()
@@ -166,6 +168,7 @@ def test_a_process_id_that_now_belongs_to_somebody_else_is_not_ours(tmp_path: Pa
         json.dumps(
             {
                 "port": 1,
+                "tasks_port": 2,
                 "password": "x",
                 "processes": [{"name": "scheduler", "pid": me.pid, "create_time": me.create_time() - 100}],
             }
@@ -179,7 +182,7 @@ def test_settings_of_another_airflow_are_not_inherited(
 ) -> None:
     monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", "sqlite:////somebody/elses.db")
     monkeypatch.setenv("AIRFLOW_CONN_ZOOKEEPER_DEFAULT", "zookeeper://elsewhere")
-    environment = environment_of(settings(tmp_path), port=1)
+    environment = environment_of(settings(tmp_path), port=1, tasks_port=2)
     assert "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN" not in environment
     assert "AIRFLOW_CONN_ZOOKEEPER_DEFAULT" not in environment
 
@@ -195,7 +198,7 @@ def test_a_process_of_airflow_is_found_by_its_mark_whatever_title_it_has(tmp_pat
     """Airflow's workers and API server are called otherwise than they were started; a killed owner's guard
     finds them by the variable that they inherited."""
     titled = "import setproctitle as s; s.setproctitle('worker ' * 90); print('titled', flush=True); input()"
-    environment = environment_of(settings(tmp_path, environment={MARK: "of-this-test"}), port=1)
+    environment = environment_of(settings(tmp_path, environment={MARK: "of-this-test"}), port=1, tasks_port=2)
     with subprocess.Popen(
         [sys.executable, "-c", titled],
         env=environment,

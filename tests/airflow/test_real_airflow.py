@@ -1,4 +1,4 @@
-"""Everything real, as `oncluster up` starts it: Airflow's four processes, ZooKeeper, two nodes; a person at
+"""Everything real, as `oncluster up` starts it: Airflow's five processes, ZooKeeper, two nodes; a person at
 Airflow's API."""
 
 from __future__ import annotations

@@ -44,27 +44,28 @@ def test_ports_have_fixed_places_above_the_base() -> None:
     ports = StackPorts.choose(nodes=6, port_base=None, environ={})
     assert ports.nodes == tuple(range(DEFAULT_BASE + 23, DEFAULT_BASE + 29))
     assert (ports.airflow, ports.zookeeper) == (DEFAULT_BASE + 80, DEFAULT_BASE + 81)
+    assert ports.airflow_tasks == DEFAULT_BASE + 82
     assert StackPorts.choose(nodes=1, port_base=5000, environ={}).nodes == (5023,)
 
 
 def test_the_option_wins_over_the_environment_and_single_ports_over_both() -> None:
     environ = {"ONCLUSTER_PORT_BASE": "6000", "ONCLUSTER_AIRFLOW_PORT": "7", "ONCLUSTER_NODE_PORT": "300"}
     assert StackPorts.choose(nodes=2, port_base=5000, environ=environ) == StackPorts(
-        airflow=7, zookeeper=5081, nodes=(300, 301)
+        airflow=7, airflow_tasks=5082, zookeeper=5081, nodes=(300, 301)
     )
     assert StackPorts.choose(nodes=2, port_base=None, environ=environ).zookeeper == 6081
 
 
 def test_base_zero_takes_free_ports() -> None:
     ports = StackPorts.choose(nodes=6, port_base=0, environ={})
-    assert len({ports.airflow, ports.zookeeper, *ports.nodes}) == 8
+    assert len({ports.airflow, ports.airflow_tasks, ports.zookeeper, *ports.nodes}) == 9
     ports.require_free()
 
 
 @pytest.mark.parametrize(
     ("nodes", "base", "environ", "says"),
     [
-        (6, 65_500, {}, "no port"),
+        (6, 65_454, {}, "no port"),
         (60, 5000, {}, "do not fit"),
         (6, None, {"ONCLUSTER_AIRFLOW_PORT": "eighty"}, "ONCLUSTER_AIRFLOW_PORT"),
     ],
