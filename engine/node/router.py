@@ -273,7 +273,8 @@ class StatementRouter:
                 return
             if statement.kind is StatementKind.KILL_QUERY:
                 sql = by_our_query_id(sql)
-            result = await asked.run(sql, session=session, is_harmless=statement.kind is StatementKind.INSERT)
+            leaves_nothing = statement.is_query or statement.kind is StatementKind.INSERT
+            result = await asked.run(sql, session=session, is_harmless=leaves_nothing)
             self._remember(asked, statement)
             may_redefine = not statement.is_query and statement.kind not in CHANGE_NO_DEFINITION
             if self._replicated is not None and may_redefine:

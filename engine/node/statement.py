@@ -67,6 +67,7 @@ class Asked:
             f"SELECT formatQuerySingleLine({quote_string(self.sql)})",
             format="Null",
             scope=Scope(settings=self.settings),
+            is_harmless=True,
         )
 
     async def run(self, sql: str, *, is_harmless: bool, session: ChdbSession | None = None) -> QueryResult:
