@@ -26,13 +26,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import aiohttp
 import psutil
 
 from engine.env import Env, SystemEnv
 from engine.errors import Busy, ConfigError, OnclusterError
 from engine.local.airflow_api import AirflowApi
 from engine.local.airflow_environment import ADMIN, HOST, AirflowSettings, environment_of, home_of
+from engine.local.airflow_health import AirflowHealth
 from engine.local.airflow_imports import forking
 from engine.local.airflow_processes import (
     StartedProcess,
@@ -62,7 +62,6 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = {
     "dag-processor": ("dag-processor",),
     "triggerer": ("triggerer", "-s"),
 }
-_HEALTH_FIELDS = ("metadatabase", "scheduler", "dag_processor", "triggerer")
 _TAIL_LINES = 15
 
 
@@ -81,7 +80,7 @@ class _State:
 
 
 class AirflowStack:
-    """One Airflow: `start`, `health`, `api`, `stop`.
+    """One Airflow: `start`, `api`, `stop`.
 
     The same object serves the program that started it and any later one with the same `run_dir`.
     """
@@ -240,50 +239,17 @@ class AirflowStack:
         return process
 
     async def _wait_until_healthy(self, progress: Progress, timeout_s: float) -> None:
-        serves_tasks = asyncio.create_task(self._serve_tasks())
-        try:
-            await self._wait_for_parts(progress, timeout_s, serves_tasks)
-        finally:
-            serves_tasks.cancel()
-            await asyncio.gather(serves_tasks, return_exceptions=True)
-
-    async def _serve_tasks(self) -> None:
-        """Return when tasks are served. The interface for them is built on the first call, for seconds."""
         assert self._state is not None
-        url = f"http://{HOST}:{self._state.tasks_port}/execution/health"
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(None)) as session:
-            while True:
-                with contextlib.suppress(aiohttp.ClientError):
-                    async with session.get(url) as answer:
-                        if answer.status == 200:
-                            return
-                await self._env.sleep(0.1)
-
-    async def _wait_for_parts(
-        self, progress: Progress, timeout_s: float, serves_tasks: asyncio.Task[None]
-    ) -> None:
-        deadline_s = self._env.monotonic_s() + timeout_s
-        reported: set[str] = set()
-        while True:
-            self._require_alive()
-            health = await self.health()
-            for part in _HEALTH_FIELDS:
-                if health.get(part) == "healthy" and part not in reported:
-                    reported.add(part)
-                    progress(f"Airflow: {part.replace('_', ' ')} is healthy")
-            if serves_tasks.done() and "execution" not in reported:
-                await serves_tasks
-                reported.add("execution")
-                progress("Airflow: its interface for tasks is healthy")
-            if len(reported) == len(_HEALTH_FIELDS) + 1:
-                return
-            if self._env.monotonic_s() > deadline_s:
-                missing = ", ".join(part for part in (*_HEALTH_FIELDS, "execution") if part not in reported)
-                raise AirflowDown(
-                    f"Airflow is not healthy after {timeout_s:.0f} s: {missing}.",
-                    hint=f"Its output is in {self.logs}.",
-                )
-            await self._env.sleep(0.1)
+        tasks_url = f"http://{HOST}:{self._state.tasks_port}"
+        health = AirflowHealth(self.url, tasks_url, env=self._env)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await health.wait(progress, require_alive=self._require_alive)
+        except TimeoutError as error:
+            raise AirflowDown(
+                f"Airflow is not healthy after {timeout_s:.0f} s: {', '.join(health.missing)}.",
+                hint=f"Its output is in {self.logs}.",
+            ) from error
 
     def _require_alive(self) -> None:
         assert self._state is not None
@@ -292,23 +258,6 @@ class AirflowStack:
                 raise AirflowDown(
                     f"Airflow's {started.name} ended while starting.", hint=self._tail(started.name)
                 )
-
-    # --- health ---------------------------------------------------------------------------------------------
-
-    async def health(self) -> dict[str, str]:
-        """State of each part in Airflow's words (`healthy`, `unhealthy`); empty when the API does not
-        answer."""
-        try:
-            async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(5)) as session,
-                session.get(f"{self.url}/api/v2/monitor/health") as answer,
-            ):
-                if answer.status != 200:
-                    return {}
-                body = await answer.json()
-        except (aiohttp.ClientError, TimeoutError, ValueError):
-            return {}
-        return {part: str((body.get(part) or {}).get("status")) for part in _HEALTH_FIELDS}
 
     # --- stop -----------------------------------------------------------------------------------------------
 

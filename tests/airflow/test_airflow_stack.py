@@ -110,7 +110,7 @@ class Health(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 if name == "api-server":
     http.server.HTTPServer(("127.0.0.1", int(os.environ["AIRFLOW__API__PORT"])), Health).serve_forever()
-if name == "execution-api":
+if name == "execution-api" and "SILENT" not in os.environ:
     http.server.HTTPServer(("127.0.0.1", int(sys.argv[-1])), Health).serve_forever()
 if name == "scheduler":
     worker = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()", "airflow worker"])
@@ -151,6 +151,23 @@ async def test_what_has_ended_is_started_again_and_what_lives_is_left_alone(
         assert not any(map(is_alive, workers))
     finally:
         await stack.stop()
+    assert stack.pids == {}
+
+
+async def test_what_does_not_work_in_time_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "airflow").mkdir()
+    (tmp_path / "airflow" / "__init__.py").touch()
+    (tmp_path / "airflow" / "__main__.py").write_text(HEALTHY)
+    environment = {"PYTHONPATH": str(tmp_path), "STARTED": str(started), "SILENT": "yes"}
+    stack = AirflowStack(settings(tmp_path, environment=environment))
+    seen: list[str] = []
+
+    with pytest.raises(AirflowDown, match=r"is not healthy after 3 s: .*interface for tasks"):
+        await stack.start(timeout_s=3.0, progress=seen.append)
+
+    assert "Airflow: interface for tasks is healthy" not in seen
     assert stack.pids == {}
 
 
