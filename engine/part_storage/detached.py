@@ -81,6 +81,13 @@ class DetachedParts:
             (target / UUID_FILE).unlink(missing_ok=True)
         force_directory(state.detached, state.durability)
 
+    def keep_staged(self, directory: Path, name: str) -> None:
+        """A staged part's directory becomes one of `detached/`, of this name or one like it."""
+        target = free_detached(self._state, name)
+        directory.rename(target)
+        (target / UUID_FILE).unlink(missing_ok=True)
+        force_directory(self._state.detached, self._state.durability)
+
     def freeze(self, partition_ids: Sequence[str] | None, backup_name: str, number: int) -> None:
         """See `PartStore.freeze`; what readers see must not change meanwhile, or the backup would have both a
         part and what it was merged into. `number` is one that no other call gets."""

@@ -283,17 +283,22 @@ class ChdbPartStore:
     def receive_detached(self, name: PartName) -> AbstractAsyncContextManager[IncomingPart]:
         return receiving_detached(self._state, self._checker, name, self._workers)
 
-    async def discard(self, staged: PartName) -> None:
+    async def discard(self, staged: PartName, *, prefix: str = "") -> None:
         def discard(connection: Connection) -> None:
             self._merged.forget(staged)
             if staged not in self._state.staged:
                 return
-            # First out of sight, then away: a cut leaves a `tmp_…`.
-            aside = self._state.temporary("discarded", self._workers.next_number())
-            self._state.staged_directory(staged).rename(aside)
+            directory = self._state.staged_directory(staged)
+            aside: Path | None = None
+            if prefix:
+                self._detached.keep_staged(directory, f"{prefix}_{staged}")
+            else:  # first out of sight, then away: a cut leaves a `tmp_…`
+                aside = self._state.temporary("discarded", self._workers.next_number())
+                directory.rename(aside)
             self._state.change_staged(remove=[staged])
             self._attaching.discarded(staged)
-            remove_tree(aside)
+            if aside is not None:
+                remove_tree(aside)
 
         await self._workers.run(discard)
 

@@ -297,8 +297,8 @@ class PartStore(Protocol):
         Raises SqlError 235 if there is one of that name in `detached/`."""
         ...
 
-    async def discard(self, staged: PartName) -> None:
-        """Throw a staged part away; nothing if there is none."""
+    async def discard(self, staged: PartName, *, prefix: str = "") -> None:
+        """Throw a staged part away, or keep it as `detached/<prefix>_<part>`; nothing if there is none."""
         ...
 
     # -- what readers see ------------------------------------------------------------------------------------

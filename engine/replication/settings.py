@@ -47,6 +47,7 @@ class ReplicatedSettings:
     remove_empty_parts: int = 1
     max_fetch_partition_retries_count: int = 5
     always_fetch_merged_part: int = 0
+    detach_not_byte_identical_parts: int = 0
     prefer_fetch_merged_part_time_threshold: float = 3600.0
     prefer_fetch_merged_part_size_threshold: int = 10 << 30
     try_fetch_recompressed_part_timeout: float = 7200.0

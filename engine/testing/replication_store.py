@@ -214,9 +214,11 @@ class MemoryPartStore(StoredDefinition):
             raise SqlError(Code.DUPLICATE_DATA_PART, f"There is a detached/{name} already")
         yield Incoming(name, self._detach_received)
 
-    async def discard(self, staged: PartName) -> None:
+    async def discard(self, staged: PartName, *, prefix: str = "") -> None:
         await self._step()
-        self.disk.staged.pop(staged, None)
+        stored = self.disk.staged.pop(staged, None)
+        if stored is not None and prefix:
+            self.disk.detach(f"{prefix}_{staged}", stored)
         for directory in [each for each, part in self.disk.attaching.items() if part == staged]:
             del self.disk.attaching[directory]
         await self._after()

@@ -95,6 +95,24 @@ async def test_a_result_that_is_thrown_away_takes_its_table_along(made: Made) ->
     assert await rows(pool, "v") == "fetched fetched fetched"
 
 
+async def test_a_result_that_is_kept_can_be_attached(made: Made) -> None:
+    pool, store = made
+    await store.merge(SOURCES, RESULT, MergeOptions())
+    await store.discard(RESULT, prefix="merge-not-byte-identical")
+    assert texts(store.staged) == []
+    [kept] = await store.detached()
+    assert (kept.directory, kept.prefix, kept.name) == (
+        f"merge-not-byte-identical_{RESULT}",
+        "merge-not-byte-identical",
+        RESULT,
+    )
+    await store.load()
+    assert texts(store.staged) == []
+    await store.stage_detached(kept.directory, RESULT)
+    await store.publish([RESULT], SOURCES)
+    assert await rows(pool) == "0 1 2"
+
+
 async def test_a_table_of_an_older_structure_is_not_used(made: Made) -> None:
     pool, store = made
     await store.merge(SOURCES, RESULT, MergeOptions())

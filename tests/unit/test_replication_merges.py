@@ -388,6 +388,27 @@ def test_a_result_that_differs_is_thrown_away_and_fetched() -> None:
         assert strange.parts() == ["all_0_2_1"]
         assert strange.keys() == [0, 1, 2]
         assert ("r1", "r2", P("all_0_2_1")) in live.network.fetches
+        assert strange.store.disk.list_detached() == []
+
+    run(main)
+
+
+def test_a_result_that_differs_is_kept_where_somebody_wants_to_look_at_it() -> None:
+    async def main(live: Live) -> None:
+        usual = await live.replica("r1")
+        keeping = replace(NO_OWN_MERGES, detach_not_byte_identical_parts=1)
+        strange = await live.replica("r2", make_store=StrangeStore, settings=keeping)
+        for value in range(3):
+            await usual.insert(value)
+        await live.quiet()
+        strange.ctx.switches.stop(Activity.QUEUES)
+        await optimize(usual.ctx, replace(FINAL, sync=Sync.OWN))
+        strange.ctx.switches.start(Activity.QUEUES)
+        strange.ctx.queue_changed.set()
+        await live.quiet()
+        assert strange.keys() == [0, 1, 2]
+        [kept] = strange.store.disk.list_detached()
+        assert (kept.directory, kept.name) == ("merge-not-byte-identical_all_0_2_1", P("all_0_2_1"))
 
     run(main)
 

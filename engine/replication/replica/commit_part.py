@@ -29,6 +29,7 @@ from dataclasses import dataclass
 
 from engine.errors import Code, ConnectionLoss, MultiFailed, NodeExists, NoNode, OperationTimeout, SqlError
 from engine.keeper.base import Check, Create, Keeper, Op, Remove, SetData
+from engine.replication.log_actions import MergeParts, MutatePart
 from engine.replication.part_checksums import PartDiffers, check_same_part
 from engine.replication.part_header import PartHeader
 from engine.replication.part_name import PartName
@@ -73,7 +74,8 @@ async def commit_parts(
     """Staged `parts` become the replica's, and take the place of all in the range `replacing`, if given.
 
     Parts that are active already are only made known to Keeper. Raises PartDiffers (a staged part is
-    discarded then), SqlError 232 if a part is neither staged nor active.
+    discarded then, or detached, as `detach_not_byte_identical_parts` says), SqlError 232 if a part is neither
+    staged nor active.
     """
     keeper = ctx.session()
     local = {part: _local(ctx, part) for part in parts}
@@ -214,7 +216,19 @@ async def _compare(ctx: ReplicaContext, part: Part, theirs: PartHeader, replica:
     except PartDiffers as differs:
         log.warning("replica.part_differs table=%s part=%s replica=%s", ctx.name, part.name, replica)
         if part.name in ctx.store.staged:
-            await ctx.store.discard(part.name)
+            await ctx.store.discard(part.name, prefix=_kept_as(ctx, part.name))
         else:
             ctx.check_later(part.name)
         raise differs
+
+
+def _kept_as(ctx: ReplicaContext, part: PartName) -> str:
+    """The prefix in `detached/` of what this replica has merged or mutated otherwise than another one; empty
+    where it is not kept."""
+    producer = ctx.queue.producer_of(part) if ctx.settings.detach_not_byte_identical_parts else None
+    match producer and producer.entry.action:
+        case MergeParts():
+            return "merge-not-byte-identical"
+        case MutatePart():
+            return "mutate-not-byte-identical"
+    return ""
