@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+from collections.abc import Callable
 
 from engine.errors import Code, SqlError
 from engine.node.redacted_log import ErrorsWithoutSecrets
@@ -27,3 +28,58 @@ def test_what_is_no_error_is_logged_as_it_is() -> None:
     record = logging.LogRecord("node", logging.INFO, "", 0, "token=%s at=%s", ("abc", 5), None)
     assert ErrorsWithoutSecrets().filter(record)
     assert record.getMessage() == "token=abc at=5"
+
+
+def _said(raise_it: Callable[[], None]) -> str:
+    output = io.StringIO()
+    handler = logging.StreamHandler(output)
+    handler.addFilter(ErrorsWithoutSecrets())
+    log = logging.Logger("node")
+    log.addHandler(handler)
+    try:
+        raise_it()
+    except Exception:
+        log.exception("http.defect query_id=%s", "q")
+    return output.getvalue()
+
+
+def test_a_trace_names_every_place_and_no_secret() -> None:
+    word = "hunter2"
+
+    def fail() -> None:
+        try:
+            raise SqlError(Code.SYNTAX_ERROR, f"Cannot run CREATE USER ada IDENTIFIED BY '{word}'")
+        except SqlError as error:
+            raise RuntimeError(f"While running CREATE USER eve IDENTIFIED BY '{word}'") from error
+
+    said = _said(fail)
+    assert "SECRET" not in said.replace(
+        "IDENTIFIED BY 'SECRET'\")", ""
+    )  # the lines above are shown as they are
+    assert "SqlError: " in said and "IDENTIFIED BY '[HIDDEN]'" in said
+    assert said.index("SqlError: ") < said.index("caused:") < said.index("RuntimeError: While running")
+    assert said.count("in fail") == 2
+    assert "Traceback (most recent call last):" in said
+
+
+def test_the_errors_of_a_group_and_what_was_handled_are_in_its_trace() -> None:
+    def fail() -> None:
+        try:
+            raise KeyError("first")
+        except KeyError:
+            raise ExceptionGroup("two", [ValueError("one"), SqlError(Code.SYNTAX_ERROR, "other")])  # noqa: B904
+
+    said = _said(fail)
+    for part in ("KeyError: 'first'", "while this was handled:", "ExceptionGroup: two", "ValueError: one"):
+        assert part in said
+    assert "other" in said
+
+
+def test_errors_that_cause_one_another_end() -> None:
+    def fail() -> None:
+        first, second = ValueError("first"), ValueError("second")
+        first.__cause__, second.__cause__ = second, first
+        raise first
+
+    said = _said(fail)
+    assert said.count("ValueError: first") == said.count("ValueError: second") == 1
