@@ -373,18 +373,24 @@ class StrangeStore(MemoryPartStore):
         return self.staged[result]
 
 
+async def merged_otherwise(live: Live, settings: ReplicatedSettings = NO_OWN_MERGES) -> LiveReplica:
+    """A replica that has merged three parts after r1, and otherwise."""
+    usual = await live.replica("r1")
+    strange = await live.replica("r2", make_store=StrangeStore, settings=settings)
+    for value in range(3):
+        await usual.insert(value)
+    await live.quiet()
+    strange.ctx.switches.stop(Activity.QUEUES)
+    await optimize(usual.ctx, replace(FINAL, sync=Sync.OWN))
+    strange.ctx.switches.start(Activity.QUEUES)
+    strange.ctx.queue_changed.set()
+    await live.quiet()
+    return strange
+
+
 def test_a_result_that_differs_is_thrown_away_and_fetched() -> None:
     async def main(live: Live) -> None:
-        usual = await live.replica("r1")
-        strange = await live.replica("r2", make_store=StrangeStore)
-        for value in range(3):
-            await usual.insert(value)
-        await live.quiet()
-        strange.ctx.switches.stop(Activity.QUEUES)
-        await optimize(usual.ctx, replace(FINAL, sync=Sync.OWN))
-        strange.ctx.switches.start(Activity.QUEUES)
-        strange.ctx.queue_changed.set()
-        await live.quiet()
+        strange = await merged_otherwise(live)
         assert strange.parts() == ["all_0_2_1"]
         assert strange.keys() == [0, 1, 2]
         assert ("r1", "r2", P("all_0_2_1")) in live.network.fetches
@@ -395,17 +401,7 @@ def test_a_result_that_differs_is_thrown_away_and_fetched() -> None:
 
 def test_a_result_that_differs_is_kept_where_somebody_wants_to_look_at_it() -> None:
     async def main(live: Live) -> None:
-        usual = await live.replica("r1")
-        keeping = replace(NO_OWN_MERGES, detach_not_byte_identical_parts=1)
-        strange = await live.replica("r2", make_store=StrangeStore, settings=keeping)
-        for value in range(3):
-            await usual.insert(value)
-        await live.quiet()
-        strange.ctx.switches.stop(Activity.QUEUES)
-        await optimize(usual.ctx, replace(FINAL, sync=Sync.OWN))
-        strange.ctx.switches.start(Activity.QUEUES)
-        strange.ctx.queue_changed.set()
-        await live.quiet()
+        strange = await merged_otherwise(live, replace(NO_OWN_MERGES, detach_not_byte_identical_parts=1))
         assert strange.keys() == [0, 1, 2]
         [kept] = strange.store.disk.list_detached()
         assert (kept.directory, kept.name) == ("merge-not-byte-identical_all_0_2_1", P("all_0_2_1"))
