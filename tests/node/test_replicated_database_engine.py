@@ -390,16 +390,18 @@ def latch() -> Iterator[Latch]:
     one.close()
 
 
-def begin_to_replace(three: Three, latch: Latch) -> tuple[str, str, Future[Reply]]:
+def begin_to_replace(
+    three: Three, latch: Latch, *, old: str = "MergeTree", new: str = "MergeTree"
+) -> tuple[str, str, Future[Reply]]:
     """A CREATE OR REPLACE whose SELECT waits, and which cannot be committed any more: the database, the UUID
     of the table `p` with a row in it, the answer to come."""
     d = three.database()
-    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = {old} ORDER BY k")
     three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
     before = uuid_of_p(three, d)
     pool = ThreadPoolExecutor(1)
     select = f"SELECT s FROM {latch.rows}"
-    sql = f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY s AS {select}"
+    sql = f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = {new} ORDER BY s AS {select}"
     reply = pool.submit(three.n1.post, sql, database_replicated_allow_heavy_create="1")
     pool.shutdown(wait=False)
     assert latch.is_asked.wait(120)
@@ -412,13 +414,28 @@ def uuid_of_p(three: Three, d: str) -> str:
     return three.n1.query(f"SELECT uuid FROM system.tables WHERE database = '{d}' AND name = 'p'")
 
 
-def test_rows_of_a_table_whose_replacement_was_not_committed_stay(three: Three, latch: Latch) -> None:
-    d, before, reply = begin_to_replace(three, latch)
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("MergeTree", "MergeTree"),
+        ("ReplicatedMergeTree", "MergeTree"),
+        ("MergeTree", "ReplicatedMergeTree"),
+        ("ReplicatedMergeTree", "ReplicatedMergeTree"),
+    ],
+)
+def test_rows_of_a_table_whose_replacement_was_not_committed_stay(
+    three: Three, latch: Latch, old: str, new: str
+) -> None:
+    d, before, reply = begin_to_replace(three, latch, old=old, new=new)
     latch.go.set()
     refused(reply.result(), 571, "was not committed")
     assert (uuid_of_p(three, d), three.n1.query(f"SELECT k FROM {d}.p")) == (before, "1\n")
     three.same(DEFINITIONS.format(d))
-    three.n1.query(f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = MergeTree ORDER BY s")
+    if old == "ReplicatedMergeTree":
+        three.n2.query(f"INSERT INTO {d}.p VALUES (2)")
+        three.n1.query(f"SYSTEM SYNC REPLICA {d}.p")
+        assert three.n1.query(f"SELECT k FROM {d}.p ORDER BY k") == "1\n2\n"
+    three.n1.query(f"CREATE OR REPLACE TABLE {d}.p (s UInt64) ENGINE = {new} ORDER BY s")
     assert uuid_of_p(three, d) != before
     three.same(DEFINITIONS.format(d))
     assert three.n1.query(f"SELECT count() FROM {d}.p") == "0\n"
@@ -427,8 +444,45 @@ def test_rows_of_a_table_whose_replacement_was_not_committed_stay(three: Three, 
     eventually(lambda: len(three.digests(d)), 1)
 
 
-def test_rows_come_back_after_a_kill_between_replacement_and_commit(three: Three, latch: Latch) -> None:
-    d, before, reply = begin_to_replace(three, latch)
+@pytest.mark.parametrize("old", ["MergeTree", "ReplicatedMergeTree"])
+def test_a_replicated_table_that_replaces_rows_is_where_its_own_database_says(three: Three, old: str) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = {old} ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    place = "'/of/{database}/{table}/{uuid}/{shard}', '{replica}'"
+    three.n1.query(
+        f"CREATE OR REPLACE TABLE {d}.p (k UInt64) ENGINE = ReplicatedMergeTree({place}) ORDER BY k",
+        database_replicated_allow_replicated_engine_arguments="1",
+    )
+    where = f"FROM system.replicas WHERE database = '{d}' AND table = 'p'"
+    path = f"/of/{d}/p/{uuid_of_p(three, d).strip()}/s1"
+    assert three.same(f"SELECT zookeeper_path {where}") == f"{path}\n"
+    assert sorted(three.children(f"{path}/replicas")) == ["n1", "n2", "n3"]
+    three.n2.query(f"INSERT INTO {d}.p VALUES (2)")
+    three.n1.query(f"SYSTEM SYNC REPLICA {d}.p")
+    assert three.n1.query(f"SELECT k FROM {d}.p") == "2\n"
+
+
+def test_a_distributed_table_replaces_one_with_rows_and_is_replaced_by_one(three: Three) -> None:
+    d = three.database()
+    three.n1.query(f"CREATE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    three.n1.query(f"CREATE TABLE {d}.q (k UInt64) ENGINE = ReplicatedMergeTree ORDER BY k")
+    three.n1.query(f"INSERT INTO {d}.p VALUES (1)")
+    three.n1.query(f"CREATE OR REPLACE TABLE {d}.p (k UInt64) ENGINE = Distributed({d}, {d}, q)")
+    three.n2.query(f"INSERT INTO {d}.p VALUES (2)", distributed_foreground_insert="1")
+    three.n1.query(f"SYSTEM SYNC REPLICA {d}.q")
+    assert three.same(f"SELECT k FROM {d}.p") == "2\n"
+    three.n1.query(f"CREATE OR REPLACE TABLE {d}.p (k UInt64) ENGINE = MergeTree ORDER BY k")
+    assert three.same(f"SELECT count() FROM {d}.p") == "0\n"
+    three.same(DEFINITIONS.format(d))
+    assert "_oncluster_replaced" not in three.n1.query("SHOW DATABASES")
+
+
+@pytest.mark.parametrize("old", ["MergeTree", "ReplicatedMergeTree"])
+def test_rows_come_back_after_a_kill_between_replacement_and_commit(
+    three: Three, latch: Latch, old: str
+) -> None:
+    d, before, reply = begin_to_replace(three, latch, old=old)
     three.local.zookeeper.pause()
     try:
         latch.go.set()

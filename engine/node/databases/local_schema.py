@@ -26,7 +26,7 @@ from engine.node.databases.begun import BegunMutations
 from engine.node.databases.commit_fence import CommitFence
 from engine.node.databases.moments import Moment, moment_of, opposite_of
 from engine.node.databases.planning import LENIENT, AlterPlanner
-from engine.node.databases.replacement import Replacement, is_plain_table, makes_plain
+from engine.node.databases.replacement import Replacement, has_rows_of_its_own, replaces_table
 from engine.node.databases.rewriting import from_log
 from engine.node.databases.texts import SchemaTexts, changes, uuid_of
 from engine.node.replicated.lifecycle import TableLifecycle
@@ -98,7 +98,7 @@ class ChdbSchema:
         `commit` says; nothing was changed then, as far as it can be undone."""
         statement = parse_statement(asked.sql)
         match moment_of(statement):
-            case Moment.BEHIND if await self._takes_rows_place(asked.sql, statement):
+            case Moment.BEHIND if await self._takes_rows_place(statement):
                 await self._replace(asked, statement.tables[0], commit)
             case Moment.BEHIND:
                 await self._behind(asked, statement, commit)
@@ -165,15 +165,13 @@ class ChdbSchema:
             await self._undo(opposite_of(asked.sql, statement, new))
             raise
 
-    async def _takes_rows_place(self, sql: str, statement: Statement) -> bool:
-        """Whether chDB would drop rows that no other replica need have, and that are not to go yet."""
-        if not makes_plain(sql, statement):
+    async def _takes_rows_place(self, statement: Statement) -> bool:
+        """Whether rows would be dropped that are not to go yet."""
+        if not replaces_table(statement):
             return False
         name = statement.tables[0].table
         old = self.texts().get(name)
-        if old is None or not is_plain_table(old, replicates=self.replicates(old)):
-            return False
-        return await self.has_data(name)
+        return old is not None and has_rows_of_its_own(old) and await self.has_data(name)
 
     async def _replace(self, asked: Asked, name: TableName, commit: Commit) -> None:
         before = self.texts()
@@ -300,7 +298,7 @@ class ChdbSchema:
         if uuid is not None and uuid == uuid_of(self.texts().get(name, "")):
             return
         whole = TableName(self._name(), name)
-        if await self._replacement.give_back(whole, text):
+        if await self._replacement.give_back(whole, text, replicates=self.replicates(text)):
             return
         await self._make_way(uuid)
         head, newline, body = text.partition("\n")

@@ -1,6 +1,6 @@
-"""CREATE OR REPLACE of a plain table by a plain one, on the initiator of a database's statement.
+"""CREATE OR REPLACE of a table that has rows, on the initiator of a database's statement.
 
-chDB drops the old table with its rows as the last step of such a statement, when nobody knows yet whether the
+The old table goes with its rows as the last step of such a statement, when nobody knows yet whether the
 statement will be committed. So the steps are taken one by one:
 
 1. The new table is made, and filled, in a database that is there for this only. An error drops it.
@@ -12,6 +12,7 @@ Safety argument. Rows go in 4 only: behind the commit, or when a session begins 
 that Keeper has (`settle`). A crash between 2 and 4, and an outcome that nobody knows, leave the old table
 there. If the statement was not committed, the recovery of this replica finds the old definition missing, and
 takes the table with its rows from there (`give_back`). Recovery and statements exclude one another.
+A replicated table is a replica in Keeper all the time, in whichever database it is.
 
 Source: ClickHouse's InterpreterCreateQuery::doCreateOrReplaceTable, which commits with the exchange.
 """
@@ -26,7 +27,6 @@ from uuid import UUID
 from engine.errors import Code, OnclusterError, SqlError
 from engine.names import TableName, quote_identifier
 from engine.node.databases.texts import SchemaTexts, uuid_of
-from engine.node.distributed.create_sql import CreateText
 from engine.node.statement import Asked
 from engine.sql import Statement, StatementKind
 from engine.sql.edit import Edit, apply_edits
@@ -93,10 +93,12 @@ class Replacement:
         texts = self._texts.read(self._database)
         return {TableName(self._database, name): text for name, text in texts.items()}
 
-    async def give_back(self, name: TableName, text: str) -> bool:
-        """Whether a table of this text was there, which is `name` now. Raises SqlError."""
+    async def give_back(self, name: TableName, text: str, *, replicates: bool) -> bool:
+        """Whether a table of this text was there, which is `name` now. One that replicates is the table of
+        this UUID, whatever its text: it follows its other replicas. Raises SqlError."""
+        uuid = uuid_of(text)
         for kept, its_text in self.kept().items():
-            if its_text == text and uuid_of(text) is not None:
+            if uuid is not None and (its_text == text or (replicates and uuid_of(its_text) == uuid)):
                 log.warning("databases.given_back table=%s", name)
                 await self._run(f"RENAME TABLE {kept.quoted} TO {name.quoted}")
                 return True
@@ -109,18 +111,24 @@ class Replacement:
         return TableName(self._database, name.table)
 
 
-def makes_plain(sql: str, statement: Statement) -> bool:
-    """Whether it is CREATE OR REPLACE TABLE, or REPLACE TABLE, and chDB alone makes the new table."""
-    if statement.kind is not StatementKind.CREATE_TABLE or not statement.or_replace or statement.temporary:
-        return False
-    if statement.engine is None:
-        return CreateText(sql).source is None  # else it is of that table's engine
-    return statement.engine != "Distributed" and not statement.engine.startswith("Replicated")
+def replaced_database(name: str) -> UUID | None:
+    """The UUID of the Replicated database in whose place tables are made in the database of this name."""
+    if not name.startswith(_PREFIX):
+        return None
+    try:
+        return UUID(name.removeprefix(_PREFIX))
+    except ValueError:
+        return None
 
 
-def is_plain_table(text: str, *, replicates: bool) -> bool:
-    """Of a metadata text: chDB alone has the table and its rows."""
-    return text.startswith(_TABLE) and not replicates and "\nENGINE = Distributed(" not in text
+def replaces_table(statement: Statement) -> bool:
+    """Whether it is CREATE OR REPLACE TABLE, or REPLACE TABLE."""
+    return statement.kind is StatementKind.CREATE_TABLE and statement.or_replace and not statement.temporary
+
+
+def has_rows_of_its_own(text: str) -> bool:
+    """Of a metadata text: whether there is a table behind it that may have some."""
+    return text.startswith(_TABLE) and "\nENGINE = Distributed(" not in text
 
 
 def _without_replace(sql: str, name: TableName) -> str:

@@ -41,6 +41,7 @@ from engine.node.databases.catalog import DatabaseCatalog, DatabaseRecord, Datab
 from engine.node.databases.clusters import cluster_of
 from engine.node.databases.create_text import parse_create, place_of
 from engine.node.databases.local_schema import ChdbSchema, Shell
+from engine.node.databases.replacement import replaced_database
 from engine.node.statement import Asked
 from engine.sql import Statement, tokenize
 
@@ -117,9 +118,12 @@ class ReplicatedDatabases:
         return None if raw is None else self._shell.texts.of(raw)
 
     def macros_of(self, database: str) -> Mapping[str, str]:
-        """Those that mean something else in a database of its own."""
-        record = self.catalog.named(database)
-        return {} if record is None else {"shard": record.place.shard, "replica": record.place.replica}
+        """Those that mean something else in a database of its own, also in a table that is made aside."""
+        uuid = replaced_database(database)
+        record = self.catalog.named(database) if uuid is None else self.catalog.by_uuid.get(uuid)
+        if record is None:
+            return {}
+        return {"database": record.name, "shard": record.place.shard, "replica": record.place.replica}
 
     def clusters(self) -> Mapping[str, Cluster]:
         """Each database is a cluster of its replicas."""

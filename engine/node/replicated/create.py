@@ -282,12 +282,13 @@ class CreateStatements:
         return self._place(path, replica, name, uuid, is_uuid_given=True)
 
     def _place(self, path: str, replica: str, name: TableName, uuid: UUID, *, is_uuid_given: bool) -> Place:
-        names = {"database": name.database, "table": name.table}
+        of_database = self.macros_of(name.database)
+        names = {"database": of_database.get("database", name.database), "table": name.table}
         shown_path, shown_replica = _expand_known(path, names), _expand_known(replica, names)
         macros = {
             "server_uuid": str(self._defaults.server_uuid),
             **self._topology().macros,
-            **self.macros_of(name.database),
+            **of_database,
         }
         if is_uuid_given:
             macros["uuid"] = str(uuid)
