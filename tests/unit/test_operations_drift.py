@@ -7,11 +7,6 @@ from dataclasses import replace
 import pytest
 
 from engine.config.model import Cluster, Replica, Shard, Topology
-from engine.ddl.outcome import HostOutcome, HostState
-from engine.migrations.files import Direction
-from engine.migrations.ledger import Ledger
-from engine.migrations.ledger_writer import Attempt
-from engine.migrations.states import Event
 from engine.operations.act import ActState, Danger
 from engine.operations.carrying_out import carry_out
 from engine.operations.drift import (
@@ -25,7 +20,8 @@ from engine.operations.drift.compare import part_differences
 from engine.operations.drift.normalise import normalise
 from engine.operations.finding import FindingKind, Severity
 from engine.replication.columns import Column, Columns
-from tests.unit.operations_support import CLUSTER, HOSTS, simulated, site
+from tests.unit.ledger_support import write_ledger
+from tests.unit.operations_support import HOSTS, simulated, site
 from tests.unit.schema_support import FakeServer
 
 PLAIN = (
@@ -259,49 +255,6 @@ def test_keeper_down_leaves_hosts_compared(tmp_path):
 
 
 # --- explaining -------------------------------------------------------------------------------------------
-
-
-def write_ledger(path, env, states, *, cluster=CLUSTER):
-    """One migration of one statement that adds a column; `states` by host."""
-    writer = Ledger(path, env=env).writer(cluster, run_id="run", fence=1)
-    Ledger(path, env=env).register_fence(cluster, 1, run_id="run", holder="tester")
-    writer.record_run(direction=Direction.UP, target=None, requested_by="tester", approved_by="")
-    writer.record_event(
-        Event.STARTED,
-        version=5,
-        title="add_b",
-        direction=Direction.UP,
-        generation=1,
-        statements=1,
-        file_checksum="f",
-        done_by="tester",
-    )
-    writer.record_attempt(
-        Attempt(
-            token=f"t-{cluster}",
-            version=5,
-            title="add_b",
-            direction=Direction.UP,
-            generation=1,
-            statement=1,
-            attempt=1,
-            line=1,
-            statement_checksum="s",
-            file_checksum="f",
-            sql="ALTER TABLE d.t ON CLUSTER c ADD COLUMN b String",
-            hosts=tuple(states),
-        )
-    )
-    writer.record_submission(f"t-{cluster}", entry="query-0000000007", outcome="enqueued")
-    writer.record_outcomes(
-        f"t-{cluster}",
-        [
-            HostOutcome(
-                host, HostState(state), *((243, "no space") if state == "failed" else (0, "")), 1, 2, 1
-            )
-            for host, state in states.items()
-        ],
-    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -18,6 +19,7 @@ from engine.operations.site import Site
 from engine.operations.standby import DataDepth, StepState, check_standby, switch_steps
 from engine.operations.standby.data import partitions_of
 from engine.operations.standby.model import PartitionSum, TableData
+from tests.unit.ledger_support import write_ledger
 from tests.unit.operations_support import simulated
 from tests.unit.schema_support import FakeServer
 
@@ -165,6 +167,25 @@ def test_another_number_of_shards_and_another_name_are_equal(tmp_path):
     report = checked(tmp_path)
     assert report.is_equal, report.lines
     assert (report.objects, report.tables, report.rows) == (3, 1, 6)
+
+
+def test_what_an_overlapping_cluster_of_the_primary_makes_is_compared_with_that_one(tmp_path):
+    table = ("MergeTree", "CREATE TABLE d.log (`a` Int32) ENGINE = MergeTree ORDER BY a")
+
+    async def then(old, new):
+        first(old).tables["d.log"] = table
+        without = await check_standby(old, new)
+        [host] = list(old.clients)[:1]
+        logs = Cluster("logs", (Shard(1, (Replica(host.host, host.port),)),))
+        old.config = replace(old.config, topology=Topology({**old.config.topology.clusters, "logs": logs}))
+        old.ledger_url = str(tmp_path / "ledger.db")
+        write_ledger(tmp_path / "ledger.db", old.env, {host: "done"}, cluster="logs", table="d.log")
+        return without, await check_standby(old, new)
+
+    without, report = with_clusters(tmp_path, then)
+    assert [str(difference.object) for difference in without.schema] == ["d.log"] and without.problems
+    assert report.is_equal, report.lines
+    assert [note for note in report.notes if "d.log" in note and "other clusters" in note]
 
 
 def test_nullable_columns_are_hashed_so_that_null_counts_and_aliases_are_not(tmp_path):

@@ -43,40 +43,13 @@ def read_ledger(url: str, cluster: str, env: Env) -> LedgerView:
         return LedgerView({}, f"The ledger was not read: {error}")
 
 
-def concerning_this_cluster(
-    drifts: Iterable[Drift], ledger: LedgerView, others: Mapping[frozenset[HostId], LedgerView]
-) -> tuple[Drift, ...]:
-    """Without what lacks on a host, or is there alone, because the migrations of another cluster make it, and
-    this cluster's do not: hosts may be in several clusters. `others` have the hosts of theirs."""
-    own = _mentions(ledger.records.values())
-    wanted: dict[ObjectName, set[HostId]] = {}
-    for hosts, other in others.items():
-        for name in _mentions(other.records.values()):
-            if name not in own:
-                wanted.setdefault(name, set()).update(hosts)
-
-    def is_meant(drift: Drift) -> bool:
-        hosts = wanted.get(drift.object)
-        if hosts is None:
-            return False
-        match drift.kind:
-            case DriftKind.MISSING:
-                return drift.host not in hosts
-            case DriftKind.EXTRA:
-                return drift.host in hosts
-            case _:
-                return False
-
-    return tuple(drift for drift in drifts if not is_meant(drift))
-
-
 def explained(drifts: Iterable[Drift], ledger: LedgerView) -> tuple[Drift, ...]:
     """Each drift with what the ledger knows of it."""
     if ledger.note:
         return tuple(drifts)
-    mentions = _mentions(ledger.records.values())
+    found = mentions(ledger.records.values())
     return tuple(
-        replace(drift, explanation=_explanation(drift, mentions.get(drift.object, []))) for drift in drifts
+        replace(drift, explanation=_explanation(drift, found.get(drift.object, []))) for drift in drifts
     )
 
 
@@ -89,7 +62,7 @@ class _Mention:
     rows: Mapping[HostId, LedgerRow]
 
 
-def _mentions(records: Iterable[MigrationRecord]) -> dict[ObjectName, list[_Mention]]:
+def mentions(records: Iterable[MigrationRecord]) -> dict[ObjectName, list[_Mention]]:
     """By object, in the order of migrations and statements."""
     found: dict[ObjectName, list[_Mention]] = {}
     for record in records:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from engine.names import HostId
 from engine.operations.drift.compare import find_drift
-from engine.operations.drift.explain import LedgerView, concerning_this_cluster, explained, read_ledger
+from engine.operations.drift.explain import explained, read_ledger
 from engine.operations.drift.gather import look_at_schemas
 from engine.operations.drift.model import Drift, DriftKind, Schemas
+from engine.operations.drift.other_clusters import concerning_this_cluster, other_ledgers
 from engine.operations.finding import Finding, FindingKind, Severity
 from engine.operations.records import Seen
 from engine.operations.site import Site
@@ -69,7 +69,7 @@ def drift_report(site: Site, schemas: Schemas) -> DriftReport:
     ledger = read_ledger(site.ledger_url, site.cluster, site.env)
     notes = [*schemas.notes]
     if drifts:
-        drifts = explained(concerning_this_cluster(drifts, ledger, _other_ledgers(site)), ledger)
+        drifts = explained(concerning_this_cluster(drifts, ledger, other_ledgers(site)), ledger)
         notes += [ledger.note] if ledger.note else []
     for schema in schemas.hosts.values():
         notes += [f"{schema.host.readable}: {gap}; that is not compared." for gap in schema.gaps]
@@ -87,19 +87,6 @@ def drift_report(site: Site, schemas: Schemas) -> DriftReport:
         for host, error in schemas.silent.items()
     ]
     return DriftReport(site.cluster, schemas, drifts, tuple(findings), tuple(notes))
-
-
-def _other_ledgers(site: Site) -> dict[frozenset[HostId], LedgerView]:
-    """What the migrations of the other clusters with hosts of this one say, by their hosts."""
-    found: dict[frozenset[HostId], LedgerView] = {}
-    for name, cluster in site.config.topology.clusters.items():
-        hosts = frozenset(cluster.host_ids)
-        if name != site.cluster and hosts & set(site.hosts):
-            known = found.get(hosts, LedgerView({}))
-            read = read_ledger(site.ledger_url, name, site.env).records
-            records = dict(enumerate([*known.records.values(), *read.values()]))
-            found[hosts] = LedgerView(records)
-    return found
 
 
 async def drift_findings(site: Site) -> list[Finding]:

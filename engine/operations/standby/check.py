@@ -2,14 +2,15 @@
 
 Two sites, each with its own configuration, Keeper and servers; nothing is changed on either. What the standby
 has beyond the primary is noted and no difference. The clusters' own names may differ: where a definition
-names its cluster (Distributed), each side's name counts as the same.
+names its cluster (Distributed), each side's name counts as the same. What on the primary's hosts only the
+migrations of other clusters make belongs to those, and is compared when they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 from engine.names import TableName
@@ -17,6 +18,7 @@ from engine.operations.drift.compare import find_drift, part_differences, wanted
 from engine.operations.drift.gather import look_at_schemas
 from engine.operations.drift.model import ObjectName, PartDifference, Schemas
 from engine.operations.drift.normalise import Definition
+from engine.operations.drift.other_clusters import objects_of_others
 from engine.operations.site import Site
 from engine.operations.standby.data import data_tables, partitions_of, read_data
 from engine.operations.standby.model import (
@@ -41,7 +43,9 @@ async def check_standby(
 ) -> StandbyReport:
     """Compare. Raises SqlError 701 for an unknown cluster; hosts that do not answer are problems."""
     tell("schemas")
-    ours, theirs = await asyncio.gather(look_at_schemas(primary), look_at_schemas(standby))
+    elsewhere = objects_of_others(primary)
+    looks = await asyncio.gather(look_at_schemas(primary), look_at_schemas(standby))
+    ours, theirs = (_without(schemas, elsewhere) for schemas in looks)
     tables = data_tables(ours)
     there = [table for table in tables if table in data_tables(theirs)]
     done: list[TableName] = []
@@ -62,6 +66,9 @@ async def check_standby(
     data, failed = _data_differences(our_data, their_data)
     notes = [*ours.notes, *theirs.notes]
     notes += [data.note for side in (our_data, their_data) for data in side.values() if data.note]
+    if not_compared := sorted(_names(looks[0]) & elsewhere):
+        whose = "the migrations of other clusters make it, and those of this one do not"
+        notes.append(f"Not compared: {listed(map(str, not_compared), most=_MOST_EXTRA)}; {whose}.")
     extra = sorted(_names(theirs) - _names(ours))
     if extra:
         notes.append(f"The standby also has {listed(map(str, extra), most=_MOST_EXTRA)}.")
@@ -77,6 +84,18 @@ async def check_standby(
         problems=(*problems, *failed),
         notes=tuple(dict.fromkeys(notes)),
     )
+
+
+def _without(schemas: Schemas, names: Collection[ObjectName]) -> Schemas:
+    hosts = {
+        host: replace(
+            schema,
+            objects={name: value for name, value in schema.objects.items() if name not in names},
+            places={name: value for name, value in schema.places.items() if name not in names},
+        )
+        for host, schema in schemas.hosts.items()
+    }
+    return replace(schemas, hosts=hosts)
 
 
 def _names(schemas: Schemas) -> set[ObjectName]:
