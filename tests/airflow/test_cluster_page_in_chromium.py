@@ -15,7 +15,7 @@ from benchmarks._page_stage import BIG_HOSTS, BIG_TASKS, DOWN, HANGING, PASSWORD
 from engine.testing.chromium import Chromium, find_chromium
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.timeout(900),  # half a minute on a machine that has nothing else to do
     pytest.mark.skipif(find_chromium() is None, reason="no Chromium here (Debian: apt-get install chromium)"),
 ]

@@ -336,6 +336,7 @@ def lines_of(source: Path, name: str) -> Iterator[dict[str, str]]:
             yield from csv.DictReader(file)
 
 
+@pytest.mark.extended
 def test_two_months_of_the_real_files_are_there_with_what_was_joined_and_one_loaded_again_changes_nothing(
     spark: SparkSession, local: LocalCluster, flights: Servers, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.spark.conftest import Servers
 from tests.spark.latched import Fault, Job, Latches, Rows, write_at_once
 from tests.spark.standalone import Driver, standalone
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(900)]
 
 ROWS = 400
 
@@ -79,7 +79,6 @@ def test_executors_write_and_read(
     assert nodes.staging() == []
 
 
-@pytest.mark.extended
 def test_of_two_attempts_that_posted_everything_one_is_written(
     driver: Driver, nodes: Servers, table: str, latches: Latches
 ) -> None:
@@ -92,7 +91,6 @@ def test_of_two_attempts_that_posted_everything_one_is_written(
     assert nodes.staging() == []
 
 
-@pytest.mark.extended
 def test_tasks_that_read_a_shuffle_that_was_made_again_write_each_row_once(
     driver: Driver, nodes: Servers, table: str, latches: Latches
 ) -> None:
@@ -105,7 +103,6 @@ def test_tasks_that_read_a_shuffle_that_was_made_again_write_each_row_once(
     assert nodes.staging() == []
 
 
-@pytest.mark.extended
 def test_a_shuffle_that_was_made_again_with_other_rows_ends_the_job_and_nothing_is_written(
     driver: Driver, nodes: Servers, table: str, latches: Latches
 ) -> None:
@@ -131,7 +128,6 @@ def test_an_executor_that_was_killed_after_it_posted_leaves_nothing(
     assert nodes.staging() == []
 
 
-@pytest.mark.extended
 def test_a_driver_that_was_killed_is_started_again_and_its_loads_end(nodes: Servers, tmp_path: Path) -> None:
     """1. Loads are held at several moments of their commits. 2. SIGKILL to their driver and its Java, with
     which Spark's processes for commits end. 3. The loads are started again, by another driver. Nobody
