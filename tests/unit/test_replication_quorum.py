@@ -442,19 +442,34 @@ def test_a_part_given_up_is_forgotten_although_the_reply_to_its_removal_was_lost
     run(main)
 
 
-def test_the_insert_that_waits_learns_that_its_quorum_was_given_up() -> None:
+async def activate_again(replica: Replica) -> None:
+    """As a table does it."""
+    await replica.activate()
+    await forget_failed(replica.ctx)
+
+
+@pytest.mark.parametrize("when", ["read-only", "active again", "its reply lost"])
+def test_the_insert_that_waits_learns_that_its_quorum_was_given_up(when: str) -> None:
     async def main(bench: Bench) -> None:
         one, two, _ = await trio(bench)
         task = asyncio.create_task(insert(one, 1, options=PARALLEL))
         await started(bench, node_of(PARALLEL))
-        await one.expire()
-        while bench.has(one.ctx.me.is_active):
-            await bench.env.sleep(0.1)
+        if when == "its reply lost":
+            # The others believe that the replica is away, and it does not know.
+            await two.ctx.session().remove(one.ctx.me.is_active)
+            bench.server.lose_next_reply(one.ctx.session().session_id, kind=RequestKind.REMOVE)
+        else:
+            await one.expire()
+            while bench.has(one.ctx.me.is_active):
+                await bench.env.sleep(0.1)
         assert await give_up(two.ctx, bench.queued())
-        await one.activate()
+        if when == "active again":
+            await activate_again(one)
         with pytest.raises(SqlError) as caught:
             await task
         assert caught.value.code == Code.TOO_FEW_LIVE_REPLICAS
+        if when == "read-only":
+            await activate_again(one)
         assert one.values() == [] and not bench.has(one.ctx.me.part(FIRST))
 
     run(main)

@@ -274,7 +274,7 @@ class Inserter:
         if end is QuorumEnd.FAILED:
             if not pending.names:
                 return False
-            await set_failed_aside(self._ctx, result.name)
+            await self._set_aside(result.name)
             raise SqlError(
                 Code.TOO_FEW_LIVE_REPLICAS,
                 f"The quorum of part {result.name} of {self._ctx.name} was given up while this replica was "
@@ -284,6 +284,23 @@ class Inserter:
         if not result.is_duplicate and not await wait_until_active(self._ctx, deadline_s=deadline_s):
             raise unknown_status(self._ctx, "Replica became inactive while waiting for quorum")
         return True
+
+    async def _set_aside(self, part: PartName) -> None:
+        """Where there is no session, or where it ends meanwhile, the next activation does it."""
+        attempt = 0
+        while not self._ctx.is_ending:
+            try:
+                await set_failed_aside(self._ctx, part)
+                return
+            except (ConnectionLoss, OperationTimeout):
+                attempt += 1
+                await pause(self._ctx, attempt)
+            except (SessionExpired, KeeperUnavailable):
+                return
+            except SqlError as error:
+                if error.code != Code.TABLE_IS_READ_ONLY:
+                    raise
+                return
 
     async def _quorum_end(
         self, pending: Pending, result: Committed, quorum: Quorum, deadline_s: float
