@@ -151,7 +151,11 @@ class LedgerRow:
 
 @dataclass(frozen=True, slots=True)
 class MigrationRecord:
-    """What the ledger knows of one version. `rows` are those of the present generation and direction."""
+    """What the ledger knows of one version.
+
+    `rows` are those of the present generation and direction. Of a migration that has come to its end they are
+    those of its `statements`: one that failed everywhere and was taken out of the file is no part of it.
+    """
 
     version: int
     title: str
@@ -203,6 +207,8 @@ def _record(event: MigrationEvent, rows: Sequence[LedgerRow]) -> MigrationRecord
             state = MigrationState.MARKED
         case Event.ROLLED_BACK | Event.MARKED_UNAPPLIED:
             state = MigrationState.ROLLED_BACK
+    if event.event in (Event.APPLIED, Event.ROLLED_BACK):
+        ordered = tuple(row for row in ordered if row.statement <= event.statements)
     return MigrationRecord(
         version=event.version,
         title=event.title,
