@@ -124,6 +124,12 @@ def find_folder(directory: Path, cluster: str) -> Path:
         return directory / cluster
     if directory.is_dir() and any(directory.glob("*.sql")):
         return directory
+    if not directory.is_dir():
+        what = "is no folder" if directory.exists() else "is not there"
+        raise ConfigError(
+            f"The folder of migrations {directory.absolute()} {what}.",
+            hint=f"Say where it is: --dir DIR, or {MIGRATIONS_VARIABLE}.",
+        )
     inside = [path.name for path in cluster_folders(directory)]
     if not cluster and len(inside) == 1:
         return directory / inside[0]

@@ -19,7 +19,7 @@ from engine.migrations.ledger import RunRow
 from engine.migrations.lint import LintReport
 from engine.migrations.model import Progress, Run, RunSummary, StatementRef, Step, row_to_json
 from engine.migrations.plan import Plan, PlannedHost, PlannedStatement
-from engine.migrations.rehearse import Rehearsal
+from engine.migrations.rehearse import Rehearsal, RehearsedStatement
 from engine.migrations.states import (
     CellState,
     LedgerRow,
@@ -243,8 +243,8 @@ def show_rehearsal(rehearsal: Rehearsal) -> None:
         click.echo(f"{place}: {statement.phase} failed (code {statement.code}): {statement.error}")
     for difference in rehearsal.differences:
         click.echo(str(difference))
-    for place, note in dict.fromkeys((f"{s.path}:{s.line}", s.note) for s in rehearsal.not_rehearsed):
-        click.echo(f"{place}: not rehearsed: {note}")
+    for text in dict.fromkeys(map(_not_rehearsed, rehearsal.not_rehearsed)):
+        click.echo(text)
     for statement in rehearsal.not_repeatable:
         place = f"{statement.path}:{statement.line}"
         click.echo(f"{place}: not repeatable (code {statement.code}): {statement.error}")
@@ -252,6 +252,12 @@ def show_rehearsal(rehearsal: Rehearsal) -> None:
     took_ms = sum(statement.duration_ms for statement in rehearsal.statements)
     verdict = "ok" if rehearsal.is_ok else "failed"
     click.echo(f"Rehearsal {verdict}: {played} statements in {took_ms} ms.")
+
+
+def _not_rehearsed(statement: RehearsedStatement) -> str:
+    """With what the scratch said: a host may refuse the statement for the same reason."""
+    said = f" (code {statement.code}): {statement.error}" if statement.error else ""
+    return f"{statement.path}:{statement.line}: not rehearsed: {statement.note}{said}"
 
 
 # --- cells ------------------------------------------------------------------------------------------------

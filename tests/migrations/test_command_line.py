@@ -60,6 +60,30 @@ def test_the_folder_is_found_by_the_cluster_s_name_and_the_error_lists_the_names
     assert (code, json.loads(output)["errors"]) == (0, 0)
 
 
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a-file").write_text("")
+    for name, what in (("no-such", "is not there"), ("a-file", "is no folder")):
+        code, output = call(tmp_path, "lint", "--dir", str(tmp_path / name), "--cluster", "shop")
+        assert code == 5
+        assert f"{tmp_path / name} {what}" in output
+        assert "--dir" in output
+
+
+def test_what_is_not_rehearsed_is_shown_with_what_was_said_of_it(tmp_path: Path) -> None:
+    """Every host would refuse this DELETE for the reason for which the scratch does."""
+    files = {
+        "1_t.up.sql": "CREATE TABLE IF NOT EXISTS t (x Int8, PROJECTION p (SELECT x ORDER BY x)) "
+        "ENGINE = MergeTree ORDER BY x; DELETE FROM t WHERE x = 1",
+        "1_t.down.sql": "DROP TABLE IF EXISTS t",
+    }
+    write(tmp_path / "migrations" / "shop", files)
+    code, output = call(tmp_path, "rehearse")
+    assert code == 0
+    (told,) = [line for line in output.splitlines() if "not rehearsed" in line]
+    assert "1_t.up.sql:1" in told
+    assert "(code 344): DELETE query is not allowed" in told
+
+
 def test_folders_of_other_tools_are_no_clusters(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     for name in (".git", "_drafts"):
