@@ -79,7 +79,11 @@ def check_statement(script: Script, statement: ScriptStatement, surroundings: Su
 def _what(parsed: Statement) -> str:
     if parsed.alter_commands:
         return ", ".join(dict.fromkeys(command.value for command in parsed.alter_commands))
-    return parsed.kind.value
+    if parsed.kind is _K.SYSTEM:
+        return f"SYSTEM {parsed.system_command}".rstrip()
+    if parsed.kind is _K.OTHER:
+        return "a statement that begins like this; is a word misspelt?"
+    return parsed.kind.value.replace(" ", " TEMPORARY ", 1) if parsed.temporary else parsed.kind.value
 
 
 def _cluster(statement: ScriptStatement, parsed: Statement, surroundings: Surroundings) -> Iterator[Note]:

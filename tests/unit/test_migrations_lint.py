@@ -108,6 +108,20 @@ async def test_each_rule_finds_its_mistake(tmp_path: Path, up: str, rule: str) -
     assert rule in await rules(tmp_path, up)
 
 
+@pytest.mark.parametrize(
+    ("up", "named"),
+    [
+        ("SYSTEM REFRESH VIEW d.v", "ClickHouse has no ON CLUSTER for SYSTEM REFRESH VIEW"),
+        ("CREATE TEMPORARY TABLE t (a UInt8)", "ClickHouse has no ON CLUSTER for CREATE TEMPORARY TABLE"),
+        ("CREATE TABL d.t (a UInt8)", "is a word misspelt?"),
+        ("SYSTEM DROP REPLICA 'r' FROM TABLE d.t", "SYSTEM DROP REPLICA loses what is there"),
+    ],
+)
+async def test_a_finding_names_the_statement_as_it_was_read(tmp_path: Path, up: str, named: str) -> None:
+    found = await report(tmp_path, {"1_a.up.sql": up, "1_a.down.sql": GOOD_DOWN})
+    assert any(named in finding.message for finding in found.findings), found.findings
+
+
 async def test_a_down_file_alone_is_told_and_may_say_why_and_its_statements_are_judged(
     tmp_path: Path,
 ) -> None:
