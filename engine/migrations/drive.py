@@ -2,11 +2,14 @@
 
 Stops at the first statement that may not be passed (failed, or not finished in time); what was sent goes on
 in the background, and the next `apply`, `rollback` or `status` takes it up. When the connection to Keeper is
-lost for good the error is raised as it is and nothing is given back: the lock ends with the session.
+lost for good the error is raised as it is and nothing is given back: the lock ends with the session. A run
+that is interrupted, or ends with an error, is recorded as unfinished where the ledger can be reached.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,7 +17,8 @@ from engine.errors import OnclusterError
 from engine.migrations.errors import TableNotMade
 from engine.migrations.model import Progress, Run, RunRequest, RunSummary, Step
 from engine.migrations.runner import MigrationRunner
-from engine.migrations.states import MigrationRecord
+from engine.migrations.states import MigrationRecord, RunState
+from engine.sql import redact_prose
 
 
 class Listener(Protocol):
@@ -55,9 +59,21 @@ async def drive(
     except TableNotMade:
         await runner.finish(run)
         raise
-    except OnclusterError:
+    except asyncio.CancelledError:
+        _leave(runner, run, "interrupted")
+        raise
+    except OnclusterError as error:
+        _leave(runner, run, error.message)
         await runner.abandon(run)
         raise
+
+
+def _leave(runner: MigrationRunner, run: Run, why: str) -> None:
+    """For the history only: whoever looks at the run later decides from what its hosts have done."""
+    if run.lease is not None:
+        with contextlib.suppress(OnclusterError):
+            writer = runner.locked.writer(run.request.run_id, run.lease)
+            writer.record_run_state(RunState.UNFINISHED, redact_prose(why))
 
 
 async def _drive_step(runner: MigrationRunner, run: Run, step: Step, told: Listener) -> bool:

@@ -37,6 +37,8 @@ from engine.migrations.states import (
 )
 from engine.names import HostId
 
+_OVERTAKEN = "ended without a word: its process died, or lost its lock"
+
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
@@ -156,9 +158,16 @@ class Ledger:
         return None if found is None else str(found)
 
     def runs(self, cluster: str) -> list[RunRow]:
-        """Every run, oldest first, with its latest state."""
-        r, e = schema.runs.c, schema.run_events.c
+        """Every run, oldest first, with its latest state.
+
+        One that has recorded no end and whose lock another has taken is `unfinished`: it can write nothing
+        any more.
+        """
+        r, e, f = schema.runs.c, schema.run_events.c, schema.fences.c
         with self._store.reading() as connection:
+            holder = connection.scalar(
+                sa.select(f.run_id).where(f.cluster == cluster).order_by(f.fence.desc()).limit(1)
+            )
             last = {
                 row.run_id: row
                 for row in connection.execute(
@@ -168,21 +177,26 @@ class Ledger:
             found = connection.execute(
                 sa.select(schema.runs).where(r.cluster == cluster).order_by(r.at_ms, r.fence)
             ).all()
-        return [
-            RunRow(
-                run_id=row.run_id,
-                direction=Direction(row.direction),
-                target=row.target,
-                requested_by=row.requested_by,
-                approved_by=row.approved_by,
-                fence=row.fence,
-                at_ms=row.at_ms,
-                state=RunState(last[row.run_id].state) if row.run_id in last else RunState.RUNNING,
-                note=last[row.run_id].note if row.run_id in last else "",
-                ended_ms=last[row.run_id].at_ms if row.run_id in last else None,
+        result = []
+        for row in found:
+            event = last.get(row.run_id)
+            state = RunState(event.state) if event is not None else RunState.RUNNING
+            is_overtaken = state is RunState.RUNNING and row.run_id != holder
+            result.append(
+                RunRow(
+                    run_id=row.run_id,
+                    direction=Direction(row.direction),
+                    target=row.target,
+                    requested_by=row.requested_by,
+                    approved_by=row.approved_by,
+                    fence=row.fence,
+                    at_ms=row.at_ms,
+                    state=RunState.UNFINISHED if is_overtaken else state,
+                    note=_OVERTAKEN if is_overtaken else event.note if event is not None else "",
+                    ended_ms=event.at_ms if event is not None else None,
+                )
             )
-            for row in found
-        ]
+        return result
 
     def run_state(self, cluster: str, run_id: str) -> RunState | None:
         """The latest of a run; None of one that has not begun."""

@@ -176,6 +176,46 @@ def test_waiting_tells_each_change_as_it_is_recorded(tmp_path: Path) -> None:
     in_world(tmp_path, scenario)
 
 
+def test_a_run_that_is_interrupted_is_no_longer_running(tmp_path: Path) -> None:
+    """The next one attaches to what it sent."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        gate = world.hosts[NODE2].hold["s.a"] = asyncio.Event()
+        runner = await world.runner()
+        driven = asyncio.create_task(drive(runner, world.request()))
+        while not world.entries():
+            await world.env.sleep(1)
+        driven.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driven
+        await runner.keeper.close()
+        (left,) = world.ledger.runs("shop")
+        assert (left.state, left.note) == (RunState.UNFINISHED, "interrupted")
+        gate.set()
+        assert (await drive(await world.runner(), world.request())).state is RunState.DONE
+        world.check()
+
+    in_world(tmp_path, scenario)
+
+
+def test_a_run_whose_lock_went_to_another_is_no_longer_running(tmp_path: Path) -> None:
+    """It died before it could say how it ended."""
+
+    async def scenario(world: World) -> None:
+        await world.start()
+        dying = await world.runner(client="dying")
+        await dying.begin(world.request())
+        assert [run.state for run in world.ledger.runs("shop")] == [RunState.RUNNING]
+        await dying.keeper.close()
+        await drive(await world.runner(), world.request())
+        left, done = world.ledger.runs("shop")
+        assert (left.state, done.state) == (RunState.UNFINISHED, RunState.DONE)
+        assert "lost its lock" in left.note
+
+    in_world(tmp_path, scenario)
+
+
 def test_an_empty_down_file_rolls_back_by_recording_it(tmp_path: Path) -> None:
     async def scenario(world: World) -> None:
         await world.start()
