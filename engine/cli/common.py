@@ -245,10 +245,10 @@ def show_error(error: BaseException, *, as_json: bool = False) -> None:
         click.echo(json.dumps({"error": error_as_json(error)}, ensure_ascii=False), err=True)
         return
     match error:
-        case KeyboardInterrupt():
-            click.echo("Interrupted.", err=True)
-        case Terminated():
-            click.echo("Terminated.", err=True)
+        case KeyboardInterrupt() | Terminated():
+            click.echo(_message_of(error), err=True)
+            for note in _notes_of(error):
+                click.echo(f"  {note}", err=True)
         case OnclusterError():
             code = f" (code {error.code})" if error.code else ""
             click.echo(f"{click.style('Error', fg='red', bold=True)}{code}: {error.message}", err=True)
@@ -265,12 +265,31 @@ def error_as_json(error: BaseException) -> dict[str, JsonValue]:
     """`kind` is the class in the error tree, `exit_code` what the process answers."""
     facts: dict[str, JsonValue] = {
         "kind": type(error).__name__,
-        "message": getattr(error, "message", str(error)),
+        "message": _message_of(error),
         "exit_code": int(exit_code_for(error)),
     }
     if isinstance(error, OnclusterError):
         facts |= {"code": error.code, "hint": error.hint}
+    elif notes := _notes_of(error):
+        facts["hint"] = " ".join(notes)
     return facts
+
+
+def _message_of(error: BaseException) -> str:
+    match error:
+        case KeyboardInterrupt():
+            return "Interrupted."
+        case Terminated():
+            return "Terminated."
+        case OnclusterError():
+            return error.message
+        case _:
+            return str(error)
+
+
+def _notes_of(error: BaseException) -> list[str]:
+    """What whoever was interrupted has said of how to go on."""
+    return list(getattr(error, "__notes__", ()))
 
 
 # --- output -----------------------------------------------------------------------------------------------

@@ -15,7 +15,15 @@ from typing import Any
 
 import click
 
-from engine.cli.common import ExitCode, config_option, json_option, load_config, print_json, run_async
+from engine.cli.common import (
+    ExitCode,
+    Terminated,
+    config_option,
+    json_option,
+    load_config,
+    print_json,
+    run_async,
+)
 from engine.cli.migrate_ledger import history_command, mark_command, status_command, unlock_command
 from engine.cli.migrate_place import (
     Place,
@@ -321,6 +329,9 @@ def _run(place: Place, ledger: Ledger, request: RunRequest, *, nodes: tuple[str,
 
     try:
         summary = run_async(work(request))
+    except (KeyboardInterrupt, Terminated) as error:
+        error.add_note("What was sent goes on. Repeat the command: it attaches to that, and goes on.")
+        raise
     except UnknownOutcome as error:
         error.hint = "Repeat the command: it attaches to what was sent, and goes on where this run ended."
         raise

@@ -134,6 +134,20 @@ def test_a_session_that_is_lost_on_the_way_says_how_to_go_on(
         assert "Repeat the command" in output
 
 
+def test_a_run_that_is_interrupted_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @contextlib.asynccontextmanager
+    async def interrupted(*_: object, **__: object) -> AsyncIterator[None]:
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(Place, "runner", interrupted)
+    write(tmp_path / "migrations" / "shop", SHOP)
+    for command in (("apply", "--no-rehearse"), ("rollback", "--approve")):
+        code, output = call(tmp_path, *command)
+        assert code == 130
+        assert "Repeat the command" in output
+
+
 def test_apply_is_refused_when_its_rehearsal_fails_and_asks_no_keeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

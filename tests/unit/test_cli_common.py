@@ -67,6 +67,17 @@ def test_an_error_says_what_happened_its_code_and_what_to_do() -> None:
     assert "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    ("error", "said"), [(KeyboardInterrupt(), "Interrupted."), (common.Terminated(), "Terminated.")]
+)
+def test_who_was_interrupted_may_say_how_to_go_on(error: BaseException, said: str) -> None:
+    error.add_note("Repeat the command.")
+    assert run(error)[1] == f"{said}\n  Repeat the command.\n"
+    _, text = run(error, "--json")
+    told = json.loads(text)["error"]
+    assert (told["message"], told["hint"]) == (said, "Repeat the command.")
+
+
 def test_with_json_an_error_is_json_too() -> None:
     _, text = run(errors.SqlError(62, "unexpected word", hint="Look at line 3."), "--json")
     assert json.loads(text)["error"] == {
