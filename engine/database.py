@@ -21,7 +21,11 @@ from sqlalchemy.pool import NullPool
 
 from engine.errors import ConfigError
 
-BUSY_TIMEOUT_S = 30
+BUSY_TIMEOUT_S = 15
+"""Who waits serves no Keeper session meanwhile, and one of the default 30 s counts as lost after two thirds of
+them: a locked database has to be told before that."""
+IN_MEMORY = ":memory:"
+"""SQLite's name for a database that is no file, which holds no records."""
 _MODE = "oncluster_begin"
 _DRIVERS = {
     "sqlite": "sqlite+pysqlite",
@@ -37,7 +41,7 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
     """
     text = str(url)
     if "://" not in text:
-        text = f"sqlite:///{Path(text).absolute()}"
+        text = f"sqlite:///{text if text == IN_MEMORY else Path(text).absolute()}"
     scheme, _, address = text.partition("://")
     if scheme.startswith("postgres") and address.partition("?")[0].count("@") > 1:
         # Read on, the rest of the password would be taken for the host, which messages show.
@@ -55,7 +59,7 @@ def database_engine(url: str | Path, *, what: str) -> Engine:
             )
         parsed = parsed.set(drivername=_DRIVERS[backend])
         if backend == "sqlite":
-            if not parsed.database or parsed.database == ":memory:":
+            if not parsed.database or parsed.database == IN_MEMORY:
                 raise ConfigError(f"The {what} needs a file: a database in memory is gone with its process.")
             Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
         return _engine(parsed)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from engine.database import IN_MEMORY
+
 LEDGER_VARIABLE = "ONCLUSTER_LEDGER_URL"
 LEDGER_FILE = "ledger.db"
 _SQLITE = "sqlite:///"
@@ -13,7 +15,8 @@ _SQLITE = "sqlite:///"
 def ledger_url_of(home: Path, environ: Mapping[str, str]) -> str:
     """A URL that means the same in every working directory. It may hold a password."""
     given = environ.get(LEDGER_VARIABLE) or str(home / LEDGER_FILE)
-    if "://" in given and not given.startswith(_SQLITE):
+    is_elsewhere = "://" in given and not given.startswith(_SQLITE)
+    if is_elsewhere or given.removeprefix(_SQLITE) == IN_MEMORY:
         return given
     return _SQLITE + str(Path(given.removeprefix(_SQLITE)).absolute())
 

@@ -17,6 +17,11 @@ from engine.env import Env
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, MigrationRefused, StaleFence
 
+_ADVICE = (
+    "Is that where it is (--ledger-url, ONCLUSTER_LEDGER_URL), up, and writable? Then try again: what is "
+    "recorded already is not recorded twice."
+)
+
 
 class LedgerStore:
     """Opening makes the tables where there are none, and brings older ones up to date.
@@ -29,7 +34,7 @@ class LedgerStore:
         try:
             engine = database.database_engine(url, what="ledger")
         except OSError as error:
-            raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}") from error
+            raise LedgerUnavailable(f"The ledger's folder cannot be made: {error}", hint=_ADVICE) from error
         self._database = database.Database(engine, _classified)
         self.ledger_id = self._open()
 
@@ -77,8 +82,8 @@ class LedgerStore:
 def _classified(error: SQLAlchemyError, url: str) -> Exception:
     """The triggers' refusals by their codes; a foreign key names something that was never recorded."""
     if not isinstance(error, DBAPIError):
-        return LedgerUnavailable(f"The ledger at {url} cannot be used: {error}")
-    message = str(error.orig)
+        return LedgerUnavailable(f"The ledger at {url} cannot be used: {error}", hint=_ADVICE)
+    message = str(error.orig).strip()
     code = getattr(error.orig, "pgcode", None) or message[:5]
     match code:
         case "OC001" | "OC003":
@@ -93,4 +98,4 @@ def _classified(error: SQLAlchemyError, url: str) -> Exception:
         case _ if isinstance(error, sa.exc.IntegrityError):
             return LedgerCorrupt(f"The ledger at {url} refuses the row: {message}")
         case _:
-            return LedgerUnavailable(f"The ledger at {url} cannot be used: {message}")
+            return LedgerUnavailable(f"The ledger at {url} cannot be used: {message}", hint=_ADVICE)

@@ -12,9 +12,12 @@ import sqlalchemy as sa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from engine.config.model import ZooKeeper
+from engine.database import BUSY_TIMEOUT_S
 from engine.ddl.outcome import HostOutcome, HostState
 from engine.env import SystemEnv
 from engine.errors import ConfigError, OnclusterError
+from engine.local.ledger_place import LEDGER_VARIABLE, ledger_url_of
 from engine.migrations import ledger_schema as schema
 from engine.migrations.errors import LedgerCorrupt, LedgerUnavailable, MigrationRefused, StaleFence
 from engine.migrations.files import Direction
@@ -445,12 +448,23 @@ def test_a_password_in_the_url_is_not_shown() -> None:
     with pytest.raises(LedgerUnavailable) as caught:
         open_ledger("postgresql://u:hunter2@127.0.0.1:1/x")
     assert "hunter2" not in str(caught.value)
+    assert "ONCLUSTER_LEDGER_URL" in caught.value.hint
 
 
-@pytest.mark.parametrize("url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", "nonsense://x", "://"])
-def test_an_address_that_cannot_hold_a_ledger_says_what_can(url: str) -> None:
+def test_a_locked_ledger_is_told_before_the_keeper_session_of_who_waits_is_lost() -> None:
+    """Nobody answers Keeper while the database is waited for; `keeper.suspended` comes at two thirds."""
+    assert ZooKeeper(hosts=()).session_timeout_ms * 2 / 3 > BUSY_TIMEOUT_S * 1000
+
+
+@pytest.mark.parametrize(
+    "url", ["mysql://h/d", "sqlite://", "sqlite:///:memory:", ":memory:", "nonsense://x", "://"]
+)
+def test_an_address_that_cannot_hold_a_ledger_says_what_can(url: str, tmp_path: Path) -> None:
+    """Also where the environment gives it, which makes paths absolute."""
     with pytest.raises(ConfigError):
         open_ledger(url)
+    with pytest.raises(ConfigError):
+        open_ledger(ledger_url_of(tmp_path, {LEDGER_VARIABLE: url}))
 
 
 @pytest.mark.parametrize("password", ["hun@ter2", "hun@ter2:x", "hun:@ter2/x", "hun@ter2/x@y"])
