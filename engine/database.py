@@ -22,8 +22,8 @@ from sqlalchemy.pool import NullPool
 from engine.errors import ConfigError
 
 BUSY_TIMEOUT_S = 15
-"""Who waits serves no Keeper session meanwhile, and one of the default 30 s counts as lost after two thirds of
-them: a locked database has to be told before that."""
+"""Who waits serves no Keeper session meanwhile, and one of the default 30 s counts as lost after two thirds
+of them: a locked database has to be told before that."""
 IN_MEMORY = ":memory:"
 """SQLite's name for a database that is no file, which holds no records."""
 _MODE = "oncluster_begin"
