@@ -155,6 +155,21 @@ def load_config(config: Path | None) -> NodeConfig:
     return load_client_config(find_config(config))
 
 
+def host_and_url(item: str) -> tuple[str, str]:
+    """The two parts of `--node HOST=URL`. Raises BadParameter, which shows no password of the URL."""
+    from engine.client.address import server_address
+
+    host, equals, url = item.partition("=")
+    if not host or not equals or not url:
+        shown = "what was given" if "@" in item else repr(item)
+        raise click.BadParameter(f"{shown} is not HOST=URL", param_hint="--node")
+    try:
+        server_address(url)
+    except ConfigError as error:
+        raise click.BadParameter(f"{error.message} {error.hint}", param_hint="--node") from error
+    return host, url
+
+
 def zookeeper_of(config: NodeConfig) -> KeeperSection:
     """The `zookeeper` section. Raises ConfigError when there is none."""
     if config.zookeeper is None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import MIGRATIONS_VARIABLE, keeper_session, load_config, stack_home
+from engine.cli.common import MIGRATIONS_VARIABLE, host_and_url, keeper_session, load_config, stack_home
 from engine.config.model import NodeConfig
 from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import SystemEnv
@@ -158,12 +158,7 @@ def node_option(command: F) -> F:
 
 def probe_of(nodes: tuple[str, ...]) -> HttpProbe | None:
     """The named nodes, else those of the local stack, else nobody is asked."""
-    urls = {}
-    for item in nodes:
-        host, equals, url = item.partition("=")
-        if not equals or not url:
-            raise click.BadParameter(f"{item!r} is not HOST=URL", param_hint="--node")
-        urls[host] = url
+    urls = dict(map(host_and_url, nodes))
     if not urls:
         state = read_state(stack_home())
         urls = dict(state.nodes) if state is not None else {}

@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 
 import click
 
-from engine.cli.common import CLUSTER_VARIABLE, ExitCode, load_config, print_json, print_table, stack_home
+from engine.cli.common import (
+    CLUSTER_VARIABLE,
+    ExitCode,
+    host_and_url,
+    load_config,
+    print_json,
+    print_table,
+    stack_home,
+)
 from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.local.ledger_place import LEDGER_FILE, LEDGER_VARIABLE, ledger_url_of
@@ -112,7 +120,7 @@ async def site_for(
     """The site that the options of `site_options` name. Raises as `open_site`."""
     loaded = load_config(config)
     cluster = options["cluster"] or _only_cluster(sorted(loaded.topology.clusters))
-    urls = dict(_host_and_url(item) for item in options["nodes"])
+    urls = dict(map(host_and_url, options["nodes"]))
     state = read_state(stack_home())
     if not urls and state is not None:
         urls = dict(state.nodes)
@@ -209,10 +217,3 @@ def _only_cluster(names: list[str]) -> str:
         if names
         else "Add one to <remote_servers>.",
     )
-
-
-def _host_and_url(item: str) -> tuple[str, str]:
-    host, equals, url = item.partition("=")
-    if not equals or not url:
-        raise click.BadParameter(f"{item!r} is not HOST=URL", param_hint="--node")
-    return host, url

@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import aiohttp
 
+from engine.client.address import server_address
 from engine.client.errors import exception_block, is_clickhouse, is_exception, server_error
 from engine.env import Env, SystemEnv
 from engine.errors import NodeUnavailable, OnclusterError, ReplyLost
@@ -70,7 +71,8 @@ class Silence:
 class NodeClient:
     """One server. Use as an asynchronous context manager, or `close` it.
 
-    - `url` is `http://host:port` or `https://host:port`; `tls` replaces the system's certificates.
+    - `url` is `http://host:port` or `https://host:port`; a login in it goes before `user` and `password`.
+      `tls` replaces the system's certificates. Raises ConfigError for what is no such URL.
     - `timeout_s` bounds a whole request, `connect_timeout_s` reaching the server.
     - `retries` is how often a server that cannot be reached is tried again.
     - An answer of more than `max_answer_bytes` counts as lost.
@@ -91,9 +93,10 @@ class NodeClient:
         tls: ssl.SSLContext | None = None,
         env: Env | None = None,
     ) -> None:
-        self.url = url.rstrip("/")
-        self._user = user
-        self._password = password
+        address = server_address(url)
+        self.url = address.url
+        self._user = address.user or user
+        self._password = address.password if address.user else password
         self._database = database
         self._connect_timeout_s = connect_timeout_s
         self._timeout = aiohttp.ClientTimeout(total=timeout_s, connect=connect_timeout_s)

@@ -112,6 +112,17 @@ def test_a_folder_that_cannot_be_used_is_refused_with_every_place(tmp_path: Path
         assert "1_a.up.sql:1" in output
 
 
+@pytest.mark.parametrize("node", ["n1=ftp://u:hunter2@h", "n1=h:8123", "u:hunter2@h", "=http://u:hunter2@h"])
+def test_an_address_of_a_node_that_is_none_is_wrong_usage_and_shows_no_password(
+    tmp_path: Path, node: str
+) -> None:
+    write(tmp_path / "migrations" / "shop", SHOP)
+    code, output = call(tmp_path, "apply", "--no-rehearse", "--node", node)
+    assert code == 2
+    assert "--node" in output
+    assert "hunter2" not in output
+
+
 def test_history_needs_no_cluster(tmp_path: Path) -> None:
     write(tmp_path / "migrations" / "shop", SHOP)
     code, output = call(tmp_path, "history", "--json")

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from engine.client import NodeClient, Silence
 from engine.client.errors import exception_block, server_error
-from engine.errors import NodeUnavailable, ReplyLost, SqlError
+from engine.errors import ConfigError, NodeUnavailable, ReplyLost, SqlError
 
 OURS = {"X-ClickHouse-Server-Display-Name": "server"}
 OLD = "Code: 47, e.displayText() = DB::Exception: Unknown identifier: readonly, e.what() = DB::Exception"
@@ -264,3 +264,44 @@ async def test_an_answer_without_end_is_not_kept(serve: Serve) -> None:
     async with NodeClient(await serve(handler), max_answer_bytes=10_000) as client:
         with pytest.raises(ReplyLost, match="more than 10000 bytes"):
             await client.query_text("SELECT 1")
+
+
+@pytest.mark.parametrize(
+    "address", ["http://ada:hun%40ter2@127.0.0.1:{port}", "http://ada:hun%40ter2@localhost:{port}/"]
+)
+async def test_a_login_in_the_address_is_used_and_shown_nowhere(serve: Serve, address: str) -> None:
+    seen: list[tuple[str, str, bool]] = []
+
+    async def handler(request: web.Request) -> web.Response:
+        headers = request.headers
+        seen.append((headers["X-ClickHouse-User"], headers["X-ClickHouse-Key"], "Authorization" in headers))
+        return web.Response(text="", headers=OURS)
+
+    port = (await serve(handler)).rpartition(":")[2]
+    async with NodeClient(address.format(port=port), user="bob", password="x") as client:
+        await client.command("SYSTEM FLUSH LOGS")
+        assert "ter2" not in client.url
+    assert seen == [("ada", "hun@ter2", False)]
+    async with NodeClient("http://ada:hunter2@127.0.0.1:1") as client:
+        with pytest.raises(NodeUnavailable) as caught:
+            await client.command("SYSTEM FLUSH LOGS")
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "ftp://u:hunter2@h:1",
+        "127.0.0.1:8123",
+        "u:hunter2@h:8123",
+        "http://",
+        "http://u:hunter2@h:port",
+        "http://u:hun@[::ter2",
+        "http://h:1/?password=hunter2@",
+        "",
+    ],
+)
+def test_what_is_no_address_is_refused_before_anything_is_sent(address: str) -> None:
+    with pytest.raises(ConfigError, match="http://host:port") as caught:
+        NodeClient(address)
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
