@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import yaml
@@ -9,11 +10,29 @@ import yaml
 from engine.config.element import MAX_DEPTH, MAX_ELEMENTS, ROOTS, Element
 from engine.errors import ConfigError
 
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def _without_names(quoted: re.Match[str]) -> str:
+    """Single characters and names of tokens stay; what else a problem quotes, such as an alias, is the
+    file's."""
+    text = quoted[1]
+    return quoted[0] if len(text) <= 1 or text.startswith("<") else "'…'"
+
 
 def parse_yaml(path: Path, content: bytes) -> Element:
     """Raises ConfigError."""
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        # Without the line that the parser shows: a password with a character of YAML's stands in it.
+        mark = error.problem_mark or error.context_mark
+        place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark is not None else str(path)
+        problem = _QUOTED.sub(_without_names, error.problem or error.context or "")
+        raise ConfigError(
+            f"{place}: not well-formed YAML: {problem}",
+            hint="A value with one of @ % & * ! | > ` or with `: ` in it goes into quotes.",
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not well-formed YAML: {' '.join(str(error).split())}") from error
     except RecursionError:

@@ -144,6 +144,7 @@ def test_yaml_aliases_cannot_blow_up(tmp_path: Path) -> None:
     ("name", "text", "complaint"),
     [
         ("c.yaml", "a: [", "not well-formed YAML"),
+        ("c.yaml", "a: [1, 2\nb: {", r"c\.yaml:2:2: not well-formed YAML: expected ',' or '\]', but got ':'"),
         ("c.yaml", "- a", "a mapping is needed"),
         ("c.yaml", "a: " + "{a: " * 2000 + "1" + "}" * 2000, "nested more than 64 deep"),
         ("c.yaml", "a: [[1]]", "a list within a list"),
@@ -160,6 +161,19 @@ def test_a_file_that_is_no_configuration_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=complaint):
         load_node_config(write(tmp_path / name, text))
+
+
+@pytest.mark.parametrize(
+    "password",
+    ['"hunter2', "hunter2: x", "@hunter2", "*hunter2", "%hunter2", '"\\hunter2"', "[hunter2", "'a'hunter2"],
+)
+def test_yaml_that_cannot_be_read_is_placed_and_not_quoted(tmp_path: Path, password: str) -> None:
+    """A password with one of YAML's characters is the usual reason, and messages go into logs."""
+    text = f"users:\n  default:\n    password: {password}\n    profile: default\n"
+    with pytest.raises(ConfigError, match=r"c\.yaml:[345]:\d+: not well-formed YAML: \w") as caught:
+        load_node_config(write(tmp_path / "c.yaml", text))
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
+    assert "quotes" in caught.value.hint
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
