@@ -20,7 +20,8 @@ from typing import Any
 import click
 
 from engine.cli import common, keeper_backup
-from engine.errors import Code, KeeperAnswer, NoNode, OnclusterError, Refused
+from engine.ddl.text import storable
+from engine.errors import Code, KeeperAnswer, NoNode, NotEmpty, OnclusterError, Refused
 from engine.keeper.base import ANY_VERSION, Keeper, Stat
 from engine.keeper.recipes import (
     create_ancestors,
@@ -40,9 +41,11 @@ class ZnodePath(click.ParamType[str]):
     name = "path"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if not value.startswith("/") or "//" in value:
+        if not value.startswith("/") or "//" in value or storable(value) != value:
             self.fail(
-                f"{value!r} is no path of a znode; it starts with / and has no empty parts.", param, ctx
+                f"{storable(value)!r} is no path of a znode: UTF-8 that starts with / and has no empty parts.",
+                param,
+                ctx,
             )
         return str(value).rstrip("/") or "/"
 
@@ -279,8 +282,13 @@ def rm(path: str, recursive: bool, yes: bool, config: Path | None, as_json: bool
 
     async def work() -> list[str]:
         async with _session(config) as keeper:
-            if await keeper.exists(path) is None:
+            stat = await keeper.exists(path)
+            if stat is None:
                 raise NoNode(path)
+            if stat.num_children and not recursive:
+                refusal = NotEmpty(path)
+                refusal.hint = "--recursive removes what is below it, too."
+                raise refusal
             depth = 10**6 if recursive else 0
             doomed = [
                 at async for _, at, _ in _walk(keeper, path, depth=depth, limit=10**9, with_values=False)

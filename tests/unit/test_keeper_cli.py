@@ -136,12 +136,20 @@ def test_bytes_of_the_command_line_are_stored_as_they_are(run):
     assert run("get", "/bytes").stdout_bytes == b"a\x80"
 
 
+@pytest.mark.parametrize("command", [("ls",), ("get",), ("stat",), ("rm",), ("create",), ("set",)])
+def test_a_path_that_is_no_text_is_wrong_usage(run, command):
+    result = run(*command, os.fsdecode(b"/\xff"), *(["x"] if command[0] == "set" else []))
+    assert result.exit_code == 2 and "is no path of a znode" in result.stderr
+
+
 def test_rm_says_what_would_go_and_goes_only_with_yes(run):
     result = run("rm", "/gone", "--recursive")
     assert result.stdout == "/gone\n/gone/x\n/gone/x/y\n" and "Would remove" in result.stderr
     assert run("stat", "/gone").exit_code == 0
-    refused = run("rm", "/gone", "--yes")
-    assert refused.exit_code == 5 and "Node has children" in refused.stderr
+    for word in ((), ("--yes",)):
+        refused = run("rm", "/gone", *word)
+        assert refused.exit_code == 5 and "Node has children" in refused.stderr
+        assert "--recursive" in refused.stderr and refused.stdout == ""
     assert run("rm", "/gone", "--recursive", "--yes").exit_code == 0
     assert run("stat", "/gone").exit_code == 5
     assert run("rm", "/", "--recursive", "--yes").exit_code == 2
