@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import json
 import os
 import signal
@@ -249,6 +250,11 @@ class OnclusterGroup(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # the reader of our output went away; click ends quietly
             raise
+        except (
+            UnicodeEncodeError
+        ) as error:  # a byte of the command line that is no UTF-8 was about to be sent
+            text = error.object[: error.end].encode("utf-8", "backslashreplace").decode()
+            raise click.UsageError(f"What is given is no UTF-8: {text}") from error
         except (OnclusterError, OSError, KeyboardInterrupt, Terminated) as error:
             show_error(error, as_json=bool(ctx.meta.get(_JSON_KEY)))
             ctx.exit(exit_code_for(error))
@@ -310,6 +316,16 @@ def _notes_of(error: BaseException) -> list[str]:
 # --- output -----------------------------------------------------------------------------------------------
 
 
+def prepare_streams() -> None:
+    """Whatever is printed can be printed: also where standard output is closed, or takes no Unicode."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - for as long as the process lives
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def console(*, stderr: bool = False) -> Console:
     """A rich console; when its stream is no terminal, lines are as long as they need to be."""
     from rich.console import Console
@@ -320,7 +336,8 @@ def console(*, stderr: bool = False) -> Console:
 
 def print_json(data: JsonValue) -> None:
     """One JSON document on standard output, indented; enums and paths as their text."""
-    click.echo(json.dumps(data, indent=2, ensure_ascii=False, default=str))
+    is_unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    click.echo(json.dumps(data, indent=2, ensure_ascii=not is_unicode, default=str))
 
 
 def print_table(

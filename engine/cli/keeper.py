@@ -43,7 +43,7 @@ class ZnodePath(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not value.startswith("/") or "//" in value or storable(value) != value:
             self.fail(
-                f"{storable(value)!r} is no path of a znode: UTF-8 that starts with / and has no empty parts.",
+                f"{storable(value)!r} is no path of a znode: UTF-8, with / first and no empty parts.",
                 param,
                 ctx,
             )

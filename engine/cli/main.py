@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from engine.cli.common import OnclusterGroup
+from engine.cli.common import OnclusterGroup, prepare_streams
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,4 +110,5 @@ def cli() -> None:
 
 def main(args: list[str] | None = None) -> Any:
     """The entry point of the `oncluster` script; ends the process with the exit code."""
+    prepare_streams()
     return cli.main(args=args, prog_name="oncluster")

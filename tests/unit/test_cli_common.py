@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import re
@@ -184,3 +185,34 @@ def test_a_table_keeps_square_brackets_and_says_when_it_is_empty(capsys: pytest.
     out = capsys.readouterr().out
     assert "Array[red]" in out
     assert out.endswith("no entries\n")
+
+
+def test_bytes_that_are_no_text_are_wrong_usage() -> None:
+    """A word of the command line in another encoding, which a database or Keeper would not take."""
+    error = UnicodeEncodeError("utf-8", "f\udcfcr", 1, 2, "surrogates not allowed")
+    code, text = run(error)
+    assert code == 2
+    assert "is no UTF-8: f\\udcfc" in text
+
+
+def test_a_closed_standard_output_takes_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    common.prepare_streams()
+    common.print_table(["name"], [["a"]])
+    common.print_json({"a": 1})
+    sys.stdout.close()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_without_unicode_is_shown_what_it_can_and_json_stays_json(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding, write_through=True))
+    common.prepare_streams()
+    common.print_facts({"name": "таблица é"})
+    assert written.getvalue()
+    written.seek(0)
+    written.truncate()
+    common.print_json({"name": "таблица é"})
+    assert json.loads(written.getvalue().decode(encoding)) == {"name": "таблица é"}
