@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from typing import Any
 
@@ -77,6 +78,61 @@ def test_extra_that_is_no_json_object_is_an_error_and_not_left_out(extra: str) -
         keeper(host="zk1", extra=extra)
     with pytest.raises(ConfigError, match=r"'ch'.*no JSON object"):
         addresses(host="ch1", extra=extra)
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        '{"session_timeout_ms": 0}',
+        '{"session_timeout_ms": -5}',
+        '{"session_timeout_ms": true}',
+        '{"session_timeout_ms": 1.5}',
+        '{"session_timeout_ms": [1]}',
+        '{"operation_timeout_ms": "soon"}',
+        '{"root": "a/b"}',
+        '{"root": 5}',
+        '{"ca_file": ["/ca.pem"]}',
+        '{"max_txn_ops": 0}',
+    ],
+)
+def test_a_value_that_cannot_be_meant_is_an_error_that_names_the_field(extra: str) -> None:
+    host = "etcd://a" if "max_txn_ops" in extra else "zk1"
+    field = next(iter(json.loads(extra)))
+    with pytest.raises(ConfigError, match=f"'zk': {field} is "):
+        keeper(host=host, extra=extra)
+
+
+def test_null_in_extra_is_a_field_that_is_not_there() -> None:
+    """And no chroot of the name `None`."""
+    extra = '{"root": null, "ca_file": null, "session_timeout_ms": null, "secure": null}'
+    assert keeper(host="zk1", extra=extra) == keeper(host="zk1")
+
+
+def test_a_root_may_end_with_a_slash() -> None:
+    assert keeper(host="zk1", extra='{"root": "/a/"}').root == "/a"
+    assert keeper(host="zk1", extra='{"root": "/"}').root == ""
+
+
+@pytest.mark.parametrize(("host", "port"), [("zk1:99999", None), ("zk1", 70000), ("zk1:-1", None)])
+def test_a_port_that_is_none_is_an_error(host: str, port: int | None) -> None:
+    with pytest.raises(ConfigError, match="from 1 to 65535"):
+        keeper(host=host, port=port)
+    with pytest.raises(ConfigError, match="from 1 to 65535"):
+        addresses(host="ch1", port=70000)
+
+
+def test_a_host_with_a_scheme_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="'zk': Host has 'http'"):
+        keeper(host="http://zk1:2181")
+    with pytest.raises(ConfigError, match="'ch': Host has a scheme"):
+        addresses(host="http://ch1")
+
+
+@pytest.mark.parametrize("url", ['"10.0.0.1:8123"', '"ftp://u:hunter2@h"', "5", "null", '""'])
+def test_an_address_of_a_node_that_is_none_is_an_error_and_shows_no_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="'ch'") as caught:
+        addresses(host="ch1", extra=f'{{"nodes": {{"node01": {url}}}}}')
+    assert "hunter2" not in f"{caught.value} {caught.value.hint}"
 
 
 def test_no_host_is_an_error() -> None:

@@ -39,3 +39,34 @@ def flag(extra: Mapping[str, Any], name: str, *, default: bool = False) -> bool:
     if value.lower() not in _WORDS:
         raise ValueError(f"{name} is {value!r}, and neither true nor false")
     return _WORDS[value.lower()]
+
+
+def text(extra: Mapping[str, Any], name: str, default: str = "") -> str:
+    """A field that is text; null counts as one that is not there. Raises ValueError."""
+    value = extra.get(name)
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}, and no text")
+    return value
+
+
+def whole_number(extra: Mapping[str, Any], name: str, default: int) -> int:
+    """A field that is a number from 1 up, also as text; null counts as one that is not there. Raises
+    ValueError."""
+    value = extra.get(name)
+    if value is None:
+        return default
+    is_number = isinstance(value, int | str) and not isinstance(value, bool)
+    if not is_number or not str(value).isdecimal() or int(value) < 1:
+        raise ValueError(f"{name} is {value!r}, and no whole number from 1 up")
+    return int(value)
+
+
+def port_number(value: int | str | None, default: int) -> int:
+    """Raises ValueError."""
+    if value is None or value == "":
+        return default
+    if not str(value).isdecimal() or not 0 < int(value) < 65536:
+        raise ValueError(f"the port is {value!r}, and no number from 1 to 65535")
+    return int(value)

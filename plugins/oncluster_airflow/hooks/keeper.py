@@ -29,7 +29,7 @@ from engine.env import SystemEnv
 from engine.errors import ConfigError
 from engine.keeper import opening
 from engine.keeper.base import Keeper
-from oncluster_airflow.hooks.extra import extra_of, flag
+from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text, whole_number
 from oncluster_airflow.settings import KEEPER_CONN_ID
 
 _DEFAULT_PORT = 2181
@@ -132,37 +132,42 @@ def config_of(connection: Connection) -> KeeperSection:
             hint=f"There are {', '.join(known)}.",
         )
     try:
-        default_port = int(connection.port or (_DEFAULT_ETCD_PORT if is_etcd else _DEFAULT_PORT))
+        default_port = port_number(connection.port, _DEFAULT_ETCD_PORT if is_etcd else _DEFAULT_PORT)
         servers, root = _etcd_servers(host, where) if is_etcd else (host, "")
         hosts = tuple(
             _host_and_port(part.strip(), default_port) for part in servers.split(",") if part.strip()
         )
         if not hosts:
             raise ConfigError(f"{where}: no host.", hint="Give Host as `name`, or as `a:2181,b:2181`.")
+        own_root = text(extra, "root").rstrip("/")
         if root and "root" in extra:
             raise ConfigError(f"{where} names its root twice: behind the hosts, and in extra.")
+        if own_root and not own_root.startswith("/"):
+            raise ValueError(f"root is {own_root!r}, and does not start with /")
         both: dict[str, Any] = {
             "hosts": hosts,
-            "session_timeout_ms": int(extra.get("session_timeout_ms", 30_000)),
-            "operation_timeout_ms": int(extra.get("operation_timeout_ms", 10_000)),
-            "root": root or str(extra.get("root", "")),
+            "session_timeout_ms": whole_number(extra, "session_timeout_ms", 30_000),
+            "operation_timeout_ms": whole_number(extra, "operation_timeout_ms", 10_000),
+            "root": root or own_root,
             "secure": flag(extra, "secure"),
-            **{name: str(extra.get(name, "")) for name in _FILES},
+            **{name: text(extra, name) for name in _FILES},
         }
         if is_etcd:
             return Etcd(
                 **both,
-                identity=str(extra.get("identity", "")),
+                identity=text(extra, "identity"),
                 user=connection.login or "",
                 password=connection.password or "",
-                key_prefix=str(extra.get("key_prefix", "oncluster/")),
-                max_txn_ops=int(extra.get("max_txn_ops", 128)),
+                key_prefix=text(extra, "key_prefix", "oncluster/"),
+                max_txn_ops=whole_number(extra, "max_txn_ops", 128),
             )
         identity = f"{connection.login}:{connection.password or ''}" if connection.login else ""
         return ZooKeeper(**both, identity=identity)
     except ValueError as error:
         raise ConfigError(
-            f"{where}: {error}.", hint="Ports and times are whole numbers; `secure` is true or false."
+            f"{where}: {error}.",
+            hint="Host is `name`, or `a:2181,b:2181`; ports and times are whole numbers; `secure` is true or "
+            "false.",
         ) from error
 
 
@@ -179,11 +184,13 @@ def _etcd_servers(host: str, where: str) -> tuple[str, str]:
     return ",".join(server for server, _, _ in parts), "".join(f"/{root}" for root in roots)
 
 
-def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        return text.strip("[]"), default_port
-    return host.strip("[]"), int(port)
+def _host_and_port(server: str, default_port: int) -> tuple[str, int]:
+    if "://" in server:
+        raise ValueError(f"Host has {server.partition('://')[0]!r} before a server's name")
+    host, colon, port = server.rpartition(":")
+    if not colon or server.endswith("]"):
+        return server.strip("[]"), default_port
+    return host.strip("[]"), port_number(port, default_port)
 
 
 # --- one session per loop -----------------------------------------------------------------------------------

@@ -21,10 +21,11 @@ from typing import Any
 from airflow.sdk import BaseHook, Connection
 
 from engine.client import NodeClient
+from engine.client.address import server_address
 from engine.errors import ConfigError
 from engine.migrations.probe import HttpProbe
 from engine.names import HostId
-from oncluster_airflow.hooks.extra import extra_of, flag
+from oncluster_airflow.hooks.extra import extra_of, flag, port_number, text
 from oncluster_airflow.settings import NODES_CONN_ID
 
 _DEFAULT_PORT = 8123
@@ -55,17 +56,29 @@ class NodeAddresses:
             )
         try:
             secure, verify = flag(extra, "secure"), flag(extra, "verify", default=True)
+            port = port_number(connection.port, _DEFAULT_PORT)
+            host = connection.host or "localhost"
+            if "://" in host:
+                raise ValueError("Host has a scheme; it is a name alone, and `secure` in extra means https")
+            urls = {str(name): text(nodes, name) for name in nodes}
+            for url in urls.values():
+                server_address(url)
         except ValueError as error:
             raise ConfigError(f"Airflow connection {connection.conn_id!r}: {error}.") from error
+        except ConfigError as error:
+            raise ConfigError(
+                f"Airflow connection {connection.conn_id!r}, `nodes` in extra: {error.message}",
+                hint=error.hint,
+            ) from error
         return cls(
             scheme="https" if secure else "http",
-            host=connection.host or "localhost",
-            port=int(connection.port or _DEFAULT_PORT),
+            host=host,
+            port=port,
             user=connection.login or "default",
             password=connection.password or "",
             database=connection.schema or "",
             verify=verify,
-            nodes={str(name): str(url) for name, url in nodes.items()},
+            nodes=urls,
         )
 
     def url_of(self, host: HostId) -> str:
