@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.names import HostId, QueuePaths
+from engine.errors import ConfigError, OnclusterError
+from engine.names import HostId, QueuePaths, entry_number
+
+_SHOWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +34,24 @@ class Submission:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any] | str) -> Submission:
-        """Also takes the bare name of an entry in the default queue."""
-        if isinstance(value, str):
-            return cls(value, "", (), QueuePaths())
-        return cls(
-            value["entry"],
-            value["token"],
-            tuple(HostId.parse(host) for host in value["hosts"]),
-            QueuePaths(value["queue"], value["replicas"]),
-            bool(value["attached"]),
-        )
+        """Also takes the bare name of an entry in the default queue. Raises ConfigError for anything else,
+        such as what a template makes of a submission that there is not."""
+        try:
+            if isinstance(value, str):
+                if entry_number(value) is None:
+                    raise ValueError(value)
+                return cls(value, "", (), QueuePaths())
+            return cls(
+                value["entry"],
+                value["token"],
+                tuple(HostId.parse(host) for host in value["hosts"]),
+                QueuePaths(value["queue"], value["replicas"]),
+                bool(value["attached"]),
+            )
+        except (KeyError, TypeError, ValueError, OnclusterError) as error:
+            raise ConfigError(
+                f"There is no submission to wait for: {str(value)[:_SHOWN]!r}.",
+                hint="Give what SubmitStatementOperator returned, or an entry's name such as "
+                "query-0000000007. A submit task that was skipped, or marked as successful by hand, has "
+                "returned nothing.",
+            ) from error

@@ -214,6 +214,48 @@ def test_timeout_zero_does_not_wait(hosts: Any) -> None:
     assert result["state"] == "not_waited"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"task_timeout_s": value}
+        for value in ("", "soon", "None", None, "5m", 1.5, True, [], float("nan"), float("inf"), 10**12)
+    ]
+    + [{"output_mode": value} for value in ("", "thrown", None, 0)]
+    + [
+        {"submission": value}
+        for value in (None, "None", "", {}, {"entry": "query-0000000001"}, [1], "query-1")
+    ],
+    ids=str,
+)
+def test_what_cannot_be_meant_fails_the_wait_at_once_and_says_what_can(options: dict[str, Any]) -> None:
+    """Text may come from a template; as an error of Python it would be tried again in vain."""
+    from oncluster_airflow.errors import TaskRefused
+    from oncluster_airflow.sensors import DDLFinishedSensor
+
+    (name,) = options
+    task = DDLFinishedSensor(task_id="wait", **({"submission": "query-0000000001"} | options))
+    with pytest.raises(TaskRefused, match=name) as caught:
+        task.execute(context(TaskInstance("wait")))
+    assert len(str(caught.value)) > 60
+
+
+@pytest.mark.parametrize("timeout", [0, "0", " 0 ", 0.0])
+def test_a_timeout_may_be_text_as_a_template_makes_it(timeout: Any) -> None:
+    result = sensor({**_SUBMITTED}, task_timeout_s=timeout).execute(context(TaskInstance("wait")))
+
+    assert result["state"] == "not_waited"
+
+
+_SUBMITTED = {
+    "entry": "query-0000000001",
+    "token": "t",
+    "hosts": ["node01:9000"],
+    "queue": "/ddl",
+    "replicas": "/replicas",
+    "attached": False,
+}
+
+
 def test_without_deferral_a_timeout_fails_with_the_hosts_that_are_done_and_running(hosts: Any) -> None:
     from oncluster_airflow.errors import DDLTimeout
 

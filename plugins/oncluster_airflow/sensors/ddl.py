@@ -18,6 +18,7 @@ from engine.ddl.output import DEFAULT_TIMEOUT_S, OutputMode
 from engine.env import Env, SystemEnv
 from engine.errors import OnclusterError
 from engine.names import QueuePaths
+from oncluster_airflow.asked import output_mode_of, timeout_of
 from oncluster_airflow.errors import as_airflow_error
 from oncluster_airflow.hooks.keeper import KeeperHook
 from oncluster_airflow.late_wait import LateWait
@@ -93,8 +94,12 @@ class DDLFinishedSensor(BaseSensorOperator):
     # --- the task -------------------------------------------------------------------------------------------
 
     def execute(self, context: Context) -> Any:
-        submission = Submission.from_json(self.submission)
-        timeout_s = int(self.task_timeout_s)
+        timeout_s = timeout_of(self.task_timeout_s, name="task_timeout_s")
+        output_mode_of(self.output_mode, name="output_mode")
+        try:
+            submission = Submission.from_json(self.submission)
+        except OnclusterError as error:
+            raise as_airflow_error(error) from error
         if timeout_s == 0:
             return self._finish(context, WaitResult(WaitState.NOT_WAITED, submission.entry))
         deadline_s = None if timeout_s < 0 else self._env.now_s() + timeout_s
